@@ -123,7 +123,7 @@ class CheckpointError(SparkRuntimeError):
 
 
 def lost_offsets(topic: str, partition: int, wanted: int, first: int) -> OffsetsLostError:
-    """Make the error for records that the broker deleted before they were processed."""
+    """Return the error for records that the broker deleted before they were processed."""
     return OffsetsLostError(
         f"the broker no longer has offset {wanted} of topic {topic!r}, partition {partition}: its first offset is {first}. "
         "Records that were not processed yet have been deleted (retention.ms, retention.bytes or DeleteRecords), or the "
@@ -133,7 +133,7 @@ def lost_offsets(topic: str, partition: int, wanted: int, first: int) -> Offsets
 
 
 def shorter_topic(topic: str, partition: int, end: int, wanted: int) -> OffsetsLostError:
-    """Make the error for a partition that ends before what was read or planned."""
+    """Return the error for a partition that ends before what was read or planned."""
     return OffsetsLostError(
         f"topic {topic!r}, partition {partition} ends at offset {end}, but offsets up to {wanted} have been processed or planned: the "
         "topic has lost its newest records (an unclean leader election, a restored backup), was made anew, or this is another "

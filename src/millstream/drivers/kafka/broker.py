@@ -1,4 +1,4 @@
-"""Asking the broker: topics, offsets, groups. Implements ``TopicReader`` and ``OffsetCommitter``."""
+"""Requests to the broker: topics, offsets, groups. Implements ``TopicReader`` and ``OffsetCommitter``."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from millstream.drivers.kafka.clients import NOT_READY, ClientSettings, translat
 Answer = TypeVar("Answer")
 
 RESET = "penstock:reset"
-"""Metadata of a committed offset that a reset has put down for the next start. Whoever commits later writes over it.
+"""Metadata of an offset that a reset has committed for the next start. A later commit overwrites it.
 
-Like what follows, it has the former name of the project: offsets that were committed then are understood."""
+Like the next constant, it contains the project's former name, so that offsets committed under that name stay readable."""
 _TAKEN: Final = "penstock:read up to "
-"""Begins the metadata of a committed offset that records hold back which are finished later."""
+"""Prefix of the metadata of an offset that is committed below the position because of unfinished records."""
 
 _RETRY_S = 0.1
 _ATTEMPT_S = 3.0
-"""How long one attempt at a question about offsets may take: librdkafka sometimes waits for a leader that it does not ask for again."""
+"""Timeout of one request for offsets: librdkafka sometimes waits for a leader without asking for it again."""
 _APPEAR_S = 60.0
-"""How long brokers may take to know of a topic that the controller has made or deleted."""
+"""Timeout until brokers know of a topic that the controller has created or deleted, seconds."""
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""The id that brokers without topic ids give."""
-# A broker that has just come up may not know its topics yet, nor a client partitions that have just been added.
+"""The id that brokers without topic ids return."""
+# A broker that has just started may not know its topics yet, and a client may not know new partitions.
 _MAY_COME = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._TIMED_OUT}
 _ASK_AGAIN = NOT_READY | _MAY_COME
 
 
 @dataclass(frozen=True)
 class Broker:
-    """What planner and application ask the broker. Picklable; connects when it is first used.
+    """Requests of planner and application to the broker. Picklable; connects on first use.
 
     Attributes:
         settings: Client settings.
-        group: The consumer group, which is the application's id.
+        group: The consumer group: the application's id.
         read_committed: Whether only records of committed transactions count as readable.
-        timeout_s: How long an answer may take, seconds.
+        timeout_s: Timeout of a request, seconds.
     """
 
     settings: ClientSettings = field(repr=False)
@@ -67,7 +67,7 @@ class Broker:
         return min(_ATTEMPT_S, self.timeout_s / 2)
 
     def partition_counts(self, topics: Iterable[str] | None = None) -> dict[str, int]:
-        """Give the number of partitions of the topics that exist; None asks for all topics.
+        """Return the number of partitions of each existing topic; None means all topics.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -77,7 +77,7 @@ class Broker:
         return {topic: len(known[topic].partitions) for topic in wanted if known[topic].error is None}
 
     def topic_facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
-        """Give id and number of partitions of each topic that exists.
+        """Return id and number of partitions of each existing topic.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -103,7 +103,7 @@ class Broker:
         return facts
 
     def writable_topics(self, topics: Iterable[str]) -> dict[str, int]:
-        """Give the partition counts of topics as a producer sees them, which makes a broker create them if it does so."""
+        """Return the partition counts of topics for a producer, so that a broker with auto-creation creates them."""
         counts: dict[str, int] = {}
         producer = warm(Producer, {"allow.auto.create.topics": True, **self.settings})
         for topic in topics:
@@ -116,7 +116,7 @@ class Broker:
     def create_topic(
         self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int = -1
     ) -> None:
-        """Create a topic and return when it is known; if it exists, that is fine.
+        """Create a topic unless it exists, and wait until the brokers know it.
 
         Args:
             topic: Its name.
@@ -141,10 +141,10 @@ class Broker:
     def ensure_topic(
         self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int = -1
     ) -> int:
-        """Create a topic that does not exist; give one that has too few partitions more; return when all are known.
+        """Create a topic or add missing partitions, and wait until the brokers know them.
 
         Returns:
-            How many partitions it has.
+            The number of partitions.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time, or the partitions do not appear.
@@ -161,7 +161,7 @@ class Broker:
         return max(existing, partitions)
 
     def _await_partitions(self, topic: str, partitions: int) -> None:
-        """Wait until the brokers that answer know of partitions that the controller has just made."""
+        """Wait until the brokers know of new partitions."""
         self._await_count(
             topic,
             lambda count: count >= partitions,
@@ -170,7 +170,7 @@ class Broker:
         )
 
     def _await_count(self, topic: str, is_right: Callable[[int], bool], otherwise: str) -> None:
-        """Wait until the brokers that answer give the right number of partitions of a topic, 0 if it is not there."""
+        """Wait until the brokers return an expected number of partitions of a topic, 0 for one that does not exist."""
         deadline = monotonic() + _APPEAR_S
         while not is_right(self.partition_counts([topic]).get(topic, 0)):
             if monotonic() > deadline:
@@ -178,10 +178,10 @@ class Broker:
             sleep(_RETRY_S)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic and wait until it is gone; one that does not exist is fine.
+        """Delete a topic if it exists, and wait until it is gone.
 
         Raises:
-            BrokerUnavailableError: If no broker answers, or the topic is still there when the time is over.
+            BrokerUnavailableError: If no broker answers, or the topic still exists after the timeout.
         """
         admin = self.admin()
         future = admin.delete_topics([topic], operation_timeout=self.timeout_s)[topic]
@@ -195,25 +195,25 @@ class Broker:
         )
 
     def groups(self) -> list[str]:
-        """Give the ids of all consumer groups."""
+        """Return the ids of all consumer groups."""
         admin = self.admin()
         listing = admin.list_consumer_groups(request_timeout=self.timeout_s)
         found = self.ask("asking for groups", lambda: listing.result(self.timeout_s))
         return [group.group_id for group in found.valid]
 
     def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
-        """Give the first offset of a record at or after a time; partitions that have none are left out."""
+        """Return the first offset of a record at or after a time; partitions without one are omitted."""
         spec = OffsetSpec.for_timestamp(timestamp_ms)
         return self._offsets(partitions, spec, read_committed=self.read_committed, may_be_missing=True)
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
-        """Give the first readable record at or after a time per partition, in one round trip.
+        """Return the first readable record at or after a time per partition, in one round trip.
 
         Args:
-            times: Milliseconds since the epoch.
+            times: Time by partition, ms since the epoch.
 
         Returns:
-            Partitions that have none are left out.
+            Offset and timestamp of the records; partitions without one are omitted.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -221,10 +221,10 @@ class Broker:
         return self._records({at: OffsetSpec.for_timestamp(time_ms) for at, time_ms in times.items()})
 
     def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TimedOffset]:
-        """Give the record with the largest timestamp per partition, in one round trip (KIP-734).
+        """Return the record with the largest timestamp per partition, in one round trip (KIP-734).
 
         Returns:
-            Empty partitions are left out.
+            Offset and timestamp of the records; empty partitions are omitted.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -250,23 +250,23 @@ class Broker:
         return {at: future.result() for at, future in futures.items()}
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Give the first offset that the broker still has, per partition."""
+        """Return the first offset that the broker still has, per partition."""
         return self._offsets(partitions, OffsetSpec.earliest(), read_committed=self.read_committed)
 
     def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Give the offset after the last readable record, per partition."""
+        """Return the offset after the last readable record, per partition."""
         return self._offsets(partitions, OffsetSpec.latest(), read_committed=self.read_committed)
 
     def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Give the offset after the last record, per partition, those of open transactions included."""
+        """Return the offset after the last record, including those of open transactions, per partition."""
         return self._offsets(partitions, OffsetSpec.latest(), read_committed=False)
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Give the group's committed offsets; partitions without one are left out."""
+        """Return the group's committed offsets; partitions without one are omitted."""
         return _by_topic(self.committed(partitions))
 
     def taken_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return how far the group has read, where that is beyond its committed offsets; else those."""
+        """Return the group's positions: its committed offsets, or how far it has read beyond them."""
         found = self.committed(partitions)
         for at in found:
             if (said := at.metadata or "").startswith(_TAKEN):
@@ -274,12 +274,12 @@ class Broker:
         return _by_topic(found)
 
     def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Give the offsets that a reset has put down for the next start; none if the group has moved on since."""
+        """Return the offsets that a reset has committed for the next start; empty if the group has committed since."""
         found = self.committed(partitions)
         return _by_topic(found) if all(at.metadata == RESET for at in found) else {}
 
     def committed(self, partitions: Mapping[str, int]) -> list[ClientPartition]:
-        """Return the group's committed offsets with their metadata; partitions without one are left out.
+        """Return the group's committed offsets with their metadata; partitions without one are omitted.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -303,8 +303,8 @@ class Broker:
 
         Args:
             offsets: The offsets.
-            taken: How far partitions have been read, where that is beyond them; kept as metadata.
-            metadata: What Kafka keeps beside each of the others.
+            taken: Positions of partitions that are read beyond their offset; stored as metadata.
+            metadata: Metadata of the other offsets.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -341,7 +341,9 @@ class Broker:
             offset = answer.offset
             if offset < 0 and may_be_missing:
                 continue
-            if offset < 0:  # what librdkafka gives, without an error, when it lost the broker after asking
+            if (
+                offset < 0
+            ):  # librdkafka returns this, without an error, if it loses the broker after the request
                 raise KafkaException(
                     KafkaError(KafkaError._TRANSPORT, f"no offset for {at.topic}-{at.partition}")
                 )
@@ -349,25 +351,25 @@ class Broker:
         return offsets
 
     def admin(self) -> AdminClient:
-        """Give the client to ask; whoever waits for a future of it keeps it, for it is destroyed when nobody does."""
+        """Return the admin client. Keep a reference while waiting for one of its futures: without references it is destroyed."""
         return warm(AdminClient, self.settings)
 
     def _consumer(self) -> Consumer:
-        # Offsets of a transaction that is still open are waited for by whoever reads only what is committed.
+        # A consumer that reads only committed records waits for the offsets of open transactions.
         isolation = "read_committed" if self.read_committed else "read_uncommitted"
         settings = {"group.id": self.group, "enable.auto.commit": False, "isolation.level": isolation}
         return warm(Consumer, {**self.settings, **settings})
 
     def ask(self, doing: str, question: Callable[[], Answer], again: Collection[int] = _ASK_AGAIN) -> Answer:
-        """Ask, and ask again while the broker says that it is not ready yet.
+        """Send a request, and retry while the broker is not ready.
 
         Args:
-            doing: What is being done, for people.
-            question: Asks once.
-            again: The codes of errors after which it is asked again.
+            doing: The operation, for error texts.
+            question: Sends the request once.
+            again: Codes of errors after which to retry.
 
         Raises:
-            MillstreamError: What the client raised, as an error for people.
+            MillstreamError: The client's error, translated for users.
         """
         deadline = monotonic() + self.timeout_s
         while True:
@@ -378,7 +380,7 @@ class Broker:
                 if cause.code() not in again or monotonic() > deadline:
                     raise translated(error, doing, self.servers) from error
                 sleep(_RETRY_S)
-                # Without this librdkafka goes on with the leaders and epochs it knew before, for minutes.
+                # Otherwise librdkafka keeps using outdated leaders and epochs for minutes.
                 with suppress(KafkaException):
                     self.admin().list_topics(timeout=self._attempt_s)
 

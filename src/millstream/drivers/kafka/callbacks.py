@@ -1,7 +1,6 @@
-"""Functions among the settings of clients, such as ``oauth_cb``, which keep their identity when they cross to another process.
+"""Functions in client settings, such as ``oauth_cb``, with an identity that survives pickling.
 
-Each time a setting is unpickled its function is another object. So a function travels with an identity that was made once, and
-the clients of a process are found again by it.
+Unpickling a setting creates a new function object. The identity, created once, lets a process find its cached clients.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class Callback:
 
     Attributes:
         function: The function.
-        identity: What tells it from other functions, in every process.
+        identity: Identifies the function in every process.
 
     Example:
         >>> Callback(len)("four")
@@ -34,5 +33,5 @@ class Callback:
 
     @property
     def name(self) -> str:
-        """What the function is called, for people."""
+        """The function's name, for error texts."""
         return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))

@@ -1,4 +1,4 @@
-"""Reading what an application has written to its own topics. Implements ``ChangelogReader``."""
+"""Reads the internal topics of an application. Implements ``ChangelogReader``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class KafkaChangelogs:
     """Reads partitions of internal topics from the beginning to the end. Picklable.
 
     Attributes:
-        broker: Asks for offsets.
-        fetcher: Reads; both leave out records of open and aborted transactions.
+        broker: Source of the offsets.
+        fetcher: Reads the records; like ``broker``, it omits those of open and aborted transactions.
     """
 
     broker: Broker
     fetcher: KafkaFetcher
 
     def extent(self, topic: str, partition: int) -> OffsetRange:
-        """Give what a partition holds now; one that does not exist is empty.
+        """Return the current offset range of a partition; one that does not exist is empty.
 
         Raises:
             BrokerUnavailableError: If no broker answers.
@@ -37,7 +37,7 @@ class KafkaChangelogs:
         return OffsetRange(topic, partition, begin, end)
 
     def read(self, there: OffsetRange) -> Iterator[Records]:
-        """Read what :meth:`extent` gave.
+        """Read the records of a range that :meth:`extent` returned.
 
         Raises:
             BrokerUnavailableError: If no broker answers.

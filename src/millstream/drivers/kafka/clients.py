@@ -1,9 +1,9 @@
 """Client settings, and clients that outlive a micro-batch.
 
-A client costs a connection, so each Python process keeps the ones it has made (:func:`warm`): only module globals outlive
-a micro-batch in a Spark worker. The Spark driver lets those of an application go when it has ended (:func:`hang_up`), and any
-process all of them before Python ends (:mod:`millstream.drivers.kafka.ending`). Settings are plain dicts of librdkafka's names,
-made once by ``millstream.edge.settings``.
+A client costs a connection, so each Python process caches its clients (:func:`warm`) in a module global: nothing else outlives a
+micro-batch in a Spark worker. The Spark driver drops those of an application at its end (:func:`hang_up`), and every process
+drops all of them before Python exits (:mod:`millstream.drivers.kafka.ending`). Settings are dicts with librdkafka's names, created
+once by ``millstream.edge.settings``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NOT_READY = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
 }
-"""What brokers answer while coordinators and leaders come up or move; asked again, they will know."""
+"""Errors while coordinators and leaders start or move; a retry helps."""
 _NO_TOPIC = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
@@ -60,10 +60,10 @@ _NOT_SETTABLE = {KafkaError._INVALID_ARG, KafkaError._UNSUPPORTED_FEATURE, Kafka
 
 
 def warm(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> Client:
-    """Give the process's client of a kind with these settings, made when it is first asked for.
+    """Return the process's client of a kind with these settings; the first call creates it.
 
     Args:
-        make: Class or function that makes a client of a dict of settings.
+        make: Class or function that creates a client from a dict of settings.
         settings: librdkafka's settings.
 
     Raises:
@@ -88,10 +88,10 @@ def _identity(make: Callable[[dict[str, Any]], Any], settings: ClientSettings) -
 
 
 def made(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> Client:
-    """Make a client.
+    """Create a client.
 
     Args:
-        make: Class or function that makes a client of a dict of settings.
+        make: Class or function that creates a client from a dict of settings.
         settings: librdkafka's settings; references to secrets are followed here, and nowhere else.
 
     Raises:
@@ -109,10 +109,10 @@ def made(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
 
 
 def check(make: Callable[[dict[str, Any]], Any], settings: ClientSettings) -> None:
-    """Make a client that connects to nobody, and let it go.
+    """Create a client without connecting it, and drop it.
 
     Args:
-        make: Class or function that makes a client of a dict of settings.
+        make: Class or function that creates a client from a dict of settings.
         settings: librdkafka's settings.
 
     Raises:
@@ -122,13 +122,13 @@ def check(make: Callable[[dict[str, Any]], Any], settings: ClientSettings) -> No
 
 
 def discard(client: Any) -> None:
-    """Forget a client that is in a state nobody wants to reuse."""
+    """Remove a client that cannot be reused from the cache."""
     for identity in [i for i, known in _WARM.items() if known is client]:
         del _WARM[identity]
 
 
 def hang_up(settings: ClientSettings) -> None:
-    """Forget the clients that were made with these settings, whatever others they have; who uses one still may.
+    """Remove the clients that have at least these settings from the cache; code that uses one can continue.
 
     Args:
         settings: librdkafka's settings.
@@ -139,16 +139,16 @@ def hang_up(settings: ClientSettings) -> None:
 
 
 def is_unavailable(error: KafkaError) -> bool:
-    """Tell whether an error says that no broker answers, so that waiting may help."""
+    """Return whether an error means that no broker answers, so that a retry may help."""
     return error.code() in _NO_BROKER or error.code() in NOT_READY or error.retriable()
 
 
 def translated(error: KafkaException, doing: str, servers: str) -> MillstreamError:
-    """Make an error for people of an error of the client.
+    """Return the error for users that corresponds to an error of the client.
 
     Args:
-        error: What the client raised.
-        doing: What was being done, as in "reading topic 'lines'".
+        error: The client's error.
+        doing: The operation, for example "reading topic 'lines'".
         servers: The bootstrap servers.
     """
     cause = error.args[0]

@@ -1,8 +1,8 @@
-"""The end of a process that has clients: they are destroyed before Python ends, in a thread that nobody waits for without end.
+"""Destroys Kafka clients before Python exits, in a thread and with a timeout.
 
-A thread of librdkafka may call back into Python, so its clients have to be gone first. But a client is destroyed by waiting
-for its threads, and librdkafka has several open faults where these wait for each other when a broker has just gone
-(librdkafka 4674, 5476). What is no more than a connection must not keep a finished program from ending.
+A thread of librdkafka may call back into Python, so clients must be destroyed first. Destroying a client waits for its threads,
+and librdkafka has open bugs in which these deadlock after the loss of a broker (librdkafka 4674, 5476). A connection must not
+keep a finished program from exiting.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PATIENCE_S = 5.0
 
 
 class Ending:
-    """Calls a function in a thread of its own when the process ends, and lets the process go on without it if need be."""
+    """Calls a function in a separate thread at the exit of the process; the process does not wait longer than ``patience_s``."""
 
     def __init__(self, close: Callable[[], None], patience_s: float = _PATIENCE_S) -> None:
         self._close = close
@@ -27,7 +27,7 @@ class Ending:
         self._thread: threading.Thread | None = None
 
     def prepare(self) -> None:
-        """Start the thread, unless it waits already (a fork has none): once the end has begun, Python starts none."""
+        """Start the thread unless it is running (a fork has none): during its exit, Python starts no threads."""
         if self._begun.is_set() or (self._thread is not None and self._thread.is_alive()):
             return
         self._thread = threading.Thread(target=self._run, name="millstream-ending", daemon=True)

@@ -1,4 +1,4 @@
-"""Reading planned ranges into columns. Implements ``Fetcher``."""
+"""Reads planned offset ranges into columns. Implements ``Fetcher``."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _CHUNK_BYTES = 4 << 20
 _POLL_S = 0.1
 _CONNECT_S = 10.0
 _QUIET_S = 10.0
-"""After how long without a record the end of the partition is checked."""
+"""Time without a record after which the end of the partition is checked, seconds."""
 _SAMPLE_RECORDS = 100
 _SAMPLE_S = 2.0
 _GONE = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
 
-# A warm consumer that is assigned anew must not wait for its old fetch to come back: planned records are there already, so
-# there is nothing to wait for at the broker (fetch.wait.max.ms, fetch.queue.backoff.ms). Nothing but the plan decides where
-# reading begins (auto.offset.reset).
+# A cached consumer with a new assignment must not wait for the answer to its previous fetch. Planned records exist already, so
+# the broker need not wait for more (fetch.wait.max.ms, fetch.queue.backoff.ms). Only the plan determines where reading begins
+# (auto.offset.reset).
 _FIXED = {
     "enable.auto.commit": False,
     "auto.offset.reset": "error",
@@ -64,9 +64,9 @@ class KafkaFetcher:
     Attributes:
         settings: Consumer settings.
         group: The consumer group's id (it is not joined).
-        read_committed: Whether records of open and aborted transactions are left out.
+        read_committed: Whether to omit records of open and aborted transactions.
         patience_s: How long to wait for a broker that does not answer, seconds (``task.timeout.ms``).
-        skip_lost: Whether to go on at the first offset there is when the broker has deleted the beginning of a range.
+        skip_lost: Whether to continue at the first existing offset if the broker has deleted the beginning of a range.
     """
 
     settings: ClientSettings = field(repr=False)
@@ -76,7 +76,7 @@ class KafkaFetcher:
     skip_lost: bool = False
 
     def check(self) -> None:
-        """Refuse settings that no consumer can have; connects to nobody.
+        """Check the settings without connecting.
 
         Raises:
             SettingsError: If librdkafka does not take a setting.
@@ -135,7 +135,7 @@ class KafkaFetcher:
         return warm(Consumer, self._complete_settings())
 
     def _complete_settings(self) -> dict[str, Any]:
-        """Return what was given between what is preset and what nobody may change."""
+        """Return the settings with defaults below them and fixed settings above them."""
         isolation = "read_committed" if self.read_committed else "read_uncommitted"
         return {**_PRESET, **self.settings, **_FIXED, "group.id": self.group, "isolation.level": isolation}
 
@@ -160,7 +160,7 @@ class KafkaFetcher:
         yield from _columns(list(waiting))
 
     def _sorted_out(self, messages: list[Any], planned: OffsetRange, position: int) -> tuple[list[Any], int]:
-        """Separate records of the range from events; give the position reached."""
+        """Return the records of the range, without events, and the position after them."""
         reached = messages[-1].offset() + 1
         events = [message for message in messages if message.error() is not None]
         if events:
@@ -178,7 +178,7 @@ class KafkaFetcher:
         return messages, reached
 
     def _past_lost(self, consumer: Consumer, planned: OffsetRange, position: int) -> int:
-        """Go on behind records that the broker has deleted, or refuse to."""
+        """Return the position after records that the broker has deleted, or raise."""
         broker = Broker(self.settings, self.group)
         first = broker.begin_offsets({planned.topic: planned.partition + 1})[planned.topic][planned.partition]
         if not self.skip_lost or first <= position:
@@ -189,12 +189,12 @@ class KafkaFetcher:
         return min(first, planned.end)
 
     def _past_end(self, planned: OffsetRange, position: int) -> int:
-        """Return where to go on if the partition has become shorter than the range, or refuse to."""
+        """Return where to continue if the partition has become shorter than the range, or raise."""
         topic, partition = planned.topic, planned.partition
         try:
             end = Broker(self.settings, self.group).log_end_offsets({topic: partition + 1})[topic][partition]
         except (BrokerUnavailableError, TopicNotFoundError):
-            return position  # it is waited for
+            return position  # the caller waits for the broker
         if end >= planned.end:
             return position
         if not self.skip_lost:
@@ -216,10 +216,10 @@ class KafkaFetcher:
 
 
 def _complete(waiting: deque[Any], start: int, position: int) -> Iterator[Records]:
-    """Take the messages of chunks that are complete, however they have arrived.
+    """Yield the complete chunks.
 
-    Chunks are cut at fixed offsets, so that a range which is read again gives the same chunks: Spark compares what a task
-    that is repeated puts into a shuffle, and fails the batch if it is not the same.
+    Chunks end at fixed offsets, so that reading a range again yields the same chunks: Spark compares the shuffle output of a
+    repeated task with the first one, and fails the batch if they differ.
     """
     now = (position - start) // _CHUNK_RECORDS
     while waiting and (chunk := (waiting[0].offset() - start) // _CHUNK_RECORDS) < now:
@@ -231,7 +231,7 @@ def _complete(waiting: deque[Any], start: int, position: int) -> Iterator[Record
 
 
 def _columns(messages: list[Any]) -> Iterator[Records]:
-    """Turn messages into columns; large messages give more, smaller chunks."""
+    """Convert messages to columns; large messages result in more, smaller chunks."""
     if not messages:
         return
     values = [message.value() for message in messages]

@@ -1,4 +1,4 @@
-"""What an application does to its own topics while they are in use: looking at their configuration, and deleting records."""
+"""Requests about internal topics in use: reading their configuration and deleting records."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class InternalTopics:
     """The internal topics of an application.
 
     Attributes:
-        broker: Where they are.
+        broker: The broker.
     """
 
     broker: Broker
 
     def topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
-        """Return the configuration of topics, the broker's defaults included; nothing, with a warning, if this user may not see it.
+        """Return the configuration of topics, with the broker's defaults; empty, with a warning, without the permission.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -63,7 +63,7 @@ class InternalTopics:
         """Delete the records before offsets.
 
         Returns:
-            Whether this user may do so.
+            Whether this user has the permission.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.

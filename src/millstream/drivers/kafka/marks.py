@@ -1,4 +1,4 @@
-"""Marks: which micro-batch each Spark partition has delivered last, and for which checkpoint, kept in Kafka.
+"""Marks: the last micro-batch that each Spark partition has delivered, and its checkpoint, stored in Kafka.
 
 A mark is written by a transaction (see ``transactions``) in two forms. As an offset of the group ``<application>-commits``
 it is read in a millisecond; but brokers forget the offsets of a group that nobody has used for a week
@@ -46,7 +46,7 @@ class Mark(NamedTuple):
 
 
 def mark_record(partition: int, mark: Mark) -> tuple[bytes, bytes]:
-    """Give key and value of a mark as a record."""
+    """Return key and value of a mark's record."""
     return str(partition).encode(), json.dumps(mark._asdict()).encode()
 
 
@@ -57,7 +57,7 @@ class Marks:
     Attributes:
         settings: Client settings.
         application_id: The application's id.
-        timeout_s: How long an answer may take, seconds.
+        timeout_s: Timeout of a request, seconds.
     """
 
     settings: ClientSettings = field(repr=False)
@@ -151,7 +151,7 @@ class Marks:
 
 
 def mark_offset(partition: int, mark: Mark, topic: str) -> ClientPartition:
-    """Give a mark as an offset to be committed."""
+    """Return a mark as an offset to commit."""
     said = f"{mark.checkpoint} {mark.run} {mark.owner}" if mark.run or mark.owner else mark.checkpoint
     return ClientPartition(topic, partition, mark.number + 1, said)
 
@@ -176,7 +176,7 @@ def owner_of(mark: Mark | None) -> tuple[str, str] | None:
 
 
 def ahead_of(mark: Mark, newest: BatchId) -> bool:
-    """Tell whether something was delivered that a checkpoint has not planned, but a copy of it.
+    """Return whether a copy of a checkpoint has delivered a micro-batch that the checkpoint has not planned.
 
     Args:
         mark: A mark of this checkpoint.
@@ -186,7 +186,7 @@ def ahead_of(mark: Mark, newest: BatchId) -> bool:
 
 
 def taken_over(application_id: str, batch: BatchId, mark: Mark | None) -> OtherCheckpointError:
-    """Make the error for a delivery that comes after somebody else has taken the application over.
+    """Return the error for a delivery after another run has taken over the application.
 
     Args:
         application_id: The application.

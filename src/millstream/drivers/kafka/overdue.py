@@ -1,8 +1,8 @@
-"""Time: calls of librdkafka with a limit of our own, and how long a transaction has been open.
+"""Calls of librdkafka with an enforced timeout, and the time that a transaction has been open.
 
-A transactional call is given a time limit and may not keep it: after a broker restart ``send_offsets_to_transaction(..., 10)``
-has been seen to return after 75 to 117 s. So such calls are made in a thread. One that is overdue is left to itself: what it does
-to its transaction is found in Kafka, and its producer is not used again.
+Transactional calls may exceed their timeout: after a broker restart, ``send_offsets_to_transaction(..., 10)`` has returned after
+75 to 117 s. So they run in a thread. An overdue call is abandoned: Kafka shows what became of its transaction, and its producer
+is not used again.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ Answer = TypeVar("Answer")
 
 
 class Overdue(Exception):  # noqa: N818 - it says that a call is overdue, and its caller makes an error of it
-    """A call has not returned in time. It may still be at work."""
+    """A call has not returned in time. It may still be running."""
 
 
 def within(seconds: float, call: Callable[[], Answer]) -> Answer:
-    """Call in a thread, and wait no longer than this.
+    """Call a function in a thread, with a timeout.
 
     Args:
-        seconds: The time limit.
-        call: What to call.
+        seconds: The timeout, seconds.
+        call: The function.
 
     Returns:
-        What it returns.
+        Its result.
 
     Raises:
         Overdue: If it has not returned in time.
@@ -51,33 +51,33 @@ def within(seconds: float, call: Callable[[], Answer]) -> Answer:
 def _fill(outcome: Future[Answer], call: Callable[[], Answer]) -> None:
     try:
         outcome.set_result(call())
-    except BaseException as error:  # it belongs to who waits
+    except BaseException as error:  # raised in the waiting thread
         outcome.set_exception(error)
 
 
 class Stopwatch:
-    """How long a transaction is open, and how long at most nothing was done; paused processes and machines included."""
+    """The time that a transaction is open, and the longest time without activity, including pauses of process and machine."""
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
-        """Begin at 0."""
+        """Start at 0."""
         self._begun_s = self._looked_s = _clock_s()
         self.longest_s = 0.0
 
     def look(self) -> None:
-        """Take note that something is done now."""
+        """Record activity."""
         now = _clock_s()
         self.longest_s = max(self.longest_s, now - self._looked_s)
         self._looked_s = now
 
     @property
     def passed_s(self) -> float:
-        """How long it has been running, seconds."""
+        """Time from the start to the last activity, seconds."""
         return self._looked_s - self._begun_s
 
 
 def _clock_s() -> float:
-    """Read the clock that goes on while the machine sleeps, where there is one."""
+    """Read a clock that includes the time that the machine sleeps, if the system has one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

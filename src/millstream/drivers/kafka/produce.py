@@ -1,7 +1,6 @@
-"""Producing: records into librdkafka's queue, and what comes back of them; the same for every delivery guarantee.
+"""Producing records and collecting failures, for every delivery guarantee.
 
-librdkafka takes the timestamp 0 for "now". A record of the first millisecond of 1970 is therefore sent with timestamp 1,
-which is closer to the truth than today.
+librdkafka reads the timestamp 0 as "now", so a record with timestamp 0 is sent with timestamp 1.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ _POLL_EVERY = 4096
 _FULL_WAIT_S = 0.5
 CONNECT_S: Final = 10.0
 
-# Idempotent, so that the client's own retries neither duplicate nor reorder; murmur2_random is what Java producers do;
-# only failures are reported, because a callback per record would cost more than the sending.
+# Idempotent, so that the client's retries neither duplicate nor reorder. murmur2_random is the partitioner of Java producers.
+# Only failures are reported, because a callback per record would cost more than sending it.
 DEFAULTS: Final[Mapping[str, Any]] = {
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
@@ -36,7 +35,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 
 
 class FailingProducer:
-    """A producer with the failures it has reported and nobody has looked at."""
+    """A producer with its reported failures that are not handled yet."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.failures: list[tuple[KafkaError, str, int]] = []
@@ -111,7 +110,7 @@ _ADVICE: dict[int, Callable[[str], str]] = {
 
 
 def refused(error: KafkaError, topic: str, partition: int, servers: str) -> MillstreamError:
-    """Make the error for a record that the broker did not accept."""
+    """Return the error for a record that the broker did not accept."""
     advice = _ADVICE.get(error.code())
     if advice is None:
         cause = translated(KafkaException(error), f"sending to topic {topic!r}", servers)

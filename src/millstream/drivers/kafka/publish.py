@@ -1,6 +1,6 @@
 """At-least-once delivery. Implements ``Sender``.
 
-Everything is acknowledged before a micro-batch is committed. A micro-batch that is run again sends its records again.
+All records are acknowledged before a micro-batch is committed. A repeated micro-batch sends its records again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class KafkaSender:
     settings: ClientSettings = field(repr=False)
 
     def check(self) -> None:
-        """Refuse settings that no producer can have; connects to nobody.
+        """Check the settings without connecting.
 
         Raises:
             SettingsError: If librdkafka does not take a setting.
@@ -75,7 +75,7 @@ class KafkaSender:
 
 
 def _connected(settings: dict[str, Any]) -> FailingProducer:
-    """Make a producer and connect now, not with the first record. If that fails, the record waits for the broker."""
+    """Create a producer and connect at once. If that fails, the first record waits for the broker."""
     failing = FailingProducer(settings)
     with suppress(KafkaException):
         failing.producer.list_topics(timeout=CONNECT_S)

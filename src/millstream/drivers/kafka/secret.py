@@ -1,7 +1,7 @@
-"""Secrets of Kafka's clients, named by where they are kept: each process fetches them where it makes a client.
+"""References to secrets of Kafka clients; each process fetches the secret when it creates a client.
 
-What an application gives Spark is pickled, and lies where Spark puts it: in memory of several hosts, on the way between them, in files.
-A reference says nothing to whoever reads it there.
+Spark stores and sends pickled settings in memory, over the network and in files of several hosts. They contain only the
+references.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from millstream.drivers.kafka.callbacks import Callback
 
 @runtime_checkable
 class Secret(Protocol):
-    """Says where a secret is kept. Picklable; it prints as what was written."""
+    """A reference to a secret. Picklable; its repr is the expression that created it."""
 
     def fetch(self) -> str:
-        """Return the secret, as it is now, in this process.
+        """Return the current secret in this process.
 
         Raises:
-            SettingsError: If it is not there.
+            SettingsError: If it does not exist.
         """
 
 
 @dataclass(frozen=True)
 class EnvironmentSecret:
-    """A secret in a variable of the environment.
+    """A secret in an environment variable.
 
     Attributes:
         name: The variable.
@@ -64,7 +64,7 @@ class FileSecret:
     path: str
 
     def fetch(self) -> str:
-        """Return what the file holds on this host, without the end of its last line."""
+        """Return the file's content on this host, without a trailing newline."""
         try:
             return Path(self.path).read_text(encoding="utf-8").removesuffix("\n")
         except (OSError, UnicodeDecodeError) as error:
@@ -79,10 +79,10 @@ class FileSecret:
 
 @dataclass(frozen=True)
 class ProvidedSecret:
-    """A secret that a function fetches.
+    """A secret that a function returns.
 
     Attributes:
-        provider: The function; it keeps its identity in every process, so that clients are found again by it.
+        provider: The function, with the same identity in every process.
     """
 
     provider: Callback = field(repr=False)
@@ -104,7 +104,7 @@ class ProvidedSecret:
 
 
 def env(name: str) -> Secret:
-    """Name a secret that is a variable of the environment, of the program and of Spark's executors.
+    """Refer to a secret in an environment variable of the program and of Spark's executors.
 
     Args:
         name: The variable.
@@ -117,10 +117,10 @@ def env(name: str) -> Secret:
 
 
 def file(path: str | Path) -> Secret:
-    """Name a secret that is the content of a file, on the program's host and on those of executors.
+    """Refer to a secret in a file on the hosts of the program and of the executors.
 
     Args:
-        path: The file; UTF-8, and one line end at its end does not count.
+        path: The file, in UTF-8; one trailing newline is ignored.
 
     Example:
         >>> file("/run/secrets/kafka")
@@ -130,10 +130,10 @@ def file(path: str | Path) -> Secret:
 
 
 def fetched(provider: Callable[[], str]) -> Secret:
-    """Name a secret that a function fetches, in each process that makes a client.
+    """Refer to a secret that a function returns in each process that creates a client.
 
     Args:
-        provider: Takes nothing and returns the secret; picklable.
+        provider: A picklable function without parameters that returns the secret.
 
     Example:
         >>> def from_the_vault() -> str: ...
@@ -144,12 +144,12 @@ def fetched(provider: Callable[[], str]) -> Secret:
 
 
 def with_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a client with what its references name.
+    """Return a client's settings with secrets in place of references.
 
     Args:
         settings: librdkafka's settings.
 
     Raises:
-        SettingsError: If a secret is not there.
+        SettingsError: If a secret does not exist.
     """
     return {name: value.fetch() if isinstance(value, Secret) else value for name, value in settings.items()}

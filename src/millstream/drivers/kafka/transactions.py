@@ -16,10 +16,10 @@ What has happened to a transaction is not what the client says, but what the mar
 the broker has ended a transaction that was open for too long, its call may not return (see ``overdue``), and an answer may be lost.
 Then the delivery is begun again with a new producer, which takes the id over and finds the mark, or does not.
 
-A run that begins claims all partitions in the same way, one after the other: whoever claims the first one goes on to the next,
-and whoever finds it claimed by somebody else gives up.
+A new run claims all partitions in the same way, one after the other. The run that claims the first one continues with the next;
+a run that finds it claimed by another one gives up.
 
-Where marks are kept is in ``marks``.
+``marks`` describes where marks are stored.
 
 Source: KIP-98, KIP-447; Kafka Streams ``StreamsProducer``.
 """
@@ -36,7 +36,7 @@ from millstream.drivers.kafka.marks import Mark, owner_of
 from millstream.drivers.kafka.produce import FailingProducer
 
 _CLAIMS = 5
-"""How often a claim is repeated that a delivery of the checkpoint before has cut off."""
+"""Attempts to claim a partition while deliveries of the previous checkpoint abort the claim."""
 
 
 class KafkaTransactions(TransactionSpec):
@@ -52,7 +52,7 @@ class KafkaTransactions(TransactionSpec):
         return Transaction(self, partition)
 
     def check(self) -> None:
-        """Refuse settings that no transactional producer can have; connects to nobody.
+        """Check the settings without connecting.
 
         Raises:
             SettingsError: If librdkafka does not take a setting.
@@ -62,7 +62,7 @@ class KafkaTransactions(TransactionSpec):
     def end_open(self, partitions: int) -> None:
         """End the transactions that an earlier run has left open, instead of waiting until the broker does.
 
-        While one is open, nobody can tell which offsets are committed.
+        While one is open, the committed offsets are unknown.
 
         Args:
             partitions: Number of Spark partitions of the earlier run.
@@ -74,12 +74,12 @@ class KafkaTransactions(TransactionSpec):
             self.delivery(partition)
 
     def claim(self, newest: BatchId, known: Mapping[int, Mark], partitions: int) -> None:
-        """Let this run own all partitions; whoever delivered for another run or checkpoint cannot any more.
+        """Make this run the owner of all partitions; other runs and checkpoints can no longer deliver.
 
         Args:
-            newest: The micro-batch that was planned last on the run's checkpoint; -1 if it begins.
-            known: The marks on which it was decided that it may.
-            partitions: How many partitions there are.
+            newest: The last planned micro-batch of the run's checkpoint; -1 for a new checkpoint.
+            known: The marks on which the decision to claim is based.
+            partitions: Number of partitions.
 
         Raises:
             OtherCheckpointError: If another start has claimed one since.

@@ -1,14 +1,14 @@
 """The local copy of a task's byte stores in LMDB. Implements ``LocalCopy``.
 
-Why LMDB: Spark's Python workers take turns, so any worker of a host must be able to open any task's stores at once; LMDB
-opens in half a millisecond, is shared by memory map, and allows many readers beside one writer. It is a cache of
-committed state and can always be rebuilt from the log, so it is never synced to disk.
+Spark's Python workers take turns, so any worker of a host must be able to open any task's stores at once. LMDB opens in half a
+millisecond, is shared by memory map, and allows many readers beside one writer. The copy is a cache of committed state that
+can always be rebuilt from the log, so it is never synced to disk.
 
-Two things are bounded by the memory that a copy may take: the pages of the map that are resident (see ``pages.py``), and the
-pages that one transaction changes, which LMDB holds on the heap until the commit. A change of a random key changes a page,
-forty times its own size; so changes are written in transactions of limited size.
+The memory limit of a copy bounds two things: the resident pages of the map (see ``pages.py``), and the dirty pages of a
+transaction, which LMDB keeps on the heap until the commit. Writing a random key dirties a page of forty times the key's size,
+so changes are written in transactions of limited size.
 
-How keys of any length fit into LMDB is in ``rows.py``.
+``rows.py`` describes how keys of any length are stored.
 """
 
 from __future__ import annotations
@@ -53,28 +53,28 @@ _PARKED_VERSIONS = 2
 _KEY = itemgetter(0)
 _DATA_FILES, _LOCK = "data*.mdb", f"{DATA_FILE}-lock"
 _VERIFIED = "verified"
-"""Names the run of the application that has verified the data file, and that file. What is not whole says nothing."""
+"""File with the run of the application that has verified the data file, and that file's inode. A truncated one is ignored."""
 _LOCK_BYTES = 1 << 16
 _PAGE_BYTES = 4096
 _PAGES_SHARE = 3 / 8
-"""The part of the memory that mapped pages may take."""
+"""Share of the memory for mapped pages."""
 _CHANGES_SHARE = 1 / 8
-"""The part of the memory that the pages of one transaction may take."""
+"""Share of the memory for the dirty pages of one transaction."""
 
 
 _OPEN: dict[str, LmdbCopy] = {}
 
 
 def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> LmdbCopy:
-    """Open the local copy in a directory; one per process and directory, as LMDB demands.
+    """Open the local copy in a directory. LMDB requires that a process opens each file only once.
 
     Args:
-        directory: Where the files lie.
-        memory_bytes: How much memory of this process its copies may take.
-        run: The id of the application's run: the first process of a run that opens a copy verifies its file.
+        directory: Directory of the files.
+        memory_bytes: Memory limit of the copies in this process, bytes.
+        run: Id of the application's run. The first process of a run that opens a copy verifies its file.
 
     Raises:
-        StoreError: If the directory cannot be written.
+        StoreError: If the directory is not writable.
     """
     PAGES.most_bytes = int(memory_bytes * _PAGES_SHARE)
     copy = _OPEN.get(directory)
@@ -84,7 +84,7 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
 
 
 class LmdbCopy:
-    """One LMDB environment per task, one named database per byte store. Owned by the process that opened it."""
+    """A task's LMDB environment, with one named database per byte store. Owned by the process that opened it."""
 
     exclusive = False
 
@@ -95,20 +95,20 @@ class LmdbCopy:
         self._view: LmdbView | None = None
         self._seen: tuple[
             Version | None, ...
-        ] = ()  # nothing from close_view() until somebody asks for the version
+        ] = ()  # empty from close_view() until the next call of version()
         self._env: Any = self._opened()
 
     def alive(self) -> bool:
-        """Tell whether the files that were opened are still the ones in the directory."""
+        """Return whether the opened files are still those in the directory."""
         try:
             return self._env is not None and os.stat(self._directory.path / DATA_FILE).st_ino == self._inode
         except OSError:
             return False
 
     def version(self) -> Version | None:
-        """Return the version of the content, None for an empty copy.
+        """Return the version of the content, or None for an empty copy.
 
-        Until :meth:`close_view`, whatever is written or read is of this version and of those that are applied to it.
+        Until :meth:`close_view`, reads and writes are based on this version and on those that are applied to it.
         """
         try:
             with self._env.begin() as transaction:
@@ -119,18 +119,18 @@ class LmdbCopy:
         return self._seen[0]
 
     def why_empty(self) -> str:
-        """Say why an empty copy is empty, for people."""
+        """Return why an empty copy is empty, as text for users."""
         return self._directory.why_empty
 
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
     ) -> None:
-        """Drop byte stores, write changes of committed batches, and set their version. No view may be open.
+        """Drop byte stores, write changes of committed batches, and set the version. No view may be open.
 
         Raises:
-            StoreError: If the disk is full or the directory cannot be written.
-            CopyMovedError: If another process has written the copy, or begun it anew, since :meth:`version`.
-            DamagedCopyError: If the copy is damaged; it is empty by now.
+            StoreError: If the disk is full or the directory is not writable.
+            CopyMovedError: If another process has written or recreated the copy since :meth:`version`.
+            DamagedCopyError: If the copy is damaged; it is now empty.
         """
         *before, last = in_parts(changes, self._budget, _PAGE_BYTES)
         try:
@@ -157,13 +157,13 @@ class LmdbCopy:
         self._seen = (None,)
 
     def names(self) -> frozenset[str]:
-        """Give the names of the byte stores that exist."""
+        """Return the names of the existing byte stores."""
         with self._env.begin() as transaction:
             names = [bytes(name).decode() for name, _ in transaction.cursor()]
         return frozenset(name for name in names if name != _META)
 
     def open_view(self) -> ByteStores:
-        """Open one consistent view.
+        """Open a consistent view.
 
         Raises:
             CopyMovedError: If another process has written the copy since :meth:`version`.
@@ -173,10 +173,10 @@ class LmdbCopy:
         return self._view
 
     def close_view(self) -> None:
-        """End the view that :meth:`open_view` gave, and give back the memory that is above the limit.
+        """Close the view of :meth:`open_view`, and release memory above the limit.
 
         Raises:
-            DamagedCopyError: If the copy turned out to be damaged; it is empty by now.
+            DamagedCopyError: If the copy was found to be damaged; it is now empty.
         """
         if self._view is not None:
             self._view.close()
@@ -189,11 +189,11 @@ class LmdbCopy:
             raise error
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Keep the changes of a batch that is not committed yet beside the copy; those of long ago are removed."""
+        """Save the changes of an uncommitted batch next to the copy; those of old batches are removed."""
         self._directory.park(version, changes, dropped)
 
     def parked(self, version: Version) -> ParkedChanges | None:
-        """Give the parked changes of exactly this version, if they are here and whole."""
+        """Return the parked changes of exactly this version, or None if they are missing or damaged."""
         return self._directory.parked(version)
 
     def _write(
@@ -224,18 +224,18 @@ class LmdbCopy:
             raise self._directory.moved(self._seen[0], found)
 
     def _leave(self) -> None:
-        """Close after an error, so that the next batch opens anew."""
+        """Close after an error; the next batch opens the copy again."""
         self._env.close()
         self._env = None
 
     def _throw_away(self) -> None:
-        """Begin with an empty copy, because this one is damaged."""
+        """Replace a damaged copy by an empty one."""
         self._env.close()
         self._directory.throw_away()
         self._env = self._opened()
 
     def _opened(self) -> Any:
-        """Open the environment; a file that is damaged is thrown away."""
+        """Open the environment; a damaged file is deleted."""
         self._directory.prepare()
         if any(file.name != DATA_FILE for file in self._directory.path.glob(_DATA_FILES)):
             self._directory.clear(OTHER_FORMAT)
@@ -256,7 +256,7 @@ class LmdbCopy:
             raise self._directory.failed(error) from error
 
     def _is_verified(self) -> bool:
-        """Tell whether a process of this run has verified the file, or made it."""
+        """Return whether a process of this run has verified or created the file."""
         try:
             inode = os.stat(self._directory.path / DATA_FILE).st_ino
             return (
@@ -266,7 +266,7 @@ class LmdbCopy:
             return False
 
     def _note_verified(self) -> None:
-        """Spare the other processes of this run the walk."""
+        """Record that the file is verified, so that other processes of this run need not do it."""
         if self._run and not self._is_verified():
             (self._directory.path / _VERIFIED).write_text(f"{self._run} {self._inode}")
 
@@ -286,7 +286,7 @@ class LmdbCopy:
         return env
 
     def _make_room(self, wanted: int) -> None:
-        """Open the environment anew when its table of handles is nearly full; dropped slices leave theirs behind."""
+        """Reopen the environment when its table of handles is nearly full: dropped slices do not free theirs."""
         if len(self._databases) + wanted > _MAX_STORES // 2:
             before = self._inode
             self._env.close()
@@ -307,13 +307,13 @@ def _version(meta: ByteReader) -> Version | None:
 
 
 def _reserve(lock: Path) -> None:
-    """Make the lock file with all its bytes: LMDB would make a hole, and filling that on a full disk kills the process."""
+    """Create the lock file with all its bytes: LMDB makes it sparse, and a write to it on a full disk kills the process."""
     if not lock.exists():
         lock.write_bytes(bytes(_LOCK_BYTES))
 
 
 def _put(transaction: Any, database: Any, ordered: list[StoreChange], seed: int) -> None:
-    """Write changes of one store in the order of their keys; behind the last key they are appended, at half the cost."""
+    """Write changes of a store in key order; after the last key they are appended, at half the cost."""
     entries = [stored_row(key, value, seed) for key, value in ordered if value is not None]
     if entries:
         if max(map(len, map(_KEY, entries))) > LONGEST_SHORT:

@@ -1,13 +1,12 @@
-"""Mapped pages: what LMDB's memory map counts as resident memory of this process, and giving it back.
+"""Mapped pages: the resident memory of LMDB's memory map, and how it is released.
 
-LMDB reads through a memory map of its file, so every page that was ever touched stays in the process's resident set until the
-system needs the memory. To the system such pages are free; to a limit on the process (a container, Spark's executor memory
-overhead) they are not. ``madvise(MADV_DONTNEED)`` on a shared mapping of a file takes the pages out of the process and leaves
-them in the page cache: the next access maps them again without reading the disk. It is allowed at any moment, also in the
-middle of a transaction. It has to be: the system maps the neighbours of a page that is touched too, sixteen at a time, so a few
-thousand keys at random are the whole file.
+LMDB reads through a memory map of its file, so every accessed page stays in the process's resident set until the system needs
+the memory. The system considers such pages free; a limit on the process (a container, Spark's executor memory overhead) does
+not. ``madvise(MADV_DONTNEED)`` on a shared mapping of a file removes the pages from the process and leaves them in the page
+cache: the next access maps them again without reading the disk. It is allowed at any time, also during a transaction. This
+matters, because the system maps sixteen neighbouring pages at once, so a few thousand random keys map the whole file.
 
-Linux only. Elsewhere nothing is given back before the environment is closed.
+Linux only. Elsewhere memory is released when the environment is closed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Final
 from millstream.drivers.lmdb.rows import DATA_FILE
 
 CHECKED_EVERY: Final = 256
-"""After how many rows whoever reads or writes looks at how many pages are resident."""
+"""Number of rows read or written between two checks of the resident pages."""
 
 LINUX: Final = sys.platform.startswith("linux")
 _PAGE: Final = mmap.PAGESIZE
@@ -33,7 +32,7 @@ class MappedPages:
     """The mapped pages of all environments of this process. One per process, used by one thread.
 
     Args:
-        most_bytes: How much may be resident before it is given back.
+        most_bytes: Limit of resident memory, bytes.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -41,7 +40,7 @@ class MappedPages:
         self._least = _file_pages()
 
     def trim(self) -> bool:
-        """Give the pages back if more than allowed are resident; tell whether that was done."""
+        """Release the pages if they exceed the limit; return whether they did."""
         now = _file_pages()
         self._least = min(self._least, now)
         if (now - self._least) * _PAGE <= self.most_bytes:
@@ -53,7 +52,7 @@ class MappedPages:
 
 
 def _file_pages() -> int:
-    """Give the resident pages of this process that belong to files; libraries are among them."""
+    """Return the number of resident pages of this process that belong to files, including libraries."""
     if not LINUX:
         return 0
     with open(_STATM, "rb") as told:
@@ -61,7 +60,7 @@ def _file_pages() -> int:
 
 
 def _mappings() -> list[tuple[int, int]]:
-    """Give the address ranges at which data files of LMDB are mapped."""
+    """Return the address ranges of mapped LMDB data files."""
     found = []
     with open(_MAPS) as told:
         for line in told:
@@ -73,4 +72,4 @@ def _mappings() -> list[tuple[int, int]]:
 
 
 PAGES: Final = MappedPages(most_bytes=192 << 20)
-"""Those of this process; how much they may take is said when a copy is opened."""
+"""The pages of this process; opening a copy sets the limit."""

@@ -1,16 +1,16 @@
-"""Rows: keys and values of a byte store as LMDB holds them. LMDB takes keys of 1 to 511 bytes, a byte store any key.
+"""Rows: the encoding of a byte store's keys and values in LMDB, whose keys have 1 to 511 bytes.
 
-Every key has one byte in front, because the empty key is a key like any other. A *long* key, of more than ``SHORT_BYTES``, is
-kept by its first ``SHORT_BYTES`` and a digest of the whole; the rest of the key stands in front of the value. Behind every value
-stands a checksum of the row, which begins with the name of the byte store:
+Every key is prefixed with one byte, because a byte store allows the empty key. A *long* key, of more than ``SHORT_BYTES``, is
+stored as its first ``SHORT_BYTES`` and a digest of the whole key; the rest of the key precedes the value. Every value is followed
+by a checksum of the row, seeded with the name of the byte store:
 
     short:  k | key                          ->  value | crc32 (4)
     long:   k | first bytes | digest (32)    ->  length of the rest (4, little endian) | rest | value | crc32 (4)
 
-No short key looks like a long one, which is longer. LMDB's order is that of the keys, but for long keys with the same first
-bytes: they follow each other, in the order of their digests. Whoever scans sorts each such run.
+Stored long keys are longer than any stored short key, so the two cannot be confused. LMDB orders rows by key, except for long
+keys with the same first bytes: these are adjacent, ordered by digest, and a scan sorts each such run.
 
-The CRC-32 of anything with its own CRC-32 behind it is always the same number, so a row is checked without being cut.
+The CRC-32 of any data followed by its own CRC-32 is a constant, so a row is checked without separating the checksum.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ PREFIX: Final = b"k"
 SHORT_BYTES: Final = 470
 CHECKSUM_BYTES: Final = 4
 WHOLE: Final = 0x2144DF1C
-"""The CRC-32 of a row with its checksum, if the checksum is the row's."""
+"""CRC-32 of an intact row with its checksum."""
 DATA_FILE: Final = "data-3.mdb"
-"""The number is that of the format: a copy in another one is not found, and rebuilt."""
+"""The number is the format version: a copy in another format is rebuilt."""
 
 LONGEST_SHORT: Final = len(PREFIX) + SHORT_BYTES
 _DIGEST_BYTES: Final = 32
@@ -34,12 +34,12 @@ _BEHIND_DIGESTS: Final = b"\xff" * (_DIGEST_BYTES + 1)
 
 
 def seed_of(store: str) -> int:
-    """Return what the checksums of a byte store begin with, so that no row of another one is taken for its own."""
+    """Return the seed of a byte store's checksums, so that a row of another byte store does not pass the check."""
     return crc32(store.encode())
 
 
 def stored_key(key: bytes) -> bytes:
-    """Return the key under which LMDB holds a key.
+    """Return the stored form of a key.
 
     Example:
         >>> stored_key(b"plum"), len(stored_key(b"plum" * 1000))
@@ -51,7 +51,7 @@ def stored_key(key: bytes) -> bytes:
 
 
 def stored_row(key: bytes, value: bytes, seed: int) -> tuple[bytes, bytes]:
-    """Return a row as LMDB holds it."""
+    """Return the stored form of a row."""
     if len(key) <= SHORT_BYTES:
         stored = PREFIX + key
     else:

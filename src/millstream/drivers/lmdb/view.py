@@ -41,11 +41,11 @@ BROKEN = (
     lmdb.PanicError,
     lmdb.VersionMismatchError,
 )
-"""What LMDB raises when its file is not as it was written."""
+"""Errors that LMDB raises if its file is damaged."""
 
 
 class LmdbView:
-    """One moment of all byte stores. Implements ``ByteStores``; valid until it is closed."""
+    """A consistent view of all byte stores. Implements ``ByteStores``; valid until it is closed."""
 
     def __init__(self, env: Any, directory: CopyDirectory) -> None:
         self._env = env
@@ -63,12 +63,12 @@ class LmdbView:
         return LmdbReader(self._transaction, database, name, self._directory)
 
     def close(self) -> None:
-        """End the view."""
+        """Close the view."""
         self._transaction.abort()
 
 
 class LmdbReader:
-    """One byte store in one view. Valid until the view is closed."""
+    """A byte store in a view. Valid until the view is closed."""
 
     def __init__(self, transaction: Any, database: Any, name: str, directory: CopyDirectory) -> None:
         self._transaction = transaction
@@ -83,7 +83,7 @@ class LmdbReader:
         """Return the value of a key, or None.
 
         Raises:
-            DamagedCopyError: If the row is not as it was written.
+            DamagedCopyError: If the row is damaged.
         """
         self._unchecked -= 1
         if not self._unchecked:
@@ -107,7 +107,7 @@ class LmdbReader:
         """Iterate in key order over ``low <= key < high``.
 
         Raises:
-            DamagedCopyError: If a row is not as it was written.
+            DamagedCopyError: If a row is damaged.
         """
         return self._backwards(low, high) if reverse else self._forwards(low, high)
 
@@ -144,7 +144,7 @@ class LmdbReader:
             raise self._damaged(str(error)) from error
 
     def _rows(self, stored: Iterator[tuple[bytes, bytes]], *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate over the rows that LMDB gives, in the order of their keys: each run of long ones is sorted."""
+        """Decode stored rows in key order; each run of long keys is sorted."""
         seed, crc32 = self._seed, zlib.crc32
         run: list[tuple[bytes, bytes]] = []
         unchecked = CHECKED_EVERY

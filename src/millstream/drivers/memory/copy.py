@@ -1,9 +1,9 @@
 """The local copy of a task's byte stores in the memory of the worker process. Implements ``LocalCopy``.
 
-Spark's Python workers take turns, so each of them comes to have a copy of its own, which is behind by the batches that other
-workers ran. The changes of the latest versions lie in files beside each other (see ``millstream.drivers.directory``): a copy
-follows them without the log. A worker that is new, or was away for longer, restores from the log. Reads are as fast as a
-dict; in return every worker holds the whole content, so this engine is for stores that are small.
+Spark's Python workers take turns, so each of them has its own copy, which lags behind by the batches that other workers ran.
+The changes of the latest versions are in files (see ``millstream.drivers.directory``), from which a copy catches up without the
+log. A worker that is new, or further behind, restores from the log. Reads are as fast as a dict, but every worker keeps the
+whole content in memory, so this engine is for small stores.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _OPEN: dict[str, MemoryCopy] = {}
 
 
 def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> MemoryCopy:
-    """Give this process's local copy for a directory.
+    """Return this process's local copy for a directory.
 
     Args:
-        directory: Where the changes of the latest batches are parked.
-        memory_bytes: How much memory of this process its copies may take.
-        run: The id of the application's run, which does not matter here: nothing is kept from one to the next.
+        directory: Directory of the parked changes of the latest batches.
+        memory_bytes: Memory limit of the copies in this process, bytes.
+        run: Id of the application's run; unused, because no content survives the process.
 
     Raises:
-        StoreError: If the directory cannot be written.
+        StoreError: If the directory is not writable.
     """
     copy = _OPEN.get(directory)
     if copy is None:
@@ -43,7 +43,7 @@ class MemoryCopy:
     """A dict per byte store. Owned by the process, used by one batch at a time.
 
     Attributes:
-        directory: Where the changes of the latest batches are parked.
+        directory: Directory of the parked changes of the latest batches.
     """
 
     exclusive = False
@@ -55,17 +55,17 @@ class MemoryCopy:
         self._version: Version | None = None
 
     def version(self) -> Version | None:
-        """Give the version of the content, None for an empty copy."""
+        """Return the version of the content, or None for an empty copy."""
         return self._version
 
     def why_empty(self) -> str:
-        """Say why an empty copy is empty, for people."""
+        """Return why an empty copy is empty, as text for users."""
         return f"{MISSING}: it is kept in memory, and this process is new"
 
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
     ) -> None:
-        """Drop byte stores, write changes of committed batches, and set their version. No view may be open."""
+        """Drop byte stores, write changes of committed batches, and set the version. No view may be open."""
         self._version = RESTORING
         self._stores.apply(changes, dropped)
         self._version = version
@@ -77,26 +77,26 @@ class MemoryCopy:
         self._version = None
 
     def names(self) -> frozenset[str]:
-        """Give the names of the byte stores that exist."""
+        """Return the names of the existing byte stores."""
         return self._stores.names()
 
     def open_view(self) -> ByteStores:
-        """Give the content; nobody writes to it before :meth:`close_view`."""
+        """Return the content; it is not written before :meth:`close_view`."""
         return self._stores
 
     def close_view(self) -> None:
         """Do nothing: no other process sees this copy."""
 
     def size(self) -> int:
-        """Give about how many bytes of memory the content takes."""
+        """Return the approximate memory of the content, bytes."""
         return self._stores.size()
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Keep the changes of a batch that is not committed yet in a file; those of long ago are removed."""
+        """Save the changes of an uncommitted batch in a file; those of old batches are removed."""
         self.directory.park(version, changes, dropped)
 
     def parked(self, version: Version) -> ParkedChanges | None:
-        """Give the parked changes of exactly this version, if they are here and whole."""
+        """Return the parked changes of exactly this version, or None if they are missing or damaged."""
         return self.directory.parked(version)
 
     def _refuse_too_much(self) -> None:

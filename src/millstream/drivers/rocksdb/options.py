@@ -1,8 +1,8 @@
-"""RocksDB's options for a local copy, sized from the memory that it may take.
+"""RocksDB's options for a local copy, sized by its memory limit.
 
-Three eighths of the memory are the block cache, which holds indexes and filters too; an eighth is for write buffers, of all
-column families together, of which twice as much is there while they are flushed; the rest is left for changes on their way.
-Blocks are compressed with LZ4: they are read from the page cache, so disk and memory are spared at little cost.
+Three eighths of the memory are for the block cache, including indexes and filters. An eighth is for the write buffers of all
+column families, which take twice as much during a flush. The rest is for write batches. Blocks are compressed with LZ4, which
+saves disk and page cache at little cost.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _CACHE_SHARE, _BUFFERS_SHARE, _BUFFER_SHARE = 3 / 8, 1 / 8, 1 / 16
 _LEAST_BUFFER_BYTES: Final = 1 << 20
 _LEVEL_BYTES: Final = 32 << 20
 _FILE_BYTES: Final = 8 << 20
-"""Small levels of small files: a compaction then takes little time and space, and a batch can wait for its end."""
+"""Small levels of small files make compactions so short that a batch can wait for their end."""
 _FILTER_BITS: Final = 10
 _OPEN_FILES: Final = 256
 
 
 @lru_cache(maxsize=8)
 def options(memory_bytes: int) -> rocksdict.Options:
-    """Give the options of a database that takes about a number of bytes of memory."""
+    """Return the options of a database that uses about ``memory_bytes`` of memory."""
     table = rocksdict.BlockBasedOptions()
     table.set_block_cache(rocksdict.Cache(int(memory_bytes * _CACHE_SHARE)))
     table.set_cache_index_and_filter_blocks(True)
@@ -49,7 +49,7 @@ def options(memory_bytes: int) -> rocksdict.Options:
 
 @lru_cache(maxsize=1)
 def unlogged() -> rocksdict.WriteOptions:
-    """Give the options of writes without a write-ahead log."""
+    """Return the options of writes without a write-ahead log."""
     made = rocksdict.WriteOptions()
     made.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, whatever its stub says
     return made
