@@ -8,7 +8,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.core.engine.operators.ages import Ages
+from millstream.core.engine.asynchronous.ages import Ages
 
 from .engines import Visits
 

@@ -17,9 +17,9 @@ from millstream.core.asynchronous.call import Call, Raised, grouped
 from millstream.core.asynchronous.dispatcher import Dispatcher, Start
 from millstream.core.asynchronous.exchange import Exchange
 from millstream.core.engine import ledger
+from millstream.core.engine.asynchronous.unfinished import UnfinishedRows
 from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
-from millstream.core.engine.unfinished import UnfinishedRows
 from millstream.core.model.calls import CallOrder
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.state.memory import MemoryStores

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.core.engine import unfinished
-from millstream.core.engine.unfinished import Unfinished, UnfinishedRows
+from millstream.core.engine.asynchronous import unfinished
+from millstream.core.engine.asynchronous.unfinished import Unfinished, UnfinishedRows
 
 from .engines import Visits
 
@@ -34,7 +34,7 @@ class Store:
 
 
 def record(number: int, value: Any) -> Unfinished:
-    return Unfinished(number, None, "k", value, 0, (), None, 0)
+    return Unfinished(number, None, "k", value, 0, headers=(), request=None, came_ms=0)
 
 
 def test_what_is_read_is_what_was_written_and_little_is_written_twice(

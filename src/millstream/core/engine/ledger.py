@@ -1,13 +1,13 @@
 """Ledger: the unfinished records of one asynchronous operator, from when they come to when their effects are applied.
 
-A record goes through three stages (KIP-311): it is *issued*: handed to the station, which calls the function of the user for
-it; it is *executed* there, across any number of micro-batches; it *retires*: its effects are applied by the task, all of
+A record goes through three stages (KIP-311): it is *issued*: handed to the async worker, which calls the user's
+function for it; it is *executed* there, across any number of micro-batches; it *retires*: its effects are applied by the task, all of
 them in one step and in the order the operator promises, and only then does its offset count as processed.
 
 Between two steps the ledger lies in a store of the task, so what is unfinished is committed together with everything else the
 micro-batch did: inputs, numbers of attempts, due times, results that wait for their turn. A record that begins and ends within
-a step leaves no trace there. After a restart the ledger goes on where it was. What the station still has is not handed over
-again; what it has lost is (:meth:`Ledger.lost`), as the same attempt.
+a step leaves no trace there. After a restart the ledger goes on where it was. The calls that the async worker still has are not
+issued again; those it has lost are (:meth:`Ledger.lost`), as the same attempt.
 
 Of a record that was handed over, the *ticket* of the last time counts. Answers to other tickets are ignored.
 """
@@ -40,10 +40,10 @@ from millstream.core.asynchronous.call import (
 from millstream.core.asynchronous.frontier import Frontier
 from millstream.core.asynchronous.handover import Handover
 from millstream.core.asynchronous.retirement import Retirement
+from millstream.core.engine.asynchronous.unfinished import Request, Unfinished, UnfinishedRows, in_bytes
 from millstream.core.engine.failures import where
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.runtime import Runtime
-from millstream.core.engine.unfinished import Request, Unfinished, UnfinishedRows, in_bytes
 from millstream.core.model.calls import Calls, DeadLetter
 from millstream.core.model.durations import earliest
 from millstream.core.model.errors import ProcessingError
@@ -52,14 +52,14 @@ from millstream.core.model.record import Headers
 from millstream.core.topology.asynchronous import Carried
 
 if TYPE_CHECKING:
-    from millstream.core.engine.operators.overflow import Overflow
-    from millstream.core.engine.operators.shelf import Shelf
+    from millstream.core.engine.asynchronous.delay_queue import DelayQueue
+    from millstream.core.engine.asynchronous.overflow import Overflow
 
 WITH_STATION: Final = 10_000
-"""How many records of an operator a task may hand over at least: a station must not run dry between two micro-batches."""
+"""How many records of an operator a task may hand over at least: the async worker must not run dry between two micro-batches."""
 _TIMES_IN_FLIGHT: Final = 20
 _TIMES_ANSWERED: Final = 2
-"""How many times as many as have been answered since the last step, so that a station does not run dry."""
+"""How many times as many as have been answered since the last step, so that the async worker does not run dry."""
 _TIMES_ALL_ANSWERED: Final = 4
 """The same if nearly all have been: then it did."""
 _NEARLY: Final = 9 / 10
@@ -96,10 +96,9 @@ class Ledger:
         runtime: The task.
         asks: Returns the function to call for a record, and its arguments.
         applies: Applies the effects of a result.
-        shelf: Where records lie that wait for a time; those of order ``partition`` hold others up and stay here.
+        delay_queue: Stores the records that wait for a time; at order ``partition`` such records block others and stay in the ledger.
         overflow: Where those lie that come behind many of their key; at order ``partition``, of their partition.
-        serial: How many records of a key may be with the station; if it is one, the next one is handed over when its effects have
-            been applied.
+        serial: How many records of a key may be in flight; with one, the next is issued after the effects of the last are applied.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class Ledger:
         runtime: Runtime,
         asks: Callable[[Unfinished], tuple[Callable[..., Any], tuple[Any, ...]]],
         applies: Callable[[Unfinished, Any], None],
-        shelf: Shelf,
+        delay_queue: DelayQueue,
         overflow: Overflow,
         *,
         serial: int = _IN_LINE,
@@ -123,7 +122,7 @@ class Ledger:
         self._rows = UnfinishedRows(runtime.stores[carried.store.name])
         self._asks, self._applies = asks, applies
         self._closing = calls.order == "key"
-        self._shelving = calls.order != "partition"
+        self._delays = calls.order != "partition"
         self._lined_up = self._closing or calls.max_in_flight_per_key is not None
         self._in_line = serial
         self._one_by_one = self._closing and serial == 1
@@ -135,7 +134,7 @@ class Ledger:
         self._changed: set[int] = set()
         self._answers: list[tuple[Ticket, Settled]] = []
         self._ran_dry = True
-        """Whether the station had nothing left to do when it was asked, as far as is known."""
+        """Whether the async worker had no call left at the last step, as far as is known."""
         self._retiring: list[int] = []
         """What retires at the beginning of the next step: what an answer must be committed for first, and after a restart what no
         longer has to wait because the order was edited."""
@@ -145,7 +144,7 @@ class Ledger:
         """Numbers of records that came to hand from a store, the smallest first; some have retired."""
         self._counts = dict.fromkeys(("settled", "retries", "dead_letters", "ignored"), 0)
         self._memory = runtime.memory(carried.store.name)
-        self._shelf = shelf
+        self._delay_queue = delay_queue
         self._overflow = overflow
         self._resume()
         self._next: int = self._memory["next"] if "next" in self._memory else self._first_free()
@@ -159,10 +158,10 @@ class Ledger:
     def take(
         self, key: Any, value: Any, timestamp: int, headers: Headers, request: Request | None = None
     ) -> None:
-        """Take in the current record."""
-        runtime = self._runtime
+        """Add the current record."""
+        origin, now_ms = self._runtime.metadata(), self._runtime.now_ms
         one = Unfinished(
-            self._next, runtime.metadata(), key, value, timestamp, headers, request, runtime.now_ms
+            self._next, origin, key, value, timestamp, headers=headers, request=request, came_ms=now_ms
         )
         self._next += 1
         self._know(one)
@@ -170,7 +169,7 @@ class Ledger:
         if self._parks_by is not None and self._must_be_parked(one):
             self._park(one)
             return
-        if self._closing and one.key is not None and len(self._shelf):
+        if self._closing and one.key is not None and len(self._delay_queue):
             self._take_down(one)
         self._unfinished[one.number] = one
         self._retirement.add(one.number, self._group(one))
@@ -181,8 +180,8 @@ class Ledger:
         """Return the calls to issue now."""
         runtime, calls = self._runtime, []
         soon = runtime.now_ms + _AHEAD_MS
-        while self._shelf.next <= soon:
-            self._again(*self._shelf.take())
+        while self._delay_queue.next <= soon:
+            self._again(*self._delay_queue.take())
         self._refill()
         while (number := self._handover.take(soon)) is not None:
             one = self._unfinished[number]
@@ -210,7 +209,7 @@ class Ledger:
         ]
 
     def lost(self, ticket: Ticket) -> None:
-        """Take a record back that the station does not have: it will be handed over again, as the same attempt."""
+        """Take back a call that the async worker has lost: it will be issued again, as the same attempt."""
         one = self._unfinished.get(ticket.number)
         if one is not None and _has(one, ticket):
             one.epoch = None
@@ -253,14 +252,13 @@ class Ledger:
             self._widen(Counter([one.key_id for one in answered]))
 
     def _widen(self, answered: Mapping[Hashable, int]) -> None:
-        """Let more records of the keys be with the station of which many have been answered."""
+        """Raise the in-flight limit of the keys with many results."""
         enough = self._in_line // _TIMES_ANSWERED
         self._handover.widen(
             {line: _TIMES_ANSWERED * count for line, count in answered.items() if count > enough}
         )
 
     def _set_most(self, answered: int) -> None:
-        """Set how many records may be with the station."""
         self._ran_dry = answered >= self._handover.out * _NEARLY
         times = _TIMES_ALL_ANSWERED if self._ran_dry else _TIMES_ANSWERED
         faded = round(self._memory.get("most", 0) * _FADES)
@@ -361,21 +359,21 @@ class Ledger:
         unfinished = self._unfinished
         for number in self._changed:
             one = unfinished.get(number)
-            if one is not None and one.due_ms is not None and self._can_be_shelved(one, one.due_ms):
-                self._put_on_shelf(one, one.due_ms)
+            if one is not None and one.due_ms is not None and self._can_be_delayed(one, one.due_ms):
+                self._delay(one, one.due_ms)
         if self._changed:
             self._memory["now_ms"] = self._runtime.now_ms
         self._rows.write(sorted(self._changed), unfinished)
         self._changed.clear()
-        self._shelf.save()
+        self._delay_queue.save()
         self._overflow.save()
 
     def next_due(self) -> int | None:
         """Return when a record is to be handed over or retires next, ms since the epoch and not before now; None if never."""
         if self._retiring:
             return self._runtime.now_ms
-        due, shelved = self._handover.next_due(), self._shelf.next
-        first = earliest(due, None if shelved == NEVER else shelved)
+        due, delayed_ms = self._handover.next_due(), self._delay_queue.next
+        first = earliest(due, None if delayed_ms == NEVER else delayed_ms)
         return None if first is None else max(first - _AHEAD_MS, self._runtime.now_ms)
 
     def figures(self) -> CallFigures:
@@ -384,8 +382,8 @@ class Ledger:
         delayed = sum(self._unfinished[number].why != "retry" for number in handover.waiting_numbers())
         figures = CallFigures(
             with_station=handover.out - len(self._ending),
-            waiting=handover.waiting + len(self._shelf),
-            delayed=delayed + self._shelf.delayed,
+            waiting=handover.waiting + len(self._delay_queue),
+            delayed=delayed + self._delay_queue.delayed,
             parked=handover.parked + len(self._overflow),
             held=self._retirement.held + len(self._retiring),
             room=self._room(),
@@ -398,7 +396,6 @@ class Ledger:
         return figures
 
     def _hottest(self) -> tuple[str, int, int] | None:
-        """Find out which key came most often in this step."""
         first, parked = self._came_until, self._parked
         self._came_until, self._parked = self._next, {}
         sample = range(first, self._next, (self._next - first) // _SAMPLE + 1)
@@ -419,7 +416,7 @@ class Ledger:
             again[0] if again else None,
         ]  # the others came in their order
         came = [unfinished[number].came_ms for number in at_hand if number is not None]
-        return earliest(*came, self._shelf.oldest, self._overflow.oldest)
+        return earliest(*came, self._delay_queue.oldest, self._overflow.oldest)
 
     def _room(self) -> int:
         """Return how many more records can be taken in: about what can be handed over in the next step.
@@ -434,8 +431,8 @@ class Ledger:
         return max(room, 0) if aside < _IN_OVERFLOW else 0
 
     def _resume(self) -> None:
-        """Go on with what the last micro-batch left unfinished."""
-        for partition, offset, times in chain(self._shelf.offsets(), self._overflow.offsets()):
+        """Load what the last micro-batch left unfinished."""
+        for partition, offset, times in chain(self._delay_queue.offsets(), self._overflow.offsets()):
             self._frontier(partition).begin(offset, times)
         ones = self._rows.read()
         offsets: dict[TopicPartition, list[int]] = {}
@@ -448,12 +445,12 @@ class Ledger:
             self._enter_again(one)
 
     def _emptied_stores(self) -> Iterator[Unfinished]:
-        """Take down what lies where the order that was edited would not find it."""
+        """Load the records that lie where an edited order would not find them."""
         rows = []
         order = self._calls.order
-        if not self._shelving or self._memory.get("order", order) != order:
-            while self._shelf.next != NEVER:
-                rows.append(self._shelf.take())
+        if not self._delays or self._memory.get("order", order) != order:
+            while self._delay_queue.next != NEVER:
+                rows.append(self._delay_queue.take())
         if self._memory.get("parks_by", self._parks_by) != self._parks_by:
             for group in self._overflow.groups:
                 rows += self._overflow.take(group, len(self._overflow))
@@ -462,9 +459,9 @@ class Ledger:
             yield Unfinished.from_row(number, row)
 
     def _first_free(self) -> int:
-        """Return a number that no record has, where the stores come without what was remembered beside them."""
+        """Return an unused record number, for stores that come without the operator's memory."""
         here = max(self._unfinished, default=-1)
-        return 1 + max(here, self._shelf.last_number(), self._overflow.last_number())
+        return 1 + max(here, self._delay_queue.last_number(), self._overflow.last_number())
 
     def _enter_again(self, one: Unfinished) -> None:
         self._know(one)
@@ -477,12 +474,12 @@ class Ledger:
         self._handover.resume(one.number, line, due_ms=None if out else one.due_ms, out=out)
 
     def _follow_clock(self) -> None:
-        """Let nothing wait for longer because the clock went back; only what waits until a time that its function named does."""
+        """After the clock went back, make retries and delays due no later; only ``until`` keeps its time."""
         back_ms = self._memory.get("now_ms", self._runtime.now_ms) - self._runtime.now_ms
         if back_ms < _STEP_MS:
             return
-        while self._shelf.next != NEVER:
-            self._again(*self._shelf.take())
+        while self._delay_queue.next != NEVER:
+            self._again(*self._delay_queue.take())
         for number in list(self._handover.waiting_numbers()):
             one = self._unfinished[number]
             if one.due_ms is not None and one.why != "until":
@@ -492,8 +489,8 @@ class Ledger:
             self._changed.add(number)
 
     def _take_down(self, one: Unfinished) -> None:
-        """Take from the shelf what a record must not overtake."""
-        found = self._shelf.take_key(_bytes_of(one.key_id))
+        """Take the record from the delay queue that this one must not overtake."""
+        found = self._delay_queue.take_key(_bytes_of(one.key_id))
         if found is not None:
             self._again(*found)
 
@@ -503,7 +500,7 @@ class Ledger:
         heappush(self._came_again, number)
 
     def _must_be_parked(self, one: Unfinished) -> bool:
-        """Return whether a record comes behind so many of its key or partition that it is not needed at hand."""
+        """Return whether a record has so many of its key or partition in front that it moves to the overflow."""
         behind = self._parks_behind(one)
         if behind is None:
             return False
@@ -513,13 +510,13 @@ class Ledger:
         return len(self._overflow) > 0 and _bytes_of(behind) in self._overflow
 
     def _parks_behind(self, one: Unfinished) -> Hashable:
-        """Return the key or partition whose records are parked together; None if a record is never parked."""
+        """Return the key or partition by which a record is parked; None if it never is."""
         if self._parks_by == "key":
             return one.key_id
         return one.partition if self._parks_by == "partition" else None
 
     def _at_hand(self, group: Hashable) -> int:
-        """Return how many records of a key or partition are at hand before others are parked."""
+        """Return how many records of a key or partition stay in memory before others are parked."""
         if self._parks_by != "key":
             return self._handover.most
         if self._handover.is_closed(group):
@@ -537,7 +534,7 @@ class Ledger:
             self._parked[one.number] = one.key_id
 
     def _refill(self) -> None:
-        """Take parked records to hand where the first ones of their key or partition have gone."""
+        """Load parked records of the keys or partitions whose first records have retired."""
         for packed in self._overflow.groups:
             group = pickle.loads(packed)
             here, most = self._count_at_hand(group), self._at_hand(group)
@@ -545,22 +542,22 @@ class Ledger:
                 for number, row in self._overflow.take(packed, most - here):
                     self._again(number, row)
 
-    def _can_be_shelved(self, one: Unfinished, due_ms: int) -> bool:
-        if not self._shelving or due_ms <= self._runtime.now_ms:
+    def _can_be_delayed(self, one: Unfinished, due_ms: int) -> bool:
+        if not self._delays or due_ms <= self._runtime.now_ms:
             return False
         if len(self._overflow) and _bytes_of(one.key_id) in self._overflow:
             return False
         return self._handover.waits_alone(one.number) and self._retirement.is_alone(one.number)
 
-    def _put_on_shelf(self, one: Unfinished, due_ms: int) -> None:
+    def _delay(self, one: Unfinished, due_ms: int) -> None:
         found_by = _bytes_of(one.key_id) if self._closing and one.key is not None else None
-        self._shelf.put(one.number, due_ms, found_by, one.label, one.row())
+        self._delay_queue.put(one.number, due_ms, found_by, one.label, one.row())
         del self._unfinished[one.number]
         self._handover.leave(one.number)
         self._retirement.leave(one.number)
 
     def _know(self, one: Unfinished) -> None:
-        """Find out what tells the record's key from others: here, with the station, and in the stores."""
+        """Set what identifies the record's key: in the ledger, the async worker, and the stores."""
         one.serdes = self._serdes
         one.key_id = key = one.key
         if type(key) not in _AS_THEY_ARE:
@@ -588,7 +585,7 @@ class Ledger:
     def _group(self, one: Unfinished) -> Hashable:
         if self._closing:
             return one.key_id
-        return None if self._shelving else one.partition
+        return None if self._delays else one.partition
 
 
 class _Pickled(bytes):

@@ -21,7 +21,7 @@ from millstream.core.asynchronous.book import first_due
 from millstream.core.asynchronous.call import Call as AsyncCall
 from millstream.core.asynchronous.call import Settled, Ticket
 from millstream.core.asynchronous.frontier import Frontier, Progress
-from millstream.core.engine import columns
+from millstream.core.engine import batch, columns
 from millstream.core.engine import operators as operators  # how the nodes run
 from millstream.core.engine.compile import Call, Compiled
 from millstream.core.engine.failures import Attempt, Failure
@@ -123,7 +123,7 @@ class Task:
         self._fronts = None if threads is None else Fronts(sub, self._compiled, threads) or None
         self._columnar = columns.entries(sub, self._compiled) if self._fronts is None else {}
         self._readers = {
-            source.name: columns.readers(source, columnar=source.name in self._columnar)
+            source.name: batch.readers(source, columnar=source.name in self._columnar)
             for source in sub.sources
         }
         self._aside: list[Piece] = []
@@ -368,7 +368,7 @@ class Task:
 
     def _one_by_one(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
         """Deserialise records one at a time: some may be bad, or an extractor needs the partition time."""
-        raw_key, raw_value = columns.kept_serialised(source, columnar=source.name in self._columnar)
+        raw_key, raw_value = batch.kept_serialised(source, columnar=source.name in self._columnar)
         good = Chunk(records, [], [], [], [], None if records.headers is None else [])
         partition_time = queue.newest_timestamp()
         for row in range(len(records)):

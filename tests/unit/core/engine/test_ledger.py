@@ -10,9 +10,9 @@ import millstream as ms
 from millstream.core.asynchronous.call import Call, Done, Failed, Returned, Settled, Skipped, Ticket, Waits
 from millstream.core.asynchronous.frontier import Progress
 from millstream.core.engine import ledger
+from millstream.core.engine.asynchronous.unfinished import UnfinishedRows
 from millstream.core.engine.outcome import Outcome
 from millstream.core.engine.task import Task
-from millstream.core.engine.unfinished import UnfinishedRows
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.ids import TopicPartition
 from unit.helpers import Host, sent, values

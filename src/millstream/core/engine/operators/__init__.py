@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from millstream.core.engine.asynchronous import operators as asynchronous
 from millstream.core.engine.operators import (
     aggregations,
-    asynchronous,
     calendars,
     foreign_keys,
-    global_stores,
     grace,
     processors,
     sessions,
@@ -27,7 +26,6 @@ __all__ = [
     "asynchronous",
     "calendars",
     "foreign_keys",
-    "global_stores",
     "grace",
     "processors",
     "sessions",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from operator import and_
 from typing import Any, Final
 
-from millstream.core.engine.columns import Columns, Form, behind, columns_of, each
+from millstream.core.engine.batch import Columns
+from millstream.core.engine.columns import Form, behind, columns_of, each
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.folding import folding, needs_values
 from millstream.core.engine.runtime import Runtime

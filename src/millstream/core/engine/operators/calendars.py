@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
-from millstream.core.engine.operators.emission import Add
-from millstream.core.engine.operators.windowed import LATE, Windower, aggregation, takes_null_values
+from millstream.core.engine.operators.windowed import LATE, Add, Windower, aggregation, takes_null_values
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed

@@ -6,10 +6,11 @@ from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar
 
 from millstream.core.engine.compile import Call, Compiled, compile_node, nothing
-from millstream.core.engine.context import NodeContext
+from millstream.core.engine.context import GlobalNodeContext, NodeContext
 from millstream.core.model.errors import ProcessingError, TopologyError
 from millstream.core.model.record import Headers, Record
 from millstream.core.topology import nodes as n
+from millstream.core.topology.global_nodes import GlobalProcess
 from millstream.core.topology.processor import ProcessValues, TransformRows
 
 C = TypeVar("C", bound=NodeContext)
@@ -18,6 +19,11 @@ C = TypeVar("C", bound=NodeContext)
 @compile_node.register
 def _compile_process(node: n.Process, compiled: Compiled) -> Call:
     return running(node, compiled, NodeContext)
+
+
+@compile_node.register
+def _compile_global_process(node: GlobalProcess, compiled: Compiled) -> Call:
+    return running(node, compiled, GlobalNodeContext)
 
 
 def made(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:

@@ -15,9 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
-from millstream.core.engine.operators.emission import Add
 from millstream.core.engine.operators.timeline import Timeline, place_at, time_of
-from millstream.core.engine.operators.windowed import Windower, aggregation, takes_null_values
+from millstream.core.engine.operators.windowed import Add, Windower, aggregation, takes_null_values
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed

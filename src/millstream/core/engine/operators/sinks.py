@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from millstream.core.engine.columns import Columns, Form, columns_of, each
+from millstream.core.engine.batch import Columns
+from millstream.core.engine.columns import Form, columns_of, each
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.runtime import Row
 from millstream.core.model.errors import ProductionError

@@ -23,9 +23,8 @@ from typing import Any, NamedTuple
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.aggregations import INCOMPLETE
-from millstream.core.engine.operators.emission import Add
 from millstream.core.engine.operators.timeline import Timeline, place_at, time_of
-from millstream.core.engine.operators.windowed import LATE, Windower, aggregation
+from millstream.core.engine.operators.windowed import LATE, Add, Windower, aggregation
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed, window_end

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millstream.core.engine.columns import (
-    Columns,
-    ColumnsCall,
-    Form,
-    behind,
-    columns_of,
-    of_expression,
-    of_function,
-)
+from millstream.core.engine.batch import Columns, ColumnsCall
+from millstream.core.engine.columns import Form, behind, columns_of, of_expression, of_function
 from millstream.core.engine.compile import Call, Compiled, compile_node, nothing
 from millstream.core.model.expressions import Expression
 from millstream.core.model.record import Headers

@@ -1,4 +1,4 @@
-"""Joins with tables: of a stream with a table, and of two tables by their key."""
+"""Joins with tables: of a stream with a table or a global table, and of two tables by their key."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from millstream.core.engine.operators.lookups import lookup
 from millstream.core.model.record import Headers
 from millstream.core.state.keys import FOREVER
 from millstream.core.topology import joins as j
+from millstream.core.topology.global_nodes import GlobalJoin
 
 _NO_ROW = (None, -1)
 
@@ -32,6 +33,34 @@ def _compile_stream_table_join(node: j.StreamTableJoin, compiled: Compiled) -> C
         return child(key, result, timestamp, headers)
 
     return stream_table_join
+
+
+@compile_node.register
+def _compile_global_join(node: GlobalJoin, compiled: Compiled) -> Call:
+    runtime, name, child = compiled.runtime, node.name, compiled.children(node)
+    fetch, key_bytes = runtime.global_stores[node.store.name].fetch, node.store.key.serialize
+    selector, joiner, left = node.selector, node.joiner, node.kind == "left"
+
+    def row_of(row_key: Any) -> Any:
+        entry = None if row_key is None else fetch(key_bytes(row_key))
+        return None if entry is None else entry[0]
+
+    def global_join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if value is None:
+            return runtime.drop("null value in a join")
+        try:
+            row_key = selector(key, value)
+            if row_key is None and not left:
+                return runtime.drop("null key in a join")
+            row = row_of(row_key)
+            if row is None and not left:
+                return None
+            joined = joiner(key, value, row)
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        return child(key, joined, timestamp, headers)
+
+    return global_join
 
 
 @compile_node.register

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.core.engine.columns import (
-    Columns,
-    ColumnsCall,
-    Form,
-    behind,
-    columns_of,
-    each,
-    of_expression,
-    of_function,
-    row_of,
-)
+from millstream.core.engine.batch import Columns, ColumnsCall
+from millstream.core.engine.columns import Form, behind, columns_of, each, of_expression, of_function, row_of
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.model.expressions import Expression
 from millstream.core.model.record import Change, Headers

@@ -23,7 +23,8 @@ from itertools import accumulate, chain, compress, islice, repeat
 from operator import add, gt, itemgetter, not_
 from typing import Any, Final
 
-from millstream.core.engine.columns import Column, Columns, ColumnsCall, Form, behind, columns_of, each
+from millstream.core.engine.batch import Column, Columns, ColumnsCall
+from millstream.core.engine.columns import Form, behind, columns_of, each
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.folding import Entry, Fetch, folding, needs_values
 from millstream.core.engine.operators.aggregations import INCOMPLETE

@@ -115,6 +115,7 @@ class Unfinished:
         key: Any,
         value: Any,
         timestamp: int,
+        *,
         headers: Headers,
         request: Request | None,
         came_ms: int,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-from millstream.core.engine.unfinished import Place
+from millstream.core.engine.asynchronous.unfinished import Place
 from millstream.core.model.ids import TopicPartition
 
 

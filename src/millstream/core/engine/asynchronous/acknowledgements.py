@@ -23,8 +23,8 @@ from typing import Any, Final
 from millstream.core.asynchronous.book import CallFigures
 from millstream.core.asynchronous.call import Call, Settled, Ticket
 from millstream.core.asynchronous.frontier import Frontier
+from millstream.core.engine.asynchronous.unfinished import Unfinished, UnfinishedRows
 from millstream.core.engine.runtime import Runtime
-from millstream.core.engine.unfinished import Unfinished, UnfinishedRows
 from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest
 from millstream.core.model.errors import ProcessingError
@@ -89,7 +89,9 @@ class Acknowledgements:
         if origin is None:  # nothing waits for what a punctuator sent
             self._process(key, value, timestamp, headers)
             return
-        one = Unfinished(self._next, origin, key, value, timestamp, headers, None, runtime.now_ms)
+        one = Unfinished(
+            self._next, origin, key, value, timestamp, headers=headers, request=None, came_ms=runtime.now_ms
+        )
         self._next += 1
         self._enter(one)
         self._changed.add(one.number)

@@ -8,15 +8,15 @@ from typing import Any
 
 from millstream.core.asynchronous.acting import Acting
 from millstream.core.asynchronous.effects import Effects, Performing, Started
-from millstream.core.engine.acknowledgements import Acknowledgements
+from millstream.core.engine.asynchronous.acknowledgements import Acknowledgements
+from millstream.core.engine.asynchronous.delay_queue import DelayQueue
+from millstream.core.engine.asynchronous.overflow import Overflow
+from millstream.core.engine.asynchronous.unfinished import Request, Unfinished
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.context import NodeContext
 from millstream.core.engine.ledger import Ledger
-from millstream.core.engine.operators.overflow import Overflow
 from millstream.core.engine.operators.processors import made
-from millstream.core.engine.operators.shelf import Shelf
 from millstream.core.engine.runtime import Runtime
-from millstream.core.engine.unfinished import Request, Unfinished
 from millstream.core.model.calls import Answer
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.record import Headers, Record, RecordMetadata
@@ -103,8 +103,11 @@ def _ledger(
     carried = node.carried
     rows, keys = runtime.stores[carried.delayed.name], runtime.stores[carried.delayed_keys.name]
     memory = runtime.memory(node.remembered_as)
-    shelf, overflow = Shelf(rows, keys, memory), Overflow(runtime.stores[carried.parked.name], memory)
-    return Ledger(node.name, node.calls, carried, runtime, asks, applies, shelf, overflow, **options)
+    delay_queue, overflow = (
+        DelayQueue(rows, keys, memory),
+        Overflow(runtime.stores[carried.parked.name], memory),
+    )
+    return Ledger(node.name, node.calls, carried, runtime, asks, applies, delay_queue, overflow, **options)
 
 
 @compile_node.register

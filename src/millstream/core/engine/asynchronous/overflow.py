@@ -1,10 +1,10 @@
-"""Overflow: parked records behind many others, which lie in a store until their turn comes near.
+"""Overflow: parked records of hot keys, kept in a store until their turn is near.
 
-A key is called one record at a time, so the records of a hot key pile up, however many of other keys are called beside it.
-Reading them all at the beginning of each micro-batch would make it as slow as the pile is high. So a ledger has the first
-few hundred records of a key at hand; those behind lie here, in their order, and are read when the first ones have retired.
-Where the order of partitions is kept, records pile up behind the slowest one of their partition; then a ledger has the first
-thousands of a partition at hand. In this module, a *group* is a key or a partition.
+The calls of a key run one at a time, so the records of a hot key pile up. Reading all of them at the start of each
+micro-batch would make it slower with every record. So a ledger loads only the first few hundred records of a key; the
+others stay in the overflow, in order, and are loaded when the first ones have retired. At order ``partition``, records pile
+up behind the slowest one of their partition, and a ledger loads the first few thousand of a partition. In this module, a
+*group* is a key or a partition.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
-from millstream.core.engine.operators.ages import Ages
-from millstream.core.engine.operators.offsets import Offsets
-from millstream.core.engine.unfinished import Label
+from millstream.core.engine.asynchronous.ages import Ages
+from millstream.core.engine.asynchronous.offsets import Offsets
+from millstream.core.engine.asynchronous.unfinished import Label
 from millstream.core.model.ids import TopicPartition
 
 _LENGTH: Final = struct.Struct(">I")
@@ -50,17 +50,17 @@ class Overflow:
 
     @property
     def groups(self) -> list[bytes]:
-        """The groups that have records here."""
+        """The groups with parked records."""
         return list(self._counts)
 
     @property
     def longest(self) -> int:
-        """How many records there are of the group that has most."""
+        """The number of records of the largest group."""
         return max(self._counts.values(), default=0)
 
     @property
     def oldest(self) -> int | None:
-        """When the oldest record came, about, ms since the epoch; None if there is none."""
+        """Approximate arrival time of the oldest record, ms since the epoch; None if there is none."""
         return self._ages.oldest
 
     def offsets(self) -> Iterator[tuple[TopicPartition, int, int]]:
@@ -72,14 +72,14 @@ class Overflow:
         return max((_number(at) for at, _ in self._rows.all()), default=-1)
 
     def put(self, group: bytes, number: int, label: Label, row: Any) -> None:
-        """Put a record behind all others of its group."""
+        """Append a record to its group."""
         self._rows.put(_at(group) + _NUMBER.pack(number), (tuple(label), row))
         self._counts[group] = self._counts.get(group, 0) + 1
         self._total += 1
         self._note(label, 1)
 
     def take(self, group: bytes, most: int) -> list[tuple[int, Any]]:
-        """Take the first records of a group out."""
+        """Remove the first records of a group and return their numbers and rows."""
         found = list(islice(self._rows.prefix_scan(_at(group)), most))
         for at, (label, _) in found:
             self._rows.put(at, None)
@@ -93,14 +93,14 @@ class Overflow:
         return [(_number(at), row) for at, (_, row) in found]
 
     def save(self) -> None:
-        """Write down what is here, if that has changed."""
+        """Store the summary in the operator's memory, if it has changed."""
         if self._offsets.changed:
             self._memory["overflow"] = self._offsets.runs()
             self._memory["overflow_ages"] = self._ages.spans()
             self._memory["overflow_keys"] = {group.hex(): count for group, count in self._counts.items()}
 
     def _count_up(self) -> None:
-        """Find out what is here if that was not known: memories go by the operator's name, which an edit may change."""
+        """Rebuild the summary from the store: it is lost when an edit changes the operator's name."""
         offsets, ages, counts = Offsets(), Ages(), Counter[str]()
         for at, (label, _) in self._rows.all():
             place, came_ms, _ = label
@@ -122,5 +122,5 @@ def _number(at: bytes) -> int:
 
 
 def _at(group: bytes) -> bytes:
-    """Return what the places of a group begin with, and those of no other."""
+    """Return the prefix of the store keys of a group; no other group shares it."""
     return _LENGTH.pack(len(group)) + group

@@ -1,12 +1,12 @@
-"""Shelf: unfinished records that wait for a time, out of the way.
+"""Delay queue: unfinished records that wait for a due time.
 
-A task on Spark begins each micro-batch by reading its ledgers. A hundred thousand delayed records would make each of them slow, though
-none of them has anything to do. So a record that waits, and that no other record has to wait for, is put on the shelf: its
-row lies in a store in the order of due times, and is read when its time has come.
+A task on Spark reads its ledgers at the start of each micro-batch. A hundred thousand delayed records would make every
+micro-batch slow although none of them is due. So a record that waits, and that blocks no other record, moves to the delay
+queue: a store ordered by due time, from which it is read when it is due.
 
-What a task has to know of the shelf all the same is small. The offsets, for the frontier, are remembered as runs in the
-operator's memory. Where a record that waits holds back its key, a second store finds it by its key: as soon as another record of
-the key comes, the first one is taken down, and both are handled as if there were no shelf.
+The task keeps only a summary in the operator's memory: the offsets, as runs, for the committable offset, and the counts. Where
+a delayed record blocks its key, a second store finds it by the key. As soon as another record of the key arrives, the delayed
+one returns to the ledger, and both are handled as if there were no delay queue.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from millstream.core.engine.operators.ages import Ages
-from millstream.core.engine.operators.offsets import Offsets
+from millstream.core.engine.asynchronous.ages import Ages
+from millstream.core.engine.asynchronous.offsets import Offsets
+from millstream.core.engine.asynchronous.unfinished import Label
 from millstream.core.engine.operators.timeline import Timeline, place_at
 from millstream.core.engine.punctuate import NEVER
-from millstream.core.engine.unfinished import Label
 from millstream.core.model.ids import TopicPartition
 
 _NUMBER: Final = struct.Struct(">q")
 
 
-class Shelf:
-    """The shelf of one operator. Owned by its ledger.
+class DelayQueue:
+    """The delay queue of one operator. Owned by its ledger.
 
     Args:
         rows: The store of the rows, by due time and number.
@@ -44,7 +44,7 @@ class Shelf:
         self._count: int = memory["shelved_records"]
         self._with_key: int = memory["shelved_with_key"]
         self.delayed: int = memory["shelved_delayed"]
-        """How many records were delayed, and do not wait for a retry."""
+        """How many records are delayed, and do not wait for a retry."""
         self._offsets = Offsets(memory["shelved"])
         self._ages = Ages(memory["shelved_ages"])
 
@@ -58,7 +58,7 @@ class Shelf:
 
     @property
     def oldest(self) -> int | None:
-        """When the oldest record came, about, ms since the epoch; None if there is none."""
+        """Approximate arrival time of the oldest record, ms since the epoch; None if there is none."""
         return self._ages.oldest
 
     def offsets(self) -> Iterator[tuple[TopicPartition, int, int]]:
@@ -70,14 +70,14 @@ class Shelf:
         return max((_number(place) for place, _ in self._store.all()), default=-1)
 
     def put(self, number: int, due_ms: int, key: bytes | None, label: Label, row: Any) -> None:
-        """Put a record here.
+        """Add a record.
 
         Args:
-            number: The record.
+            number: The number of the record.
             due_ms: When it is due, ms since the epoch.
-            key: What finds it, if another record of its key must not overtake it; it is the only one here with that key.
-            label: What it is known by.
-            row: The record.
+            key: Its key, if other records of the key must not overtake it; at most one record per key is in the queue.
+            label: Its summary.
+            row: The row to store.
         """
         place = place_at(due_ms, _NUMBER.pack(number))
         self._rows.put(place, (key, tuple(label), row), known=False)
@@ -86,7 +86,7 @@ class Shelf:
         self._note(key, label, 1)
 
     def take(self) -> tuple[int, Any]:
-        """Take the first record down; there is one, as :attr:`next` says."""
+        """Remove the first record and return its number and row; the queue must not be empty."""
         place, (key, label, row) = self._rows.take()
         if key is not None:
             self._keys.put(key, None)
@@ -94,7 +94,7 @@ class Shelf:
         return _number(place), row
 
     def take_key(self, key: bytes) -> tuple[int, Any] | None:
-        """Take the record of a key down, None if there is none."""
+        """Remove the record of a key and return its number and row; None if there is none."""
         place = self._keys.get(key) if self._with_key else None
         if place is None:
             return None
@@ -105,7 +105,7 @@ class Shelf:
         return _number(place), row
 
     def save(self) -> None:
-        """Write down what is here, if that has changed."""
+        """Store the summary in the operator's memory, if it has changed."""
         if self._offsets.changed:
             self._memory["shelved_records"] = self._count
             self._memory["shelved_with_key"] = self._with_key
@@ -114,7 +114,7 @@ class Shelf:
             self._memory["shelved_ages"] = self._ages.spans()
 
     def _count_up(self) -> None:
-        """Find out what is here if that was not known: memories go by the operator's name, which an edit may change."""
+        """Rebuild the summary from the store: it is lost when an edit changes the operator's name."""
         offsets, ages = Offsets(), Ages()
         found = [(key, Label(*label)) for _, (key, label, _) in self._store.all()]
         for _, label in found:

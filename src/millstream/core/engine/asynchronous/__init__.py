@@ -1,0 +1,1 @@
+"""Asynchronous operators in a task: their unfinished records, from arrival until their effects are applied."""
