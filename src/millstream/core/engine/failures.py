@@ -202,6 +202,17 @@ def letter_headers(
     return (*headers, *((name, str(fact).encode(errors="replace")) for name, fact in added.items()))
 
 
+def no_letter_topic(task_id: TaskId, stage: str, node: str, place: Place) -> str:
+    """Return the error text for a dead letter without a topic."""
+    if stage != "call":
+        return "a dead-letter policy needs the setting dead_letter_topic='...'"
+    return (
+        f"the call of {node} in task {task_id} {where(place)} gave ms.dead_letter(...), and there is no topic for "
+        "it: name one at the operator with on_failure=ms.dead_letter('topic'), or for the application with the setting "
+        "dead_letter_topic"
+    )
+
+
 def where(place: Place) -> str:
     """Describe the record for an error text."""
     partition, offset, key, value, *_ = place

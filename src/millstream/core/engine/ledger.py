@@ -288,7 +288,7 @@ class Ledger:
                 facts = {"error": settled.cause, "attempts": settled.attempts}
                 stops = ProcessingError(self._why(one, settled))
                 raise self._runtime.with_letter(
-                    stops, "call", self.name, one.place, facts, settled.error
+                    stops, "call", self.name, one.place, facts=facts, error=settled.error
                 ) from settled.error
             one.settled = settled
             at_once = self._runtime.repeats_sends
@@ -332,7 +332,7 @@ class Ledger:
             self._counts["dead_letters"] += 1
             topic = where.text if isinstance(where, DeadLetter) else runtime.policies.dead_letter_topic
             facts = {"error": failed.cause, "attempts": failed.attempts}
-            runtime.dead_letter(topic, "call", self.name, one.place, facts, failed.error)
+            runtime.dead_letter(topic, "call", self.name, one.place, facts=facts, error=failed.error)
 
     def _why(self, one: Unfinished, failed: Failed) -> str:
         attempts = "1 attempt" if failed.attempts == 1 else f"{failed.attempts} attempts"

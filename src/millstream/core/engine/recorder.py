@@ -45,7 +45,12 @@ class Recorder(Runtime):
     def __init__(self, compiled: Compiled) -> None:
         task = compiled.runtime
         super().__init__(
-            task.application_id, task.task_id, {}, task.policies, task.partitions_of, task.most_bytes_of
+            task.application_id,
+            task.task_id,
+            {},
+            task.policies,
+            task.partitions_of,
+            most_bytes_of=task.most_bytes_of,
         )
         self.beyond = compiled.call_named
         self.effects: Effects = []

@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from millstream.core.engine.failures import ERRORS, Attempt, Failure, Place, decide, letter_headers, where
+from millstream.core.engine.failures import (
+    ERRORS,
+    Attempt,
+    Failure,
+    Place,
+    decide,
+    letter_headers,
+    no_letter_topic,
+)
 from millstream.core.engine.policy import ErrorPolicies, Fate, Stage
 from millstream.core.engine.punctuate import NEVER, Punctuations
 from millstream.core.engine.queue import Chunk
@@ -41,33 +49,6 @@ class Standing(Protocol):
         """What is told of the record if it fails: partition, offset, serialised key and value, timestamp, headers."""
 
 
-class Held(NamedTuple):
-    """A record that an operator held back for a while, with what it was when it came.
-
-    Attributes:
-        origin: Topic, partition and offset; None if a punctuator sent it.
-        key: Serialised.
-        value: Serialised.
-        timestamp: Milliseconds since the epoch.
-        headers: Its headers.
-    """
-
-    origin: RecordMetadata | None
-    key: bytes
-    value: bytes
-    timestamp: int
-    headers: Headers
-
-    @property
-    def place(self) -> Place:
-        """What is told of the record if it fails."""
-        partition, offset = None, -1
-        if self.origin is not None:
-            partition = TopicPartition(self.origin.topic, self.origin.partition)
-            offset = self.origin.offset
-        return partition, offset, self.key, self.value, self.timestamp, self.headers
-
-
 class Piece(NamedTuple):
     """Records that were taken from a queue together: ``start`` to before ``end`` of a chunk."""
 
@@ -90,6 +71,7 @@ class Runtime:
         stores: Mapping[str, Any],
         policies: ErrorPolicies,
         partitions_of: Callable[[str], int],
+        *,
         most_bytes_of: Callable[[str], int],
     ) -> None:
         self.application_id = application_id
@@ -110,30 +92,25 @@ class Runtime:
         self.latest = True
         """Whether the change on its way down from a versioned table is one of the latest version of its row."""
         self.now_ms = 0
-        self.active = False
-        self.commit_requested = False
+        self.active = self.commit_requested = False
         self.partition: TopicPartition | None = None
         self.chunk: Chunk | None = None
         self.index = 0
         self.held: Standing | None = None
-        """The record that is current in place of the one that was taken last: it had been held back."""
+        """The buffered record that is current in place of the one taken last."""
         self.books: list[Book] = []
         """Of the operators whose records may be unfinished for a while, those behind first."""
         self.frontiers: dict[TopicPartition, Frontier] = {}
-        self.epoch = ""
-        self.repeats_sends = True
+        self.epoch, self.repeats_sends = "", True
         self._treated: MillstreamError | None = None
         self._called: dict[str, Attempt | None] = {}
-        """Per node with an error handler its call that is under way."""
+        """The current call of each node that has an error handler."""
         self._attempts: dict[str, int] = {}
-        self.dropped: Counter[str] = Counter()
-        self.counted: Counter[str] = Counter()
+        self.dropped, self.counted = Counter[str](), Counter[str]()
         self.notices: list[str] = []
         self.pieces: Sequence[Piece] = ()
-        """What was taken together, for places to count through."""
         self._firsts: list[int] = []
-        self._here = range(0)
-        self._shift = 0
+        self._here, self._shift = range(0), 0
         self._rows: dict[str, list[Row]] = {}
         self._blocks: dict[tuple[str, bool], list[Records]] = {}
         self._placed: dict[str, list[PlacedRow]] = {}
@@ -331,13 +308,14 @@ class Runtime:
         message, topic = failure.message(self.task_id, handled), self.policies.dead_letter_topic
         facts = {"error": f"{type(error).__name__}: {error}"}
         if fate == "fail":
-            self._treated = self.with_letter(ERRORS[stage](message), stage, node, place, facts, error)
+            stops = ERRORS[stage](message)
+            self._treated = self.with_letter(stops, stage, node, place, facts=facts, error=error)
             raise self._treated from error
         self.drop(f"{stage} error")
         self.notice(message)
         if fate != "skip":
             topic = fate.text if isinstance(fate, DeadLetter) else topic
-            self.dead_letter(topic, stage, node, place, facts, error)
+            self.dead_letter(topic, stage, node, place, facts=facts, error=error)
 
     def with_letter(
         self,
@@ -345,10 +323,11 @@ class Runtime:
         stage: str,
         node: str,
         place: Place,
+        *,
         facts: Mapping[str, object],
         error: Exception | None,
     ) -> MillstreamError:
-        """Return an error that stops the application, with the dead letter of its record if there is a topic for it."""
+        """Attach the record's dead letter to an error that stops the application, if there is a topic for it."""
         topic = self.policies.dead_letter_topic
         if topic is not None:
             row = _letter(place, letter_headers(stage, node, place, facts, error))
@@ -378,6 +357,7 @@ class Runtime:
         stage: str,
         node: str,
         place: Place,
+        *,
         facts: Mapping[str, object],
         error: Exception | None,
     ) -> None:
@@ -385,27 +365,18 @@ class Runtime:
 
         Args:
             topic: The topic.
-            stage: Where it failed.
+            stage: The stage that failed.
             node: The node that failed.
             place: Topic-partition, offset and serialised record.
-            facts: What else there is to say, by name.
-            error: What was raised, None if nothing was.
+            facts: Further facts for the headers, by name.
+            error: The exception, None if there was none.
 
         Raises:
             ProductionError: If there is no topic.
         """
         if topic is None:
-            raise ProductionError(self._no_topic(stage, node, place))
+            raise ProductionError(no_letter_topic(self.task_id, stage, node, place))
         self.rows(topic).append(_letter(place, letter_headers(stage, node, place, facts, error)))
-
-    def _no_topic(self, stage: str, node: str, place: Place) -> str:
-        if stage != "call":
-            return "a dead-letter policy needs the setting dead_letter_topic='...'"
-        return (
-            f"the call of {node} in task {self.task_id} {where(place)} gave ms.dead_letter(...), and there is no topic for "
-            "it: name one at the operator with on_failure=ms.dead_letter('topic'), or for the application with the setting "
-            "dead_letter_topic"
-        )
 
 
 def _columns(rows: list[Row]) -> Records:

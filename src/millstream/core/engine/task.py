@@ -63,11 +63,11 @@ class Task:
         stores: Committed content of the stores.
         global_stores: Content of the global stores, as it is while the task takes its steps; None if there are none.
         policies: What to do with records that fail.
-        partitions_of: Returns the number of partitions of a topic, for partitioners; 0 if it is not known.
-        most_bytes_of: Returns how large a record for a topic may be; 0 if it is not known.
-        max_task_idle_ms: How long an empty input is waited for, if the task is told of its inputs (:meth:`inform`).
-        cache_bytes: What the caches of its tables may hold together; with 0 every update is forwarded.
-        app_config: What processors find in ``context.app_config``.
+        partitions_of: Returns the number of partitions of a topic, for partitioners; 0 if unknown.
+        most_bytes_of: Returns the maximum size of a record for a topic in bytes; 0 if unknown.
+        max_task_idle_ms: How long to wait for an empty input, if the input facts are set (:meth:`inform`).
+        cache_bytes: Size limit of all caches together; with 0 every update is forwarded.
+        app_config: The value of ``context.app_config``.
         snapshot: The last return value of :meth:`snapshot`.
         epoch: Names the attempt at the micro-batch: calls that were issued in another one are told apart by it.
         repeats_sends: Whether a step that is run again sends again what it sent. If not, the answers to calls are written
@@ -96,11 +96,11 @@ class Task:
         repeats_sends: bool = True,
         threads: Threads | None = None,
     ) -> None:
-        snapshot = snapshot or Snapshot()
+        snapshot, policies = snapshot or Snapshot(), policies or ErrorPolicies()
         self.id = task_id
         self.stores: dict[str, Any] = {}
         self._runtime = Runtime(
-            application_id, task_id, self.stores, policies or ErrorPolicies(), partitions_of, most_bytes_of
+            application_id, task_id, self.stores, policies, partitions_of, most_bytes_of=most_bytes_of
         )
         self._runtime.app_config = app_config or {}
         self._runtime.stream_time = snapshot.stream_time_ms
@@ -223,10 +223,10 @@ class Task:
 
         Args:
             now_ms: The wall clock, ms since the epoch.
-            budget: At most so many records; None is all.
+            budget: The maximum number of records; None for all.
 
         Returns:
-            What the driver has to do.
+            What the driver has to carry out.
 
         Raises:
             MillstreamError: If a record fails under the policy "fail".
@@ -258,8 +258,8 @@ class Task:
         """Store the result of a call; the next step applies its effects.
 
         Args:
-            ticket: The call's; the answer is ignored if the record is finished, or was handed over again since.
-            settled: What has become of it.
+            ticket: The ticket of the call; the result is ignored if the record is finished or was issued again since.
+            settled: The result of the call.
         """
         for book in self._books:
             if book.name == ticket.operator:
@@ -334,7 +334,6 @@ class Task:
         )
 
     def _progress(self) -> dict[TopicPartition, Progress]:
-        """Return the progress of each partition."""
         frontiers = self._runtime.frontiers
         return {
             at: frontiers.get(at, Frontier()).progress(position) for at, position in self._positions().items()
@@ -424,7 +423,6 @@ class Task:
         return record
 
     def _run(self, queue: RecordQueue, end: int) -> None:
-        """Process a run of records of one queue."""
         if self._fronts is not None:
             return self._run_by_threads(self._fronts, queue, end)
         name, start = self._sources[queue.partition.topic].name, queue.index
@@ -463,7 +461,7 @@ class Task:
         """Process what was set aside: threads execute the first part, this one does the rest."""
         for name, piece, effects in fronts.execute():
             entry: Call = self._compiled.entries[name] if effects is None else replay
-            self._run_rows(*piece, entry, effects)
+            self._run_rows(*piece, entry, effects=effects)
 
     def _run_aside(self) -> None:
         """Process what was set aside, in columns."""
@@ -483,18 +481,10 @@ class Task:
         start: int,
         end: int,
         entry: Call,
+        *,
         effects: list[Effects] | None = None,
     ) -> None:
-        """Process a run record by record.
-
-        Args:
-            partition: Where it came from.
-            chunk: Where it is.
-            start: Its first record.
-            end: The record behind its last one.
-            entry: What takes the records.
-            effects: What it takes in place of their keys, if it does.
-        """
+        """Process a run record by record; ``effects``, if given, take the place of the keys."""
         runtime = self._runtime
         runtime.partition, runtime.chunk = partition, chunk
         # What is before the run is not walked over: inputs that alternate would take quadratic time.
@@ -559,15 +549,7 @@ class Task:
     def _outcome(self, issue: tuple[AsyncCall, ...]) -> Outcome:
         runtime = self._runtime
         sends = runtime.take_sends()
-        metrics = TaskMetrics(
-            self._metrics["processed"],
-            dict(runtime.dropped),
-            self._metrics["punctuated"],
-            sum(len(records) for _, records in sends),
-            self._metrics["enforced"],
-            *self._compiled.caches.take_counts(),
-            counted=dict(runtime.counted),
-        )
+        metrics = self._take_metrics(sum(len(records) for _, records in sends))
         ready = self._readiness
         idle_until_ms = ready.wake_at_ms()
         attempts_due_ms = first_due(self._books)  # looks into stores, so before they are drained
@@ -597,12 +579,26 @@ class Task:
             None if self._fronts is None else self._fronts.take_figures(),
             self._shuffled() if self._books else {},
         )
-        self._metrics = dict.fromkeys(self._metrics, 0)
-        runtime.dropped.clear()
-        runtime.counted.clear()
         runtime.notices.clear()
         runtime.commit_requested = False
         return outcome
+
+    def _take_metrics(self, sent: int) -> TaskMetrics:
+        """Return the metrics of the step and reset the counters."""
+        counts, runtime = self._metrics, self._runtime
+        metrics = TaskMetrics(
+            counts["processed"],
+            dict(runtime.dropped),
+            counts["punctuated"],
+            sent,
+            counts["enforced"],
+            *self._compiled.caches.take_counts(),
+            counted=dict(runtime.counted),
+        )
+        self._metrics = dict.fromkeys(counts, 0)
+        runtime.dropped.clear()
+        runtime.counted.clear()
+        return metrics
 
     def _shuffled(self) -> dict[TopicPartition, int]:
         """Return the lowest offset that is buffered or unfinished, per partition that is read through lanes."""

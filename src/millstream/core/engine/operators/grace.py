@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.failures import Place
 from millstream.core.engine.punctuate import NEVER
-from millstream.core.engine.runtime import Held, Runtime
+from millstream.core.engine.runtime import Runtime
+from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers, RecordMetadata
 from millstream.core.state.keys import closed, pack_time, split, time_at
 from millstream.core.topology import joins as j
@@ -59,6 +61,33 @@ def _compile_grace_buffer(node: j.GraceBuffer, compiled: Compiled) -> Call:
     return wait
 
 
+class _BufferedRecord(NamedTuple):
+    """A record of the buffer, as it was when it arrived.
+
+    Attributes:
+        origin: Topic, partition and offset; None if a punctuator sent it.
+        key: Serialised.
+        value: Serialised.
+        timestamp: Milliseconds since the epoch.
+        headers: Its headers.
+    """
+
+    origin: RecordMetadata | None
+    key: bytes
+    value: bytes
+    timestamp: int
+    headers: Headers
+
+    @property
+    def place(self) -> Place:
+        """The record for error texts and dead letters."""
+        partition, offset = None, -1
+        if self.origin is not None:
+            partition = TopicPartition(self.origin.topic, self.origin.partition)
+            offset = self.origin.offset
+        return partition, offset, self.key, self.value, self.timestamp, self.headers
+
+
 class _Buffer:
     """The records that wait, in one task. Owned by the task."""
 
@@ -76,7 +105,7 @@ class _Buffer:
         self._memory["arrived"] = number + 1
         self._memory["first"] = min(self._memory.get("first", NEVER), timestamp)
 
-    def taken(self, until: int) -> Iterator[tuple[Any, Any, Held]]:
+    def taken(self, until: int) -> Iterator[tuple[Any, Any, _BufferedRecord]]:
         """Take the records with times up to a time out of the buffer, in order."""
         first = self._memory["first"]
         if first > until:
@@ -99,13 +128,15 @@ def _packed(origin: RecordMetadata, value: bytes, headers: Headers) -> bytes:
     return _ORIGIN.pack(origin.partition, origin.offset) + packed
 
 
-def _unpacked(place: bytes, data: bytes) -> Held:
+def _unpacked(place: bytes, data: bytes) -> _BufferedRecord:
     key, _ = split(place[_NUMBER:], _NUMBER)
     topic, value, *rest = _parts(data)
     names = [(name or b"").decode() for name in rest[::2]]
     origin = RecordMetadata((topic or b"").decode(), *_ORIGIN.unpack_from(data))
     headers = tuple(zip(names, rest[1::2]))
-    return Held(None if origin == _NOWHERE else origin, key, value or b"", time_at(place, 0), headers)
+    return _BufferedRecord(
+        None if origin == _NOWHERE else origin, key, value or b"", time_at(place, 0), headers
+    )
 
 
 def _parts(data: bytes) -> Iterator[bytes | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from millstream.core.engine.batch import Columns
@@ -151,18 +151,26 @@ def _chosen(choice: int | Iterable[int] | None, topic: str, count: int) -> tuple
     return chosen
 
 
-def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
-    """Compile a sink that chooses topics or partitions per record, or whose serdes see where the record goes."""
-    runtime, name, topic_of, window_bytes = compiled.runtime, node.name, node.topic, node.window_bytes
-    partitions_in: dict[str, Partitions | None] = {}
+def _topic_of(node: n.Sink, compiled: Compiled) -> Callable[[Any, Any, int, Headers], str]:
+    """Return the function that chooses the topic of a record."""
+    runtime, chosen = compiled.runtime, node.topic
+    if isinstance(chosen, str):
+        return lambda *_: chosen
 
-    def target_of(key: Any, value: Any, timestamp: int, headers: Headers) -> str:
-        if isinstance(topic_of, str):
-            return topic_of
-        topic = topic_of(key, value, runtime.context(timestamp, headers))
+    def topic_of(key: Any, value: Any, timestamp: int, headers: Headers) -> str:
+        topic = chosen(key, value, runtime.context(timestamp, headers))
         if not isinstance(topic, str):
             raise TypeError(f"the function that chooses topics gave {topic!r} instead of a topic's name")
         return topic
+
+    return topic_of
+
+
+def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
+    """Compile a sink that chooses topics or partitions per record, or whose serdes see where the record goes."""
+    runtime, name, window_bytes = compiled.runtime, node.name, node.window_bytes
+    topic_of = _topic_of(node, compiled)
+    partitions_in: dict[str, Partitions | None] = {}
 
     def send(topic: str, key: Any, value: Any, row: Row) -> None:
         if node.partitioner is None:
@@ -182,15 +190,14 @@ def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
         topic: str | None = None
         side: Side | None = None
         try:
-            topic = target_of(key, value, timestamp, headers)
+            topic = topic_of(key, value, timestamp, headers)
             side = "key"
             key_data, headers = written(node.key, key, topic, side, headers)
             side = "value"
             value_data, headers = written(node.value, value, topic, side, headers)
             side = None
             row = key_data, value_data, timestamp, headers
-            most = runtime.most_bytes_of(topic)
-            if most:
+            if most := runtime.most_bytes_of(topic):
                 _check_size(row, topic, most)
             send(topic, key, value, row)
         except Exception as error:
