@@ -11,11 +11,14 @@ from bench.memory import MemoryResult
 from bench.race import Pair, RaceResult, Side
 from bench.store_size import StoreRun, StoreSizeResult
 
-from bench import calls, check
+import millstream as ms
+from bench import calls, check, jobs
+
+USAGE = {"processor_s": 4.0, "idle": 0.1, "others": 0.02, "gc_s": 0.3}
 
 
 def pair(ours: float, peer: float, wrong: str | None = None) -> Pair:
-    return Pair(Side(peer, 1.0, 2.0, None), Side(ours, 1.0, 2.0, wrong), [])
+    return Pair(Side(peer, 1.0, 2.0, USAGE, None), Side(ours, 1.0, 2.0, USAGE, wrong), [])
 
 
 def test_workload_is_the_same_every_time_and_sized_as_asked() -> None:
@@ -52,6 +55,22 @@ def test_windowed_count_is_right_when_the_last_value_of_every_key_in_every_windo
     assert wanted.last[keys[0] + (120_000).to_bytes(8, "big")] == first.to_bytes(8, "big")
     updates = [(key, value) for key, value in wanted.last.items()] * 2
     assert "36 records" in str(check.difference(check.digest("windowed-count", updates), wanted))
+
+
+def test_a_session_count_is_right_when_every_growth_deletes_the_session_before() -> None:
+    workload = Workload(40, 2, begin_ms=0)  # a record every 1.5 s: some sessions grow, others end
+    wanted = check.expected("session-count", workload)
+    pairs = (pair for block in workload.blocks() for pair in block)
+    with ms.testing.TopologyTestDriver(jobs.topology("session-count", "in", "out")) as driver:
+        for (key, value), timestamp in zip(pairs, workload.timestamps()):
+            driver.pipe("in", key, value, timestamp=timestamp)
+        read = driver.read("out")
+    out = []
+    for session, count in ((record.key, record.value) for record in read):
+        key = session.key + session.end.to_bytes(8, "big") + session.start.to_bytes(8, "big")
+        out.append((key, b"" if count is None else count.to_bytes(8, "big")))
+    assert check.difference(check.digest("session-count", out), wanted) is None
+    assert {b"", b"\0" * 7 + b"\1", b"\0" * 7 + b"\2"} < set(wanted.last.values())
 
 
 def test_map_is_right_in_any_order_and_with_no_other_value() -> None:
