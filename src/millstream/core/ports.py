@@ -38,7 +38,7 @@ class ByteReader(Protocol):
     """The committed content of one byte store in one task, ordered by serialised key."""
 
     def get(self, key: bytes) -> bytes | None:
-        """Give the value of a key, or None."""
+        """Return the value of a key, or None."""
 
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
@@ -46,7 +46,7 @@ class ByteReader(Protocol):
         """Iterate in key order over ``low <= key < high``; None leaves a side open."""
 
     def approximate_count(self) -> int:
-        """Give the number of keys, without reading them."""
+        """Return the number of keys, without reading them."""
 
 
 class ByteStores(Protocol):
@@ -57,11 +57,11 @@ class ByteStores(Protocol):
     """
 
     def open(self, name: str) -> ByteReader:
-        """Give a byte store; one that does not exist is empty."""
+        """Return a byte store; one that does not exist is empty."""
 
 
 def slice_name(store: str, number: int) -> str:
-    """Give the name of the byte store of a slice.
+    """Return the name of the byte store of a slice.
 
     Example:
         >>> slice_name("counts", 7)
@@ -71,7 +71,7 @@ def slice_name(store: str, number: int) -> str:
 
 
 def store_of(byte_store: str) -> str:
-    """Give the name of the store that a byte store belongs to: no store's name has a slash."""
+    """Return the name of the store that a byte store belongs to: no store's name has a slash."""
     return byte_store.partition("/")[0]
 
 
@@ -105,7 +105,7 @@ class LocalCopy(Protocol):
     """Whether no other process can have it open from its first use to :meth:`close_view`."""
 
     def version(self) -> Version | None:
-        """Give the version of the content, None for an empty copy."""
+        """Return the version of the content, None for an empty copy."""
 
     def why_empty(self) -> str:
         """Say why an empty copy is empty, for people: it is missing, or was thrown away."""
@@ -124,7 +124,7 @@ class LocalCopy(Protocol):
         """
 
     def names(self) -> frozenset[str]:
-        """Give the names of the byte stores that exist."""
+        """Return the names of the byte stores that exist."""
 
     def wipe(self) -> None:
         """Remove everything, before a rebuild from the log."""
@@ -152,7 +152,7 @@ class LocalCopy(Protocol):
         """
 
     def parked(self, version: Version) -> ParkedChanges | None:
-        """Give the parked changes of exactly this version, if they are here and whole."""
+        """Return the parked changes of exactly this version, if they are here and whole."""
 
 
 OpenLocalCopy = Callable[[str, int, str], LocalCopy]
@@ -180,10 +180,10 @@ class TimeIndex(Protocol):
     """The broker's index of timestamps. Each call is one round trip, however many partitions it is about."""
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, TimedOffset]:
-        """Give the first record at or after a time (ms) per partition; partitions that have none are left out."""
+        """Return the first record at or after a time (ms) per partition; partitions that have none are left out."""
 
     def newest(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, TimedOffset]:
-        """Give the record with the largest timestamp per partition; empty partitions are left out."""
+        """Return the record with the largest timestamp per partition; empty partitions are left out."""
 
 
 class TopicFacts(NamedTuple):
@@ -202,31 +202,31 @@ class TopicReader(TimeIndex, Protocol):
     """What the planner asks the broker."""
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Give the number of partitions of each topic that exists."""
+        """Return the number of partitions of each topic that exists."""
 
     def topic_facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
-        """Give id and number of partitions of each topic that exists."""
+        """Return id and number of partitions of each topic that exists."""
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Give the first offset that the broker still has, per partition."""
+        """Return the first offset that the broker still has, per partition."""
 
     def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Give the offset after the last record that may be read, per partition."""
+        """Return the offset after the last record that may be read, per partition."""
 
     def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
-        """Give the first offset of a record at or after a time; partitions that have none are left out."""
+        """Return the first offset of a record at or after a time; partitions that have none are left out."""
 
     def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Give the offset after the last record, per partition, those of open transactions included."""
+        """Return the offset after the last record, per partition, those of open transactions included."""
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Give the group's committed offsets; partitions without one are left out."""
+        """Return the group's committed offsets; partitions without one are left out."""
 
     def taken_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Return how far the group has read, where that is beyond its committed offsets; else those."""
 
     def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Give the offsets that a reset has put down for the next start; none if the group has moved on since."""
+        """Return the offsets that a reset has put down for the next start; none if the group has moved on since."""
 
 
 class Fetcher(Protocol):
@@ -246,7 +246,7 @@ class ChangelogReader(Protocol):
     """Reads what the application has written to its own topics."""
 
     def extent(self, topic: str, partition: int) -> OffsetRange:
-        """Give what a partition holds now; one that does not exist is empty."""
+        """Return what a partition holds now; one that does not exist is empty."""
 
     def read(self, there: OffsetRange) -> Iterator[Records]:
         """Read what :meth:`extent` gave."""
@@ -331,7 +331,7 @@ class OffsetCommitter(Protocol):
         """Commit the group's offsets, and how far it has read where that is beyond them."""
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Give the group's committed offsets, of topics with their partition counts; partitions without one are left out."""
+        """Return the group's committed offsets, of topics with their partition counts; partitions without one are left out."""
 
 
 PartitionGrouper = Callable[[Mapping[str, int]], Sequence[frozenset[TopicPartition]]]

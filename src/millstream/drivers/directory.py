@@ -105,7 +105,7 @@ class CopyDirectory:
                 old.unlink(missing_ok=True)
 
     def parked(self, version: Version) -> ParkedChanges | None:
-        """Give the parked changes of exactly this version, if they are here and whole."""
+        """Return the parked changes of exactly this version, if they are here and whole."""
         try:
             return parked.decode(self._file(version).read_bytes())
         except OSError:
@@ -184,7 +184,7 @@ def in_parts(
 
 
 def on_its_way(held: Version | None, version: Version) -> Version:
-    """Give the version of a copy of which some changes are written, and others not yet."""
+    """Return the version of a copy of which some changes are written, and others not yet."""
     if version.toward or version.number < 0:
         return version
     return RESTORING if held is None else held._replace(toward=version.token)

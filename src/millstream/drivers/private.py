@@ -119,7 +119,7 @@ def locked(path: Path) -> IO[str] | None:
 
 
 def is_private(directory: Path) -> bool:
-    """Tell whether a file or directory is this user's, and nobody else may enter, read or write it.
+    """Return whether a file or directory is this user's, and nobody else may enter, read or write it.
 
     Raises:
         OSError: If it is not there.

@@ -66,7 +66,7 @@ class ThreadsOfTasks:
     counts: Mapping[TaskId, int]
 
     def __call__(self, task: TaskId) -> TaskThreads | None:
-        """Give the threads of a task; None if it has one."""
+        """Return the threads of a task; None if it has one."""
         count = self.counts.get(task, 1)
         return TaskThreads(count) if count > 1 else None
 
@@ -99,7 +99,7 @@ class _Thread(threading.Thread):
         self.start()
 
     def give(self, job: _Job) -> None:
-        """Give it something to do."""
+        """Hand work to the thread."""
         self._jobs.put(job)
 
     def run(self) -> None:
@@ -119,7 +119,7 @@ os.register_at_fork(after_in_child=_IDLE.clear)  # a child has none of its paren
 
 
 def _idle_thread() -> _Thread:
-    """Give the thread that was busy last, so that of many threads the same few are used; a new one if all are busy."""
+    """Return the thread that was busy last, so that of many threads the same few are used; a new one if all are busy."""
     try:
         return _IDLE.pop()
     except IndexError:

@@ -298,7 +298,7 @@ class Application:
             return manifests(session, checkpoint, progress.last_complete)
 
     def _plan_of(self, broker: Broker, existing: Mapping[str, int] | None = None) -> Plan:
-        """Give the plan with the topics that patterns match now."""
+        """Return the plan with the topics that patterns match now."""
         if not self.plan.has_patterns:
             return self.plan
         topics = broker.partition_counts() if existing is None else existing

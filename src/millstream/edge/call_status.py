@@ -46,7 +46,7 @@ class CallStatus:
 
 
 def call_status(report: CallReport, hottest: Mapping[str, HotKeys]) -> CallStatus:
-    """Give the status of a task's asynchronous operators."""
+    """Return the status of a task's asynchronous operators."""
     return CallStatus(
         report.running,
         report.with_station,
@@ -73,7 +73,7 @@ def _age_s(report: CallReport) -> float | None:
 
 
 def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:
-    """Give what is unfinished in all tasks.
+    """Return what is unfinished in all tasks.
 
     Args:
         reports: The last one of each task.
@@ -88,7 +88,7 @@ def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:
 
 
 def call_counts(report: CallReport) -> dict[str, int]:
-    """Give what is added up over micro-batches."""
+    """Return what is added up over micro-batches."""
     return {
         "settled": report.settled,
         "retries": report.retries,
@@ -101,7 +101,7 @@ def call_counts(report: CallReport) -> dict[str, int]:
 def call_metrics(
     reports: Iterable[CallReport], totals: Mapping[str, int], hottest: Iterable[HotKeys]
 ) -> dict[str, int]:
-    """Give the metrics of all tasks together; nothing if no task has asynchronous operators."""
+    """Return the metrics of all tasks together; nothing if no task has asynchronous operators."""
     told = list(reports)
     if not told:
         return {}

@@ -48,7 +48,7 @@ class Clients:
         (self.publisher() or self._sender()).check()
 
     def broker(self) -> Broker:
-        """Give what asks the broker."""
+        """Return what asks the broker."""
         return self._broker(read_committed=self.settings.read_committed)
 
     def hang_up(self) -> None:
@@ -56,7 +56,7 @@ class Clients:
         hang_up(self.settings.client("admin", self.application_id))
 
     def fetcher(self) -> KafkaFetcher:
-        """Give what reads the topics of the topology."""
+        """Return what reads the topics of the topology."""
         skip_lost = self.settings.on_lost_offsets == "skip"
         return self._fetcher(read_committed=self.settings.read_committed, skip_lost=skip_lost)
 
@@ -99,7 +99,7 @@ class Clients:
         return {topic: most for topic, most in found.items() if most < self.most_bytes()}
 
     def transactions(self, run: str = "") -> KafkaTransactions:
-        """Give what sends in transactions in a run of the application."""
+        """Return what sends in transactions in a run of the application."""
         settings = self.settings
         producer = settings.client("producer", self.application_id)
         consumer, patience_s = (
@@ -111,12 +111,12 @@ class Clients:
         )
 
     def marks(self) -> Marks:
-        """Give what prepares the marks of delivered batches."""
+        """Return what prepares the marks of delivered batches."""
         admin = self.settings.client("admin", self.application_id)
         return Marks(admin, self.application_id, self.settings.request_timeout_ms / 1000)
 
     def changelogs(self, plan: Plan) -> KafkaChangelogs | None:
-        """Give what reads changelog topics: only what is committed, whatever the application itself reads."""
+        """Return what reads changelog topics: only what is committed, whatever the application itself reads."""
         if not plan.changelogs:
             return None
         return KafkaChangelogs(self._broker(read_committed=True), self._fetcher(read_committed=True))
@@ -127,7 +127,7 @@ class Clients:
         return [] if reader is None else published(reader, plan, tasks)
 
     def global_topics(self, plan: Plan) -> GlobalTopics | None:
-        """Give what fills global stores; it reads as the application itself does."""
+        """Return what fills global stores; it reads as the application itself does."""
         return GlobalTopics(self.broker(), self.fetcher()) if plan.global_parts else None
 
     def _sender(self) -> KafkaSender:

@@ -113,7 +113,7 @@ def carried_out(application: Steerable, order: str, data: Mapping[str, Any]) -> 
 
 
 def send(home: Path, application_id: str, order: str, **data: Any) -> dict[str, Any]:
-    """Give an order to an application that is at work on this host.
+    """Return an order to an application that is at work on this host.
 
     Args:
         home: The application's directory.

@@ -66,13 +66,13 @@ class Continuity:
         return layout
 
     def running_on(self, layout: Layout) -> Continuity:
-        """Give what a restart in place would continue: the repartitions have their numbers by now, and partitions their tasks."""
+        """Return what a restart in place would continue: the repartitions have their numbers by now, and partitions their tasks."""
         internal = {topic: layout.partitions[topic] for topic in self.plan.internal_topics}
         routing = routing_of(self.plan, layout)
         return replace(self, remembered=replace(self.remembered, internal=internal, routing=routing))
 
     def lineage(self, layout: Layout, facts: Mapping[str, TopicFacts]) -> Lineage:
-        """Give what the micro-batches to come pass on."""
+        """Return what the micro-batches to come pass on."""
         ids = {topic: fact.id for topic, fact in facts.items() if fact.id}
         return Lineage(
             parts_of(self.plan, layout, self.remembered.parts),

@@ -10,7 +10,7 @@ from millstream.core.topology.plan import Plan
 
 
 def global_partitions(plan: Plan, existing: Mapping[str, int]) -> dict[str, int]:
-    """Give the numbers of partitions of the topics of global stores.
+    """Return the numbers of partitions of the topics of global stores.
 
     Args:
         plan: The topology.

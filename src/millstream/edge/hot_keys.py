@@ -60,7 +60,7 @@ class HotKeys:
             self._counts = Counter({key: n // 2 for key, n in self._counts.items() if n > 1})
 
     def now(self) -> HotKey | None:
-        """Give the key that has most; None before the first record with a key."""
+        """Return the key that has most; None before the first record with a key."""
         if self._last is None or not self._counts:
             return None
         ((key, count),) = self._counts.most_common(1)

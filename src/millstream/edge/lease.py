@@ -104,7 +104,7 @@ class Lease:
         return self._path.parent
 
     def release(self) -> None:
-        """Give the lease back; doing it twice is harmless."""
+        """Release the lease; releasing it twice is harmless."""
         self._file.close()
 
 

@@ -46,17 +46,17 @@ class Orders:
     rates: Mapping[str, int] = field(default_factory=dict)
 
     def pausing(self, topics: Collection[str], *, keep: bool = False) -> Orders:
-        """Give the orders with more topics paused; what is kept already stays so."""
+        """Return the orders with more topics paused; what is kept already stays so."""
         return replace(
             self, paused=self.paused.union(topics), kept=self.kept.union(topics) if keep else self.kept
         )
 
     def resuming(self, topics: Collection[str]) -> Orders:
-        """Give the orders with fewer topics paused, now and after a restart."""
+        """Return the orders with fewer topics paused, now and after a restart."""
         return replace(self, paused=self.paused.difference(topics), kept=self.kept.difference(topics))
 
     def throttling(self, topic: str, records_per_second: int | None) -> Orders:
-        """Give the orders with another rate of a topic, None for none.
+        """Return the orders with another rate of a topic, None for none.
 
         Raises:
             ControlError: If the rate is less than one record per second.

@@ -92,7 +92,7 @@ class Terminal(logging.StreamHandler):  # type: ignore[type-arg]
         self.setFormatter(_Json() if output == "json" else _Line())
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a record is shown."""
+        """Return whether a record is shown."""
         if self._output == "debug":
             return record.levelno >= logging.INFO
         if record.name == PROGRESS:

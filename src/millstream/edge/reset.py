@@ -118,7 +118,7 @@ def read_progress(files: Files) -> tuple[Progress | None, str]:
 
 
 def _current(progress: Progress | None, broker: Broker, existing: dict[str, int]) -> Offsets:
-    """Give what has been processed: what the checkpoint says, and what only the group knows."""
+    """Return what has been processed: what the checkpoint says, and what only the group knows."""
     current = broker.committed_offsets(existing)
     done = Remembered.from_offset({} if progress is None else progress.processed)
     for topic, partitions in done.positions.items():

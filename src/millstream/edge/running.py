@@ -238,7 +238,7 @@ class RunningApplication:
         return replace(status, paused=sorted(orders.paused), throttled=orders.rates, lacking=self._lacking)
 
     def metrics(self) -> dict[str, int]:
-        """Give what has been counted since the start; see ``docs/reference/metrics.md``."""
+        """Return what has been counted since the start; see ``docs/reference/metrics.md``."""
         return self._book.metrics()
 
     def __enter__(self) -> Self:
@@ -305,7 +305,7 @@ class RunningApplication:
         self._purging = Upkeep(self._purge.purge, interval_s)
 
     def _standing(self) -> StandingOrders:
-        """Give the orders to change; behind the end they, and their file, are another application's."""
+        """Return the orders to change; behind the end they, and their file, are another application's."""
         if not self._lease.held:
             raise ControlError(
                 f"application {self.id!r} has ended ({self._state}); orders are for one that runs"
@@ -367,7 +367,7 @@ class RunningApplication:
         self._draining.look(data["now_ms"], unread(data["positions"], data["ends"], internal))
 
     def _can_drain(self) -> bool:
-        """Tell whether micro-batches go on."""
+        """Return whether micro-batches go on."""
         query = self._query
         assert query is not None
         try:
@@ -420,7 +420,7 @@ class RunningApplication:
                 self._steady.set()
 
     def _session_of(self, settings: Settings) -> Callable[[], SparkSession]:
-        """Give what makes the session when it is first asked for, and keeps it: it belongs to a thread in Spark."""
+        """Return what makes the session when it is first asked for, and keeps it: it belongs to a thread in Spark."""
 
         def session() -> SparkSession:
             if self._session is None:
@@ -512,7 +512,7 @@ class RunningApplication:
         self._release()
 
     def _release(self) -> None:
-        """Give back what nobody else can use while the application is at work."""
+        """Release what only one application can hold at a time."""
         self._progress.end()
         for upkeep in (self._upkeep, self._purging):
             if upkeep is not None:

@@ -354,15 +354,15 @@ class Settings(BaseSettings):
         )
 
     def home(self, application_id: str) -> Path:
-        """Give the directory of an application: local copies, its lock and, by default, its checkpoint."""
+        """Return the directory of an application: local copies, its lock and, by default, its checkpoint."""
         return self.state_dir / application_id
 
     def checkpoint(self, application_id: str) -> str:
-        """Give the URL of an application's checkpoint."""
+        """Return the URL of an application's checkpoint."""
         return self.checkpoint_location or (self.home(application_id) / "checkpoint").absolute().as_uri()
 
     def client(self, kind: Literal["admin", "consumer", "producer"], application_id: str) -> dict[str, Any]:
-        """Give librdkafka's settings for a kind of client."""
+        """Return librdkafka's settings for a kind of client."""
         more = {"consumer": self.consumer, "producer": self.producer, "admin": {}}[kind]
         settings = {"client.id": f"{application_id}-{kind}", **self.kafka, **more}
         return {
@@ -432,7 +432,7 @@ def _explained(problem: Any) -> str:
 
 
 def shown(settings: Settings) -> dict[str, Any]:
-    """Give the settings for printing, without secrets."""
+    """Return the settings for printing, without secrets."""
     named = ("kafka", "consumer", "producer", "spark")
     plain = settings.model_dump(mode="json", exclude={*named, "app_config"}, fallback=repr)
     given = {name: getattr(settings, name) for name in named}

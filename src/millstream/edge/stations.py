@@ -24,7 +24,7 @@ class ApplicationStations:
     application: str
 
     def __call__(self, checkpoint: str) -> Station:
-        """Give the station for the calls that belong to a checkpoint; a worker keeps one connection to it."""
+        """Return the station for the calls that belong to a checkpoint; a worker keeps one connection to it."""
         address = StationAddress.here(f"{self.application}/{checkpoint}")
         if address not in _LINES:
             for line in _LINES.values():
@@ -35,7 +35,7 @@ class ApplicationStations:
 
 
 def makes_calls(plan: Plan) -> bool:
-    """Tell whether a topology has operators whose calls a station makes."""
+    """Return whether a topology has operators whose calls a station makes."""
     return any(
         isinstance(node, (Asynchronous, IssuingProcess))
         for sub in plan.subtopologies

@@ -84,7 +84,7 @@ class _Recent:
         self._counts.append((time.monotonic(), count))
 
     def per_second(self) -> float:
-        """Give their sum per second."""
+        """Return their sum per second."""
         now = time.monotonic()
         while self._counts and self._counts[0][0] < now - _RATE_WINDOW_S:
             self._counts.popleft()
@@ -237,7 +237,7 @@ class Book:
             self._placed[report.task] = report.executor
 
     def bytes_per_record(self) -> float | None:
-        """Give the average size of the records read so far, None before the first."""
+        """Return the average size of the records read so far, None before the first."""
         with self.lock:
             return self.totals["read_bytes"] / self.totals["read"] if self.totals["read"] else None
 
@@ -258,7 +258,7 @@ class Book:
             )
 
     def held(self, in_front: Mapping[int, Collection[str]]) -> Held:
-        """Give what the tasks hold.
+        """Return what the tasks hold.
 
         Args:
             in_front: By number of the sub-topology, the topics that bring it records through Spark's shuffle.
@@ -275,12 +275,12 @@ class Book:
             return Held(buffered, frozenset(given_up), min(waits, default=None), self._room(in_front))
 
     def left(self, until_ms: int) -> Left:
-        """Give how many records are unfinished in asynchronous operators, and how many of them may be finished by a time."""
+        """Return how many records are unfinished in asynchronous operators, and how many of them may be finished by a time."""
         with self.lock:
             return left_of((r.calls for r in self.tasks.values() if r.calls is not None), until_ms)
 
     def _room(self, in_front: Mapping[int, Collection[str]]) -> dict[TopicPartition, int]:
-        """Give how many more records of partitions tasks can take in.
+        """Return how many more records of partitions tasks can take in.
 
         What a shuffle brings may go to any of the tasks behind it, to each about as much as to the others. So the partitions in front
         share what all of them could take if each had as little room as the one that has least.
@@ -299,7 +299,7 @@ class Book:
         return room
 
     def _waiting(self) -> dict[str, Waiting]:
-        """Give why the tasks wait that do."""
+        """Return why the tasks wait that do."""
         waits = {task: waiting_of(report) for task, report in self.tasks.items()}
         return {task: waiting for task, waiting in waits.items() if waiting is not None}
 
@@ -312,7 +312,7 @@ class Book:
         return buffered
 
     def waiting_lines(self) -> list[str]:
-        """Give the lines about tasks that wait, for the log; no task has one more often than every ten seconds."""
+        """Return the lines about tasks that wait, for the log; no task has one more often than every ten seconds."""
         with self.lock:
             waits = self._waiting()
             self._told = {task: at for task, at in self._told.items() if task in waits}
@@ -322,7 +322,7 @@ class Book:
             return [f"task {task} {_waits(waits[task])}" for task in sorted(due)]
 
     def status(self, state: str, error: str | None) -> Status:
-        """Give the status."""
+        """Return the status."""
         with self.lock:
             lag = {
                 topic: sum(
@@ -356,7 +356,7 @@ class Book:
             )
 
     def metrics(self) -> dict[str, int]:
-        """Give the totals since the start."""
+        """Return the totals since the start."""
         with self.lock:
             state = sum(report.state_bytes for report in self.tasks.values())
             return {

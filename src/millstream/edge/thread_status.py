@@ -24,12 +24,12 @@ class ThreadStatus:
 
 
 def thread_status(figures: ThreadFigures) -> ThreadStatus:
-    """Give the status of a task's threads."""
+    """Return the status of a task's threads."""
     return ThreadStatus(len(figures.executed), figures.executed, figures.ended)
 
 
 def thread_metrics(figures: Collection[ThreadFigures]) -> dict[str, int]:
-    """Give the metrics of all tasks together; nothing if no task has several threads."""
+    """Return the metrics of all tasks together; nothing if no task has several threads."""
     if not figures:
         return {}
     return {

@@ -126,7 +126,7 @@ class Topics:
                 )
 
     def can_rebuild(self, plan: Plan, existing: Mapping[str, int]) -> bool:
-        """Tell whether an application without a checkpoint goes on from its changelog topics and committed offsets.
+        """Return whether an application without a checkpoint goes on from its changelog topics and committed offsets.
 
         Raises:
             IncompatibleTopologyError: If the topics hold state that cannot be continued.

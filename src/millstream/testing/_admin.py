@@ -76,7 +76,7 @@ class BrokerAdmin:
         self._all_of(f"delete records of {topic}", lambda client: client.delete_records(places))
 
     def end_offsets(self, topic: str, isolation: Isolation = "read_uncommitted") -> dict[int, int]:
-        """Give the offsets before which a reader of an isolation level can read, by partition."""
+        """Return the offsets before which a reader of an isolation level can read, by partition."""
         latest = OffsetSpec.latest()
         wanted = {TopicPartition(topic, partition): latest for partition in self.partitions(topic)}
         level = {"isolation_level": _LEVELS[isolation]}
@@ -86,7 +86,7 @@ class BrokerAdmin:
         return {place.partition: result.offset for place, result in found.items()}
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """Give the offsets that a group has committed, by partition."""
+        """Return the offsets that a group has committed, by partition."""
         # Not the admin client's list_consumer_group_offsets: librdkafka crashes in it while a coordinator moves.
         # What a killed program has left open ends when its transaction times out; nobody waits for that here.
         settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
@@ -103,7 +103,7 @@ class BrokerAdmin:
         return {place.partition: place.offset for place in found if place.offset >= 0}
 
     def partitions(self, topic: str) -> list[int]:
-        """Give the partitions of a topic that must exist."""
+        """Return the partitions of a topic that must exist."""
         deadline = time.monotonic() + (_HEARD_WITHIN_S if "," in self._servers else 0)
         while not (partitions := self._partitions_of(topic)) and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)  # the broker that was asked may hear of a new topic later than another one

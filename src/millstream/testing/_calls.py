@@ -120,7 +120,7 @@ class _Selector(selectors.DefaultSelector):
     loop: _ManualLoop
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        """Give what is ready; if nothing is, let time pass in place of waiting for it."""
+        """Return what is ready; if nothing is, let time pass in place of waiting for it."""
         ready: list[Any] = super().select(0)
         if not ready and timeout != 0:
             self.loop.pass_time(timeout)
@@ -143,7 +143,7 @@ class _ManualLoop(asyncio.SelectorEventLoop):
         return self._begin_ms + round(self._passed * 1000)
 
     def time(self) -> float:
-        """Give the loop's time, s."""
+        """Return the loop's time, s."""
         return self._passed
 
     def pass_time(self, timeout: float | None) -> None:

@@ -37,7 +37,7 @@ _MARKER = "modules.txt"
 
 
 def kafka_jars() -> Path:
-    """Give a directory with the jars of a Kafka broker and of its command line tools.
+    """Return a directory with the jars of a Kafka broker and of its command line tools.
 
     Returns:
         ``$MILLSTREAM_KAFKA_JARS`` when that is set, else the folder ``kafka-<version>`` of the cache.

@@ -118,7 +118,7 @@ class TiedProcess:
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """Tell how the child ended.
+        """Return how the child ended.
 
         Returns:
             Its exit code, minus the number of the signal that killed it, or None while it runs.

@@ -260,7 +260,7 @@ class Runner:
             self._carry_out(each, outcome)
 
     def _inform(self, each: DriverTask) -> None:
-        """Tell a task what is known of its inputs, if it waits for them: what is held back is left on the broker."""
+        """Pass a task what is known of its inputs, if it waits for them: records that are held back stay on the broker."""
         inputs = self._inputs.get(each.id)
         if inputs is not None:
             lag = {i.partition: n for i in inputs if (n := sum(map(self.topics.held_records, i.feeders)))}

@@ -142,7 +142,7 @@ class Topics:
         return partition_of(key or b"", count)
 
     def appended(self, at: TopicPartition, records: Records) -> int:
-        """Give records their offsets; return the end of the partition behind them."""
+        """Assign offsets to records; return the end of the partition after them."""
         start = self.ends[at]
         self.ends[at] = end = start + len(records)
         records.offsets = list(range(start, end))

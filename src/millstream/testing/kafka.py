@@ -296,7 +296,7 @@ class EmbeddedKafka:
         return read_all(self.bootstrap_servers, topic, self.end_offsets(topic), isolation=isolation)
 
     def end_offsets(self, topic: str, *, isolation: Isolation = "read_uncommitted") -> dict[int, int]:
-        """Give the offset that the next record of each partition will get.
+        """Return the offset that the next record of each partition will get.
 
         Args:
             topic: Name of the topic.
@@ -312,7 +312,7 @@ class EmbeddedKafka:
         return self._admin.end_offsets(topic, isolation)
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """Give the offsets that a consumer group has committed.
+        """Return the offsets that a consumer group has committed.
 
         Args:
             group: Name of the group.

@@ -26,7 +26,7 @@ class Acting:
         self._function = self.__wrapped__ = function
 
     def __call__(self, keys: list[Any], values: list[Any]) -> Any:
-        """Give the answers, or what has to be awaited for them."""
+        """Return the answers, or what has to be awaited for them."""
         result = self._function(keys, values)
         return _Awaited(result, len(keys)) if isawaitable(result) else _each(result, len(keys))
 

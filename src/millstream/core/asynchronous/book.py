@@ -64,7 +64,7 @@ class CallFigures(CallCounts):
 
 
 def together(figures: Collection[CallCounts]) -> CallCounts:
-    """Give what there is to see of several operators as one; there is at least one."""
+    """Return what there is to see of several operators as one; there is at least one."""
     sums = {
         name: sum(getattr(one, name) for one in figures)
         for name in CallCounts.__dataclass_fields__
@@ -91,7 +91,7 @@ class Book(Protocol):
         """Begin a step: treat what has come since the last one."""
 
     def issue(self) -> Iterable[Call]:
-        """Give the calls to hand to the station now."""
+        """Return the calls to hand to the station now."""
 
     def save(self) -> None:
         """End a step: bring the store up to date."""
@@ -100,18 +100,18 @@ class Book(Protocol):
         """Take note of an answer."""
 
     def under_way(self) -> Iterable[Ticket]:
-        """Give the tickets of the records that are with the station."""
+        """Return the tickets of the records that are with the station."""
 
     def lost(self, ticket: Ticket) -> None:
         """Take a record back that the station does not have."""
 
     def next_due(self) -> int | None:
-        """Give when a record is to be handed over next, ms since the epoch; None if never."""
+        """Return when a record is to be handed over next, ms since the epoch; None if never."""
 
     def figures(self) -> CallFigures:
-        """Give what there is to see, and begin to count anew."""
+        """Return what there is to see, and begin to count anew."""
 
 
 def first_due(books: Iterable[Book]) -> int | None:
-    """Give when a record of any ledger is to be handed over next; None if never."""
+    """Return when a record of any ledger is to be handed over next; None if never."""
     return earliest(*(book.next_due() for book in books))

@@ -43,7 +43,7 @@ class Breaker:
         return None if self._trying else self._opens_ms
 
     def allows(self, now_ms: int) -> bool:
-        """Tell whether a call may go through."""
+        """Return whether a call may go through."""
         return self._opens_ms is None or (now_ms >= self._opens_ms and not self._trying)
 
     def began(self) -> None:

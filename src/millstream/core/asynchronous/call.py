@@ -64,7 +64,7 @@ Held: TypeAlias = Mapping[TicketGroup, Set[int]]
 
 
 def grouped(tickets: Iterable[Ticket]) -> dict[str, dict[TicketGroup, set[int]]]:
-    """Give tickets as what is told of them, by operator."""
+    """Return tickets as they are sent, by operator."""
     groups: dict[str, dict[TicketGroup, set[int]]] = {}
     for operator, number, turn, epoch in tickets:
         groups.setdefault(operator, {}).setdefault((epoch, turn), set()).add(number)
@@ -72,7 +72,7 @@ def grouped(tickets: Iterable[Ticket]) -> dict[str, dict[TicketGroup, set[int]]]
 
 
 def tickets(operator: str, held: Held) -> Iterator[Ticket]:
-    """Give the tickets of an operator one by one, those of each group by number."""
+    """Return the tickets of an operator one by one, those of each group by number."""
     for (epoch, turn), numbers in held.items():
         for number in sorted(numbers):
             yield Ticket(operator, number, turn, epoch)
@@ -175,7 +175,7 @@ Settled: TypeAlias = Done | Waits | Failed | Skipped | Returned
 
 
 def failed_attempt(answer: Any) -> bool:
-    """Tell whether an answer says that the attempt failed."""
+    """Return whether an answer says that the attempt failed."""
     return isinstance(answer, (Raised, TryAgain))
 
 
@@ -218,12 +218,12 @@ def settle(calls: Calls, call: Call, begun_ms: int, answer: Any, now_ms: int, se
 
 
 def lacks_parentheses(answer: Any) -> bool:
-    """Tell whether an answer is a function that makes one, such as ``ms.skip`` for ``ms.skip()``."""
+    """Return whether an answer is a function that makes one, such as ``ms.skip`` for ``ms.skip()``."""
     return callable(answer) and any(answer is each for each in _NOT_CALLED)
 
 
 def in_words(error: BaseException) -> str:
-    """Give an error for people, also one that cannot be printed.
+    """Return an error for people, also one that cannot be printed.
 
     Example:
         >>> in_words(ValueError("no such customer"))
@@ -236,7 +236,7 @@ def in_words(error: BaseException) -> str:
 
 
 def past_deadline(calls: Calls, call: Call, now_ms: int) -> Failed | None:
-    """Give what becomes of a call that would begin after its total timeout; None if it would not.
+    """Return what becomes of a call that would begin after its total timeout; None if it would not.
 
     Args:
         calls: The options of its operator.
@@ -251,7 +251,7 @@ def past_deadline(calls: Calls, call: Call, now_ms: int) -> Failed | None:
 
 
 def last_ms(calls: Calls, begun_ms: int) -> int | None:
-    """Give when the total timeout of a record is over whose first attempt began at a time, ms since the epoch; None is never."""
+    """Return when the total timeout of a record is over whose first attempt began at a time, ms since the epoch; None is never."""
     return None if calls.total_timeout is None else begun_ms + millis(calls.total_timeout)
 
 

@@ -66,7 +66,7 @@ class Start(NamedTuple):
         return self.calls[0].function(*(list(column) for column in zip(*(call.args for call in self.calls))))
 
     def answers(self, result: Any) -> list[Any]:
-        """Give the answer to each call from what the function gave.
+        """Return the answer to each call from what the function gave.
 
         A batch's function gives a list with a result per record; an exception in it is what that record raised.
         """
@@ -81,7 +81,7 @@ class Start(NamedTuple):
         return [Raised(answer) if isinstance(answer, Exception) else answer for answer in result]
 
     def raised(self, error: BaseException) -> list[Any]:
-        """Give the answer to each call from what the function raised.
+        """Return the answer to each call from what the function raised.
 
         What would end a thread or cancel a task (``CancelledError``, ``SystemExit``) is a failed attempt like any other.
         """
@@ -130,7 +130,7 @@ class Dispatcher:
         return not (self._running or self._ready or self._early or self._held)
 
     def queued(self, now_ms: int) -> Queued:
-        """Give how many calls have not begun, and why.
+        """Return how many calls have not begun, and why.
 
         Args:
             now_ms: The time, ms since the epoch.
@@ -171,7 +171,7 @@ class Dispatcher:
             line.queue.append((call, now_ms))
 
     def start(self, now_ms: int) -> list[Start]:
-        """Give what begins now."""
+        """Return what begins now."""
         self._release(now_ms)
         self._try_again(now_ms)
         starts: list[Start] = []
@@ -264,12 +264,12 @@ class Dispatcher:
             del self._blocked[key]
 
     def take_settled(self) -> list[tuple[Ticket, Settled]]:
-        """Give what was settled since the last call, in the order in which it was."""
+        """Return what was settled since the last call, in the order in which it was."""
         settled, self._settled = self._settled, []
         return settled
 
     def wake_at_ms(self, now_ms: int) -> int | None:
-        """Give when something begins or is given up without an answer; None if never."""
+        """Return when something begins or is given up without an answer; None if never."""
         while self._deadlines and self._deadlines[0][1] not in self._running:
             heappop(self._deadlines)
         times = [self._deadlines[0][0]] if self._deadlines else []
@@ -282,7 +282,7 @@ class Dispatcher:
         return min(times, default=None)
 
     def early_ms(self, now_ms: int) -> int | None:
-        """Give in how many milliseconds the first of the calls that wait for a time is due; None if there is none."""
+        """Return in how many milliseconds the first of the calls that wait for a time is due; None if there is none."""
         return max(self._early[0][0] - now_ms, 0) if self._early else None
 
     # Times.
@@ -309,7 +309,7 @@ class Dispatcher:
                 self.offer(call, now_ms)
 
     def _has_place(self, call: Call) -> bool:
-        """Tell whether a call that waits for its time is the one of its line, or in line with nothing."""
+        """Return whether a call that waits for its time is the one of its line, or in line with nothing."""
         return self._serial or call.line is None or self._per_line is None
 
     # Beginning.

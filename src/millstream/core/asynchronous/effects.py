@@ -88,7 +88,7 @@ class CallContext:
         self._effects.append(("forward", child, (record.key, record.value, record.timestamp, record.headers)))
 
     def state_store(self, name: str) -> CalledStore[Any, Any]:
-        """Give a connected key-value store, as far as the record's key goes.
+        """Return a connected key-value store, as far as the record's key goes.
 
         Raises:
             ProcessingError: If the store is not connected.
@@ -117,7 +117,7 @@ class CalledStore(Generic[K, V]):
         self._effects = effects
 
     def get(self, key: K) -> V | None:
-        """Give the value of the record's key, or of a key this call has written; None if there is none.
+        """Return the value of the record's key, or of a key this call has written; None if there is none.
 
         Raises:
             ProcessingError: For any other key, which is not at hand where the call runs.
@@ -160,7 +160,7 @@ class Performing:
         self._function = self.__wrapped__ = function
 
     def __call__(self, started: Started) -> Any:
-        """Give the effects, or what has to be awaited for them."""
+        """Return the effects, or what has to be awaited for them."""
         context = CallContext(started)
         record = Record(started.key, started.value, started.timestamp, started.headers)
         result = self._function(record, context)

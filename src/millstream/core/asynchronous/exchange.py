@@ -49,7 +49,7 @@ class Exchange:
         return len(self._answers) > self._given
 
     def knows(self, ticket: Ticket) -> bool:
-        """Tell whether a call was offered under this ticket and has not been forgotten."""
+        """Return whether a call was offered under this ticket and has not been forgotten."""
         return ticket.number in self._offered.get((ticket.epoch, ticket.turn), _NONE)
 
     def begin(self, operator: str, held: Held) -> list[Ticket]:
@@ -78,7 +78,7 @@ class Exchange:
         return list(tickets(operator, lost))
 
     def answers(self) -> list[tuple[Ticket, Settled]]:
-        """Give the answers there are, in the order in which they came; they stay here until the next commit."""
+        """Return the answers there are, in the order in which they came; they stay here until the next commit."""
         self._collect()
         self._given = len(self._answers)
         return self._answers

@@ -40,7 +40,7 @@ class Progress(NamedTuple):
         return self.unfinished[0][0] if self.unfinished else self.position
 
     def finished(self, offset: int) -> bool:
-        """Tell whether the record at an offset must not run again."""
+        """Return whether the record at an offset must not run again."""
         return offset < self.position and not any(
             first <= offset < first + length for first, length in self.unfinished
         )
@@ -81,7 +81,7 @@ class Frontier:
             del self._counts[offset]
 
     def committable(self, position: int) -> int:
-        """Give the offset that may be committed.
+        """Return the offset that may be committed.
 
         Args:
             position: The offset before which every record has been taken.

@@ -52,7 +52,7 @@ class Handover:
         return len(self._waiting)
 
     def waiting_numbers(self) -> Iterable[int]:
-        """Give the records that wait for a time."""
+        """Return the records that wait for a time."""
         return self._waiting
 
     @property
@@ -69,7 +69,7 @@ class Handover:
         return sum(len(self._lines[key].queue) for key in keys)
 
     def is_closed(self, line: Hashable) -> bool:
-        """Tell whether a record of a line waits, and others behind it."""
+        """Return whether a record of a line waits, and others behind it."""
         there = self._lines.get(line)
         return there is not None and bool(there.waiting)
 
@@ -79,7 +79,7 @@ class Handover:
         return max((line.size for key, line in self._lines.items() if key is not None), default=0)
 
     def in_line(self, line: Hashable) -> int:
-        """Give how many unfinished records of a line are here."""
+        """Return how many unfinished records of a line are here."""
         there = self._lines.get(line)
         return 0 if there is None else there.size
 
@@ -93,7 +93,7 @@ class Handover:
             self._give_turn(line, there)
 
     def take(self, now_ms: int) -> int | None:
-        """Give the next record to hand over, None if there is none or no place for it."""
+        """Return the next record to hand over, None if there is none or no place for it."""
         if self._due:
             self._release(now_ms)
         while self._first and len(self._waited) < self.most:
@@ -172,7 +172,7 @@ class Handover:
             self._give_turn(key, line)
 
     def waits_alone(self, number: int) -> bool:
-        """Tell whether a record waits, and nothing is in line with it."""
+        """Return whether a record waits, and nothing is in line with it."""
         key = self._line_of[number]
         return number in self._waiting and (key is None or self._lines[key].size == 1)
 
@@ -187,12 +187,12 @@ class Handover:
             del self._lines[key]
 
     def next_due(self) -> int | None:
-        """Give when a record that waits is due next, ms since the epoch; None if none waits."""
+        """Return when a record that waits is due next, ms since the epoch; None if none waits."""
         self._forget_stale()
         return self._due[0][0] if self._due else None
 
     def widened(self, line: Hashable) -> int:
-        """Give how many records of a line may be with the station if more are than to begin with, else 0."""
+        """Return how many records of a line may be with the station if more are than to begin with, else 0."""
         return self._wide.get(line, 0)
 
     def widen(self, lines: Mapping[Hashable, int]) -> None:

@@ -31,7 +31,7 @@ class Rate:
         self._begun: deque[int] = deque()
 
     def next_ms(self, now_ms: int) -> int:
-        """Give when the next call may begin: now or later."""
+        """Return when the next call may begin: now or later."""
         return now_ms if len(self._begun) < self._calls else max(now_ms, self._begun[0] + self._per)
 
     def take(self, now_ms: int) -> bool:

@@ -27,7 +27,7 @@ class Retirement:
         return len(self._finished)
 
     def size(self, group: Hashable) -> int:
-        """Give how many records of a group have come and not retired."""
+        """Return how many records of a group have come and not retired."""
         waiting = self._groups.get(group)
         return 0 if waiting is None else len(waiting)
 
@@ -41,7 +41,7 @@ class Retirement:
             self._group_of[number] = group
 
     def is_alone(self, number: int) -> bool:
-        """Tell whether a record has nothing behind it, nor in front."""
+        """Return whether a record has nothing behind it, nor in front."""
         group = self._group_of.get(number)
         return group is None or len(self._groups[group]) == 1
 

@@ -239,7 +239,7 @@ class Transaction:
                 return mark_of(mark)
 
     def _answers_at_once(self) -> bool:
-        """Tell whether the mark can be read by those who do not wait for transactions."""
+        """Return whether the mark can be read by those who do not wait for transactions."""
         marks = self._consumer(self._mark.topic, isolation="read_uncommitted")
         try:
             return bool(marks.committed([self._mark], timeout=_STEP_S))

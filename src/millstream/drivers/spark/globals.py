@@ -48,7 +48,7 @@ class GlobalEnds:
             self._ends = self._spec.broker.end_offsets(self._counts)
 
     def unknown(self, start: Mapping[str, Any]) -> bool:
-        """Tell whether no micro-batch can be planned yet, because nobody has ever said how far a topic can be read."""
+        """Return whether no micro-batch can be planned yet, because nobody has ever said how far a topic can be read."""
         return self._ends is None and bool(set(self._counts) - set(self._planned(start)))
 
     def onto(
@@ -86,14 +86,14 @@ class GlobalEnds:
         return {**planned, FIELD: positions_to_json({**before, **ends})}
 
     def _planned(self, start: Mapping[str, Any]) -> Offsets:
-        """Give the positions of an offset, without those of topics that were made again since."""
+        """Return the positions of an offset, without those of topics that were made again since."""
         again = recreated(start.get("topic_ids", {}), self._spec.topology.lineage.topic_ids)
         known = positions_from_json(start.get(FIELD, {}))
         return {topic: at for topic, at in known.items() if topic in self._counts and topic not in again}
 
 
 def positions_text(offset: Mapping[str, Any], spec: SourceSpec) -> bytes:
-    """Give the global positions of a micro-batch as text; empty without global stores.
+    """Return the global positions of a micro-batch as text; empty without global stores.
 
     A micro-batch that was planned by a topology without one of the stores, and has to be run by one that has it, sees that
     store as it is now: nobody has seen it before.

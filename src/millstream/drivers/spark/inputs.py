@@ -158,7 +158,7 @@ class InputPlanner:
         return {p: at for p, at in before.items() if p in ends and ends[p] == stands[p]}
 
     def unknown(self, paused: Collection[str], *, bounded: bool) -> Facts:
-        """Give the facts while no broker answers."""
+        """Return the facts while no broker answers."""
         return {**_facts({}, {}, paused, bounded), "unknown": True}
 
     def _situation(self, group: CoProcessed, seen: Prospect) -> Situation:
@@ -180,7 +180,7 @@ class InputPlanner:
         )
 
     def _room(self, group: CoProcessed, held: Held, bytes_per_record: float | None) -> Flat:
-        """Give how many records each partition may bring that are perhaps kept."""
+        """Return how many records each partition may bring that are perhaps kept."""
         records: dict[TopicPartition, int] = defaultdict(int)
         size: dict[TopicPartition, int] = defaultdict(int)
         for each in set(_inputs(group)):
@@ -219,7 +219,7 @@ class InputReader:
         ranges: Iterable[OffsetRange],
         ticked: Collection[str],
     ) -> Iterator[tuple[str, bytes]]:
-        """Give the tasks that take part in a micro-batch and wait for inputs, with what they have to know.
+        """Return the tasks that take part in a micro-batch and wait for inputs, with what they have to know.
 
         A task takes part that gets records or a tick, or for which other inputs than before have lag, a known time or a pause.
 
@@ -243,7 +243,7 @@ class InputReader:
                 yield str(task), json.dumps(now).encode()
 
     def _known(self, inputs: tuple[Input, ...], facts: Facts) -> dict[str, Any]:
-        """Give what is known of the inputs of a task; one that is re-keyed knows what its feeders know together."""
+        """Return what is known of the inputs of a task; one that is re-keyed knows what its feeders know together."""
         lag: Flat = {}
         until: Flat = {}
         paused, ended = set(), []
@@ -283,7 +283,7 @@ class TaskInputs:
         self._inputs = informed(plan, layout, waits=True)
 
     def facts(self, task: TaskId, payload: bytes | None) -> InputFacts | None:
-        """Give what a task is told of its inputs.
+        """Return what a task is told of its inputs.
 
         Args:
             task: The task.
@@ -311,12 +311,12 @@ class TaskInputs:
 
 
 def changed(before: Facts | None, now: Facts) -> bool:
-    """Tell whether tasks that hold records may go on now although they could not before: not because of mere numbers."""
+    """Return whether tasks that hold records may go on now although they could not before: not because of mere numbers."""
     return before is None or _outline(before) != _outline(now)
 
 
 def _outline(facts: Facts) -> dict[str, Any]:
-    """Give facts without how large a lag is."""
+    """Return facts without the size of the lag."""
     return {**facts, "lag": {topic: list(partitions) for topic, partitions in facts["lag"].items()}}
 
 

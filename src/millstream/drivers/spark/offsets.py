@@ -42,7 +42,7 @@ from millstream.drivers.spark.spec import TopologySpec
 def offset_after(
     start: Mapping[str, Any], positions: Offsets, tick: int, now: Reading, topology: TopologySpec
 ) -> dict[str, Any]:
-    """Give the offset that follows ``start``: a batch number further, at other positions."""
+    """Return the offset that follows ``start``: a batch number further, at other positions."""
     return {
         "topics": positions_to_json(positions),
         "checkpoint": batch_id(start).checkpoint,
@@ -63,15 +63,15 @@ def _unfinished(topology: TopologySpec) -> dict[str, Any]:
 
 
 def woken(offset: dict[str, Any], tasks: Sequence[str] | None) -> dict[str, Any]:
-    """Give the offset of a batch that wakes tasks, if there are any to wake."""
+    """Return the offset of a batch that wakes tasks, if there are any to wake."""
     return {**offset, "woken": list(tasks)} if tasks else offset
 
 
 def batch_id(offset: Mapping[str, Any]) -> BatchId:
-    """Give the id of the micro-batch that ends at an offset."""
+    """Return the id of the micro-batch that ends at an offset."""
     return BatchId(offset.get("checkpoint", ""), offset.get("batch", 0), offset.get("run", ""))
 
 
 def positions_of(offset: Mapping[str, Any]) -> Offsets:
-    """Give how far each partition is read at an offset."""
+    """Return how far each partition is read at an offset."""
     return positions_from_json(offset["topics"])

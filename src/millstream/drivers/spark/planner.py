@@ -101,7 +101,7 @@ class Planner:
         return planned
 
     def _origins(self, start: Mapping[str, Any], planned: Mapping[str, Any]) -> list[list[Any]]:
-        """Give where the micro-batches began that records may be unfinished of, the planned one included if it reads."""
+        """Return where the micro-batches began that records may be unfinished of, the planned one included if it reads."""
         before: list[list[Any]] = start.get("origins", [])
         if "begin" in planned:  # reads nothing, and not all tasks have reported
             return before
@@ -183,7 +183,7 @@ class Planner:
         return time.monotonic() - self._last_began_s < self._spec.trigger_interval_ms / 1000
 
     def _allowed(self, positions: Offsets, readable: Offsets, orders: Mapping[str, Any]) -> Offsets:
-        """Give how far topics may be read now; while the application drains, those from outside not at all."""
+        """Return how far topics may be read now; while the application drains, those from outside not at all."""
         if not orders.get("intake", True):
             outside = self._spec.topology.plan.external_topics
             readable = {topic: positions[topic] if topic in outside else e for topic, e in readable.items()}
@@ -192,7 +192,7 @@ class Planner:
         return _within_room(positions, limited, self._finished_later, _held(orders).room)
 
     def _due(self, orders: Mapping[str, Any], now: int) -> list[str] | None:
-        """Give the tasks that are woken now; in a run to the end, only for records that they hold."""
+        """Return the tasks that are woken now; in a run to the end, only for records that they hold."""
         due: list[str] | None = orders.get("due")
         if self._final is None:
             return due
@@ -229,11 +229,11 @@ class Planner:
         return planned, {} if facts is None else {"inputs": facts}
 
     def _lets_go(self, start: Mapping[str, Any], facts: Mapping[str, Any], orders: Mapping[str, Any]) -> bool:
-        """Tell whether records that are held may be processed now although there is nothing new to read."""
+        """Return whether records that are held may be processed now although there is nothing new to read."""
         return bool(facts and _held(orders).buffered and changed(start.get("inputs"), facts["inputs"]))
 
     def _is_held_back(self, positions: Offsets, ends: Offsets, paused: Collection[str]) -> bool:
-        """Tell whether a run to the end has records left that a pause or a throttle keeps from it."""
+        """Return whether a run to the end has records left that a pause or a throttle keeps from it."""
         left = {
             topic
             for topic, partitions in ends.items()
@@ -264,7 +264,7 @@ class Planner:
         return {**positions, **self._spec.broker.begin_offsets(counts)}
 
     def _recreated_among(self, topics: Iterable[str]) -> bool:
-        """Tell whether topics were made again since the query was started, and tell the application, which starts it anew.
+        """Return whether topics were made again since the query was started, and tell the application, which starts it anew.
 
         Raises:
             TopicRecreatedError: If such a topic is not to be read; one that a pattern chose always is.
@@ -279,7 +279,7 @@ class Planner:
         return bool(again)
 
     def _gone_from_patterns(self) -> bool:
-        """Tell whether topics are gone that only a pattern chose, and tell the application, which goes on without them."""
+        """Return whether topics are gone that only a pattern chose, and tell the application, which goes on without them."""
         chosen = self._spec.topology.plan.chosen_topics
         gone = chosen - self._spec.broker.partition_counts(chosen).keys()
         if gone:
@@ -328,7 +328,7 @@ class Planner:
         return ends if self._final is None else {**ends, **self._final}
 
     def _topics(self) -> list[str]:
-        """Give all topics that are read, those of global stores included."""
+        """Return all topics that are read, those of global stores included."""
         topology = self._spec.topology
         return [*topology.plan.broker_topics, *topology.global_partitions]
 
@@ -338,7 +338,7 @@ class Planner:
 
 
 def _held(orders: Mapping[str, Any]) -> Held:
-    """Give what the tasks hold, as the application says."""
+    """Return what the tasks hold, as the application says."""
     held: Held | None = orders.get("held")
     return Held({}) if held is None else held
 
@@ -358,7 +358,7 @@ def _within_room(
 
 
 def _beyond_the_end(positions: Offsets, ends: Offsets) -> list[tuple[str, int, int, int]]:
-    """Give topic, partition, position and end where more has been processed than there is."""
+    """Return topic, partition, position and end of the partitions that end before their position."""
     return [
         (topic, partition, at, ends[topic][partition])
         for topic, partitions in positions.items()

@@ -91,11 +91,11 @@ class KafkaRowSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the name of the format."""
+        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Give the columns of Spark's Kafka source."""
+        """Return the columns of Spark's Kafka source."""
         return ROWS
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -155,7 +155,7 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return planned
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Give the pieces of a planned batch."""
+        """Return the pieces of a planned batch."""
         return [
             RowRead(part)
             for part in packed(

@@ -56,7 +56,7 @@ class KafkaSink(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the name of the format."""
+        """Return the name of the format."""
         return FORMAT
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
@@ -145,7 +145,7 @@ class _Rows:
         self._rest = cells if first is None else chain([first], cells)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Give topics with payloads to send, those already read first; collect the reports."""
+        """Iterate over topics with payloads to send, those already read first; collect the reports."""
         yield from list(self._kept)
         for kind, topic, _, payload in self._rest:
             if kind == wire.REPORT:
@@ -161,7 +161,7 @@ class _Rows:
             pass
 
     def offsets(self, topics: Collection[str]) -> dict[TopicPartition, int]:
-        """Give the offsets of some topics before which everything has been processed; all rows have been read."""
+        """Return the offsets of some topics before which everything has been processed; all rows have been read."""
         offsets = offsets_of(map(Report.decode, self.reports))
         return {at: offset for at, offset in offsets.items() if at.topic in topics}
 

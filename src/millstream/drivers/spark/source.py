@@ -45,11 +45,11 @@ class KafkaSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the name of the format."""
+        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Give the schema of chunk rows."""
+        """Return the schema of chunk rows."""
         return wire.CHUNK_ROWS
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -136,7 +136,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._planner.next(start)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Give the pieces of a planned batch; depends on nothing but its arguments."""
+        """Return the pieces of a planned batch; depends on nothing but its arguments."""
         with wire.crossing():
             planned = self._read_now(ranges(positions_of(start), positions_of(end)))
             batch = wire.batch_text(batch_id(end))
@@ -159,7 +159,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return list(reads)
 
     def _ticked(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[str]:
-        """Give the tasks that take part in a batch without records: those that are woken, else all, and those to be removed."""
+        """Return the tasks that take part in a batch without records: those that are woken, else all, and those to be removed."""
         tasks = [str(task) for task in (*self._spec.topology.layout.tasks, *newly_gone(start, end))]
         return [task for task in tasks if task in end["woken"]] if "woken" in end else tasks
 

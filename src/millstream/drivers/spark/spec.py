@@ -23,7 +23,7 @@ ThreadsOf = Callable[[TaskId], Threads | None]
 
 
 def one_thread(task: TaskId) -> None:
-    """Give a task no threads beside the one that runs it."""
+    """Return None: the task has no threads besides the one that runs it."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class TopologySpec:
         return self.most_bytes_in.get(topic, self.most_bytes)
 
     def internal_partitions(self) -> dict[str, int]:
-        """Give the numbers of partitions of the repartition topics."""
+        """Return the numbers of partitions of the repartition topics."""
         return {topic: self.layout.partitions[topic] for topic in self.plan.internal_topics}
 
     def partitions_of(self, topic: str) -> int:
-        """Give the number of partitions of a topic; 0 if it is not known."""
+        """Return the number of partitions of a topic; 0 if it is not known."""
         return self.sink_partitions.get(topic) or self.layout.partitions.get(topic, 0)
 
 

@@ -112,7 +112,7 @@ def encode(records: Records) -> bytes:
 
 
 def to_arrow(records: Records) -> pa.RecordBatch:
-    """Give records as an Arrow batch."""
+    """Return records as an Arrow batch."""
     columns = {
         "key": pa.array(records.keys, pa.binary()),
         "value": pa.array(records.values, pa.binary()),
@@ -170,7 +170,7 @@ def _headers(column: pa.Array) -> list[Any]:
 
 
 def arrow_rows(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    """Give chunk rows as the Arrow batch that a Python data source yields."""
+    """Return chunk rows as the Arrow batch that a Python data source yields."""
     columns = zip(*rows)
     return pa.RecordBatch.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, CHUNK_ARROW)], schema=CHUNK_ARROW

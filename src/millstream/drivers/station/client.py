@@ -70,7 +70,7 @@ class StationAddress:
 
     @classmethod
     def here(cls, application: str) -> StationAddress:
-        """Give the address of the station beside the executor that this worker belongs to."""
+        """Return the address of the station beside the executor that this worker belongs to."""
         scratch = os.environ.get(_SCRATCH, "").partition(",")[0] or process_directory()
         return cls(application, int(os.environ.get(EXECUTOR) or os.getppid()), Path(scratch, _LINK))
 
@@ -131,7 +131,7 @@ class StationLine:
         return {operator: columns(rows) for operator, rows in orders.items()}
 
     def _digest(self, what: Any) -> bytes:
-        """Give the digest of a function or of options; each object is pickled once."""
+        """Return the digest of a function or of options; each object is pickled once."""
         known = self._digests.get(id(what))
         if known is not None:
             return known[1]
@@ -273,7 +273,7 @@ def _connect(path: Path) -> socket.socket | None:
 
 
 def _process_behind(line: socket.socket | None) -> str:
-    """Tell which process listens at the other end, where the system tells."""
+    """Return which process listens at the other end, if the system knows."""
     if line is None or not hasattr(socket, "SO_PEERCRED"):
         return ""
     process, _, _ = _CREDENTIALS.unpack(

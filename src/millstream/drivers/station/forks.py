@@ -30,7 +30,7 @@ def let_go(path: Path, lock: int) -> None:
 
 
 def _sockets_at(path: Path) -> Iterator[int]:
-    """Give the descriptors of a socket that listens and of its connections, also of those that nobody has looked at yet."""
+    """Return the descriptors of a socket that listens and of its connections, also of those that nobody has looked at yet."""
     for name in os.listdir("/dev/fd"):
         with suppress(OSError):  # the descriptor that the listing used
             descriptor = int(name)

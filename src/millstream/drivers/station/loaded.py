@@ -33,7 +33,7 @@ class Loaded:
                 self.by_digest[digest] = pickle.loads(data)
 
     def missing(self, needed: Collection[bytes]) -> frozenset[bytes]:
-        """Give the digests of what is needed and not known; what is known counts as used now."""
+        """Return the digests of what is needed and not known; what is known counts as used now."""
         known = self.by_digest
         for digest in needed:
             if digest in known:

@@ -82,7 +82,7 @@ class Question:
     apart: bool = False
 
     def needed(self) -> set[bytes]:
-        """Give the digests that the station must know the pickles of."""
+        """Return the digests that the station must know the pickles of."""
         functions = Order._fields.index("function")
         return set(self.options.values()).union(*(orders[functions] for orders in self.orders.values()))
 
@@ -141,7 +141,7 @@ def told(answered: Answered, apart: bool = False) -> bytes:
 
 
 def unpacked(answer: Answer) -> Answered | None:
-    """Give what was answered; a result that cannot be unpickled here becomes a failure that says so."""
+    """Return what was answered; a result that cannot be unpickled here becomes a failure that says so."""
     answered = answer.answered
     if answered is None:
         return None
@@ -184,7 +184,7 @@ def _loaded(ticket: Ticket, data: bytes) -> Settled:
 
 
 def _can_be_raised(settled: Settled) -> Settled:
-    """Give a failure with an error that the task can unpickle: many classes of exceptions can be pickled, and no more."""
+    """Return a failure with an error that the task can unpickle: many classes of exceptions can be pickled, and no more."""
     if not isinstance(settled, Failed) or settled.error is None:
         return settled
     try:

@@ -109,7 +109,7 @@ class Post:
         )
 
     def start(self, now_ms: int) -> Iterator[tuple[str, Start]]:
-        """Give what begins now, with its operator."""
+        """Return what begins now, with its operator."""
         for name, desk in self._desks.items():
             for start in desk.dispatcher.start(now_ms):
                 desk.began[start.number] = now_ms
@@ -133,7 +133,7 @@ class Post:
         return expired
 
     def wake_at_ms(self, now_ms: int) -> int | None:
-        """Give when something begins or is given up without an answer; None if never."""
+        """Return when something begins or is given up without an answer; None if never."""
         return earliest(*(desk.dispatcher.wake_at_ms(now_ms) for desk in self._desks.values()))
 
     def _begin(self, held: Mapping[str, Held]) -> set[Ticket]:

@@ -35,7 +35,7 @@ def now_ms() -> int:
 
 
 def ended_ms() -> int:
-    """Give the time as that of an end, ms since the epoch: the next whole one, so that no wait from then on is too short."""
+    """Return the time as that of an end, ms since the epoch: the next whole one, so that no wait from then on is too short."""
     return -(-(_EPOCH_NS + time.monotonic_ns()) // 1_000_000)
 
 

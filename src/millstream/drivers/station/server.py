@@ -81,7 +81,7 @@ class Station:
             pulse.cancel()
 
     def _unused(self, now: float) -> bool:
-        """Tell whether nobody has asked for so long that nobody will: a task asks every second as long as it waits for a call."""
+        """Return whether nobody has asked for so long that nobody will: a task asks every second as long as it waits for a call."""
         enough = self._idle_s if self._runner.idle else _TIMES_IDLE * self._idle_s
         return now - self._asked_at > enough
 

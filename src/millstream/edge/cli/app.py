@@ -49,7 +49,7 @@ def _print_version(wanted: bool) -> None:
 
 @contextmanager
 def _told(command: str) -> Iterator[None]:
-    """Tell an error of Millstream's in one line, and end with exit code 1."""
+    """Print an error of Millstream's in one line, and exit with code 1."""
     try:
         yield
     except MillstreamError as error:

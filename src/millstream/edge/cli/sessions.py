@@ -17,7 +17,7 @@ class Sessions:
         self._own: SparkSession | None = None
 
     def get(self) -> SparkSession:
-        """Give the active session, else a new one."""
+        """Return the active session, else a new one."""
         active = SparkSession.getActiveSession()
         if active is not None:
             return active

@@ -66,7 +66,7 @@ class Steering:
 
 
 def told(name: str, status: Mapping[str, Any]) -> list[str]:
-    """Give the status of an application in lines for people.
+    """Return the status of an application in lines for people.
 
     Args:
         name: The application.

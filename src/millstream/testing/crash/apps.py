@@ -291,7 +291,7 @@ class _Numbering(Processor[str, str, str, Any]):
 
 
 def calling(call: Callable[[str], Awaitable[str]] = called) -> App:
-    """Give the application ``calls``, around a function of your own.
+    """Return the application ``calls``, around a function of your own.
 
     Args:
         call: A coroutine function that does what :func:`called` does, and more: that keeps a journal, for example.

@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def summary(reports: Sequence[Report]) -> str:
-    """Tell all runs together, those included that could not be finished."""
+    """Return a summary of all runs, including those that could not be finished."""
     runs = Counter(report.verdict for report in reports)
     kills = sum(len(report.kills) for report in reports)
     told = ", ".join(f"{number} {verdict}" for verdict, number in sorted(runs.items()))
@@ -116,7 +116,7 @@ def _report(run: Round, given: argparse.Namespace, tell: Callable[[Report], None
 
 
 def options() -> argparse.ArgumentParser:
-    """Give the options of the command."""
+    """Return the options of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m millstream.testing.crash",
         description="Runs applications while parts of them are killed, and compares their results with an oracle.",

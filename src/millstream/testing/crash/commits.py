@@ -31,7 +31,7 @@ class Commit(NamedTuple):
 
 
 def commits_of(kafka: EmbeddedKafka, group: str, topic: str) -> list[Commit]:
-    """Give the commits of a group for a topic in their order; those of transactions if they came to their end.
+    """Return the commits of a group for a topic in their order; those of transactions if they came to their end.
 
     Args:
         kafka: The broker, which has not compacted them yet.
@@ -58,7 +58,7 @@ def went_back(commits: Iterable[Commit]) -> int:
 
 
 def commits_in(record: ConsumedRecord, group: str, topic: str) -> Iterator[Commit]:
-    """Give the commit that a record of the broker's topic is, if it is one of the group for the topic."""
+    """Return the commit that a record of the broker's topic is, if it is one of the group for the topic."""
     if record.key is None or record.value is None or _short(record.key, 0) not in _KEYS_OF_OFFSETS:
         return
     of_group, at = _text(record.key, 2)
@@ -72,7 +72,7 @@ def commits_in(record: ConsumedRecord, group: str, topic: str) -> Iterator[Commi
 
 
 def _behind_metadata(value: bytes) -> int:
-    """Give where the time begins: behind version, offset, epoch of the leader, and a text with its length."""
+    """Return where the time begins: behind version, offset, epoch of the leader, and a text with its length."""
     version, at = _short(value, 0), 14
     if version == 3:
         return _text(value, at)[1]
@@ -91,7 +91,7 @@ def _short(data: bytes, at: int) -> int:
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
-    """Give a text and where it ends."""
+    """Return a text and where it ends."""
     begin = at + 2
     end = begin + _short(data, at)
     return data[begin:end].decode(), end

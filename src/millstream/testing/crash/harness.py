@@ -194,7 +194,7 @@ class _Run:
         self._watch.close()
 
     def _fed(self) -> Feeder:
-        """Give what writes the workload; a second input, and all that belongs to it, is written now."""
+        """Return what writes the workload; a second input, and all that belongs to it, is written now."""
         app, count, seed = self._setup.app, self._setup.records, self._setup.seed
         workload = app.workload(count, seed)
         history = app.history(count, seed) if app.history is not None else []
@@ -268,7 +268,7 @@ class _Run:
 
     @property
     def _groups(self) -> list[str]:
-        """Give the groups without which the application cannot go on."""
+        """Return the groups without which the application cannot go on."""
         marks = [commits_topic(self._id)] if self._setup.guarantee == "exactly_once" else []
         return [self._id, *marks]
 

@@ -59,14 +59,14 @@ class Findings:
         return never + self.duplicated if guarantee == "exactly_once" else never
 
     def breaks(self, guarantee: Guarantee) -> bool:
-        """Tell whether this is more than a guarantee allows."""
+        """Return whether this is more than a guarantee allows."""
         return self.broken(guarantee) > 0
 
 
 def journals_of(
     records: Iterable[ConsumedRecord], key: Serde[Any], value: Serde[Any]
 ) -> dict[Any, list[Any]]:
-    """Give the values of each key in the order of the records; a null is None.
+    """Return the values of each key in the order of the records; a null is None.
 
     Args:
         records: Of one topic, by partition, then by offset.

@@ -143,7 +143,7 @@ def _changelogs(
 
 
 def _evidence(kafka: EmbeddedKafka) -> tuple[str, ...]:
-    """Tell the last states of all transactions; there are none at all at least once."""
+    """Return the last states of all transactions; at least once, there are none."""
     try:
         return told_transactions(kafka.consume(TOPIC), _STATES_TOLD)
     except EmbeddedKafkaError:

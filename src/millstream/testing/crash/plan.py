@@ -139,7 +139,7 @@ class KillPoint:
 def possible_targets(
     guarantee: Guarantee, *, rebuilds: bool, calls: bool, small: bool = False
 ) -> tuple[Target, ...]:
-    """Give the targets that an application must stand.
+    """Return the targets that an application must stand.
 
     Args:
         guarantee: Only exactly once has transactions, and equal results of an application that has been rebuilt.

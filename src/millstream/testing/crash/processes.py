@@ -91,7 +91,7 @@ class Program:
         )
 
     def exit_code(self) -> int | None:
-        """Tell how the program ended: None while it runs, minus the signal's number if it was killed."""
+        """Return how the program ended: None while it runs, minus the signal's number if it was killed."""
         return None if self._process is None else self._process.exit_code()
 
     def stop(self, grace_s: float) -> int | None:
@@ -123,16 +123,16 @@ class Program:
             self._process.end()
 
     def _others(self) -> list[psutil.Process]:
-        """Give the family without the program: that is a child, and only its owner may wait for it."""
+        """Return the family without the program: that is a child, and only its owner may wait for it."""
         own = None if self._process is None else self._process.pid
         return [process for process in self.family() if process.pid != own]
 
     def family(self) -> list[psutil.Process]:
-        """Give the living processes that the program has started and those they have, itself included."""
+        """Return the living processes that the program has started and those they have, itself included."""
         return sorted(self._marked(), key=lambda process: process.pid)
 
     def victims(self, target: Target) -> list[psutil.Process]:
-        """Give the processes that are a target now; none while the application starts.
+        """Return the processes that are a target now; none while the application starts.
 
         Args:
             target: ``driver``, ``executor``, ``worker``, ``station``, ``main``, ``task``, ``planner`` or ``commit``.
@@ -141,12 +141,12 @@ class Program:
         return [process for process in self.family() if _certainly(is_one, process)]
 
     def last_words(self) -> str:
-        """Give the end of the program's log."""
+        """Return the end of the program's log."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return "\n".join(lines[-_LOG_LINES:])
 
     def last_error(self) -> str:
-        """Give the last error in the program's log, in one line; empty if there is none."""
+        """Return the last error in the program's log, in one line; empty if there is none."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         errors = [line for line in lines if _ERROR.match(line)]
         return textwrap.shorten(errors[-1], _ERROR_WIDTH) if errors else ""
@@ -225,7 +225,7 @@ def _kill(processes: list[psutil.Process]) -> None:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Tell whether a process can still do something: a zombie cannot, and who must reap it may take its time."""
+    """Return whether a process can still do something: a zombie cannot, and who must reap it may take its time."""
     library = _processes()
     try:
         return bool(process.is_running() and process.status() != library.STATUS_ZOMBIE)
@@ -234,7 +234,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def _certainly(holds: Callable[[psutil.Process], bool], process: psutil.Process) -> bool:
-    """Tell whether something holds of a process that may end at any moment."""
+    """Return whether something holds of a process that may end at any moment."""
     try:
         return holds(process)
     except _processes().Error:
@@ -257,7 +257,7 @@ def _is_worker(process: psutil.Process) -> bool:
 
 
 def _works_as(process: psutil.Process, module: str) -> bool:
-    """Tell a worker that takes part in micro-batches; one that a daemon forks has the command line of the daemon, which is none."""
+    """Return whether a process is a worker that takes part in micro-batches; a forked worker has the command line of its daemon, which is none."""
     parent, command = process.parent(), process.cmdline()
     if _FORK_SERVER in command:
         return process.name() == _WORKERS[module]

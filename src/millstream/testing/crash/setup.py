@@ -161,13 +161,13 @@ def plan_of(app: App) -> Plan:
 
 
 def _rebuilds(app: App) -> bool:
-    """Tell whether everything can be rebuilt from Kafka: all stores have changelog topics."""
+    """Return whether everything can be rebuilt from Kafka: all stores have changelog topics."""
     plan = plan_of(app)
     return set(plan.changelogs) == set(plan.store_fingerprints())
 
 
 def _calls(app: App) -> bool:
-    """Tell whether something of it is called outside its tasks."""
+    """Return whether something of it is called outside its tasks."""
     return any(
         isinstance(node, Asynchronous | IssuingProcess)
         for part in plan_of(app).subtopologies

@@ -141,7 +141,7 @@ class Watch:
         return before != (self.processed, self.written)
 
     def transaction_is_open(self) -> bool:
-        """Tell whether a transaction with records in the output topic is open at this moment."""
+        """Return whether a transaction with records in the output topic is open at this moment."""
         try:
             ends = self._kafka.end_offsets(self._output)
             stable = self._kafka.end_offsets(self._output, isolation="read_committed")
@@ -155,7 +155,7 @@ class Watch:
 
 
 def lacks_coordinator(kafka: EmbeddedKafka, group: str, topic: str) -> bool:
-    """Tell whether the broker answers, and says as long as it is asked that it does not coordinate a group.
+    """Return whether the broker answers, and says as long as it is asked that it does not coordinate a group.
 
     Args:
         kafka: The broker, the only one there is.

@@ -28,7 +28,7 @@ _STATES = (
 
 
 def told_transactions(records: Iterable[ConsumedRecord], last: int) -> tuple[str, ...]:
-    """Tell the last states of all transactions, a line for each, by time.
+    """Return the last states of all transactions, a line for each, ordered by time.
 
     Args:
         records: Of the coordinator's topic.

@@ -32,13 +32,13 @@ class Files(Protocol):
     """The files of a checkpoint, wherever it is."""
 
     def names(self, directory: str) -> list[str]:
-        """Give the names in a directory of the checkpoint; none if it does not exist."""
+        """Return the names in a directory of the checkpoint; none if it does not exist."""
 
     def read(self, path: str) -> str:
-        """Give the text of a file."""
+        """Return the text of a file."""
 
     def exists(self) -> bool:
-        """Tell whether there is a checkpoint at all."""
+        """Return whether there is a checkpoint at all."""
 
     def local(self, path: str) -> Path | None:
         """Return where a file is on a disk of this machine; None if the checkpoint is elsewhere."""
@@ -54,12 +54,12 @@ class LocalFiles:
     root: Path
 
     def names(self, directory: str) -> list[str]:
-        """Give the names in a directory of the checkpoint; none if it does not exist."""
+        """Return the names in a directory of the checkpoint; none if it does not exist."""
         place = self.root / directory
         return [path.name for path in place.iterdir()] if place.is_dir() else []
 
     def read(self, path: str) -> str:
-        """Give the text of a file."""
+        """Return the text of a file."""
         return (self.root / path).read_text(encoding="utf-8", errors="replace")
 
     def local(self, path: str) -> Path:
@@ -67,7 +67,7 @@ class LocalFiles:
         return self.root / path
 
     def exists(self) -> bool:
-        """Tell whether there is a checkpoint at all."""
+        """Return whether there is a checkpoint at all."""
         return self.root.is_dir()
 
     def delete(self) -> None:
@@ -86,14 +86,14 @@ class HadoopFiles:
         self._system = self._root.getFileSystem(context._jsc.hadoopConfiguration())
 
     def names(self, directory: str) -> list[str]:
-        """Give the names in a directory of the checkpoint; none if it does not exist."""
+        """Return the names in a directory of the checkpoint; none if it does not exist."""
         place = self._path(directory)
         if not self._system.exists(place):
             return []
         return [status.getPath().getName() for status in self._system.listStatus(place)]
 
     def read(self, path: str) -> str:
-        """Give the text of a file."""
+        """Return the text of a file."""
         stream = self._system.open(self._path(path))
         try:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
@@ -104,7 +104,7 @@ class HadoopFiles:
         """Return None: the file system compares checksums itself."""
 
     def exists(self) -> bool:
-        """Tell whether there is a checkpoint at all."""
+        """Return whether there is a checkpoint at all."""
         return bool(self._system.exists(self._root))
 
     def delete(self) -> None:
@@ -116,7 +116,7 @@ class HadoopFiles:
 
 
 def files_of(location: str, session: Callable[[], SparkSession]) -> Files:
-    """Give the files of a checkpoint.
+    """Return the files of a checkpoint.
 
     Args:
         location: A URL; one without a scheme is wherever Spark's default file system is.

@@ -49,7 +49,7 @@ def check_java() -> None:
 
 
 def _starts_jvm() -> bool:
-    """Tell whether this process would start a JVM; under ``spark-submit`` it finds one."""
+    """Return whether this process would start a JVM; under ``spark-submit`` it finds one."""
     return SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ
 
 

@@ -40,7 +40,7 @@ def spark_hash(value: int, seed: int = 42) -> int:
 
 
 def grouping_keys(tasks: Iterable[TaskId]) -> dict[TaskId, int]:
-    """Give each task its grouping key.
+    """Return each task its grouping key.
 
     Args:
         tasks: The tasks.

@@ -192,12 +192,12 @@ def use_this_python() -> None:
 
 
 def partitions_of(session: SparkSession, shuffle_partitions: int | None) -> int:
-    """Give the number of shuffle partitions a new query gets; see :func:`configured`."""
+    """Return the number of shuffle partitions a new query gets; see :func:`configured`."""
     return shuffle_partitions or _power_of_two(session.sparkContext.defaultParallelism)
 
 
 def _power_of_two(cores: int) -> int:
-    """Give the largest power of two up to the number of cores, at most 8: placement spreads tasks evenly over it."""
+    """Return the largest power of two up to the number of cores, at most 8: placement spreads tasks evenly over it."""
     return 1 << (min(cores, 8).bit_length() - 1)
 
 

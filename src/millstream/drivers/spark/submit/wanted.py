@@ -205,7 +205,7 @@ def _made_with(session: SparkSession) -> Mapping[str, str]:
 
 
 def is_settable(session: SparkSession, name: str) -> bool:
-    """Tell whether a query that starts now sees a setting.
+    """Return whether a query that starts now sees a setting.
 
     Spark does not count those of its own RocksDB and the file manager as modifiable, but a query reads them when it starts.
     """

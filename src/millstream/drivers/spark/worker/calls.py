@@ -47,7 +47,7 @@ class TaskCalls:
         """How many calls the station did not have any more."""
 
     def collect(self) -> None:
-        """Give the task what has come of its calls."""
+        """Pass the task the results of its calls."""
         for ticket, settled in self._answered.settled:
             self._task.done(ticket, settled)
         self._task.lost(self._answered.lost)
@@ -59,7 +59,7 @@ class TaskCalls:
             self._answered = self._ask(held, outcome.issue)
 
     def wake_at_ms(self, now_ms: int) -> int | None:
-        """Give when to look for what has come of the calls that are under way; None if there are none."""
+        """Return when to look for what has come of the calls that are under way; None if there are none."""
         if not self._task.under_way():
             return None
         times = [time for work in self._answered.work.values() for time in _times(work)]
@@ -71,7 +71,7 @@ class TaskCalls:
         return self._answered.work
 
     def per_call(self, operator: str) -> int:
-        """Give how many records one call of an operator takes at most."""
+        """Return how many records one call of an operator takes at most."""
         return self._task.calls[operator].batch_records
 
     @property
@@ -87,7 +87,7 @@ class TaskCalls:
 
 
 def _times(work: Work) -> Iterator[int]:
-    """Give in how many milliseconds there may be something new of an operator."""
+    """Return in how many milliseconds there may be something new of an operator."""
     if work.running:
         yield work.shortest_ms // 10
     elif work.next_ms is not None:

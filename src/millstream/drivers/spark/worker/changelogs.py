@@ -63,7 +63,7 @@ class Changelogs:
     def publish(
         self, changes: Mapping[str, list[StoreChange]], remembered: Mapping[str, Any], now_ms: int
     ) -> Iterator[tuple[str, Records]]:
-        """Give the changes of a batch as records, and the task's snapshot."""
+        """Return the changes of a batch as records, and the task's snapshot."""
         if not self.stores:
             return
         for byte_store, items in changes.items():
@@ -75,7 +75,7 @@ class Changelogs:
     def publish_content(
         self, stores: Collection[str], names: Iterable[str], view: ByteStores, now_ms: int
     ) -> Iterator[tuple[str, Records]]:
-        """Give the whole content of stores whose topic is new; the one time that more than changes is published."""
+        """Return the whole content of stores whose topic is new; the one time that more than changes is published."""
         for byte_store in names:
             if store_of(byte_store) not in stores:
                 continue
@@ -89,7 +89,7 @@ class Changelogs:
                 yield self._records(byte_store, waiting, now_ms)
 
     def snapshot(self, reader: ChangelogReader) -> dict[str, Any]:
-        """Give what the task remembered when it last published; nothing if it never did."""
+        """Return what the task remembered when it last published; nothing if it never did."""
         newest = _newest_snapshots(reader, self.plan).get(self._key)
         remembered: dict[str, Any] = {} if newest is None else json.loads(newest)
         return remembered

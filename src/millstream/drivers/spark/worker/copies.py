@@ -85,7 +85,7 @@ class TaskCopies:
         return self
 
     def open(self, name: str) -> ByteReader:
-        """Give a byte store of the view; one that does not exist is empty."""
+        """Return a byte store of the view; one that does not exist is empty."""
         return self._views[self._engines[store_of(name)]].open(name)
 
     def close_view(self) -> None:
@@ -100,7 +100,7 @@ class TaskCopies:
                 closing.callback(copy.close_view)
 
     def names(self) -> frozenset[str]:
-        """Give the names of the byte stores that exist."""
+        """Return the names of the byte stores that exist."""
         return frozenset(name for copy in self._copies.values() for name in copy.names())
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:

@@ -185,7 +185,7 @@ class Filling:
         filled.records += count
 
     def _begun(self, found: Progress | None, planned: Mapping[int, int]) -> tuple[Progress, str | None]:
-        """Give where the copy goes on from; and why it begins anew, if it does: then it is empty by now."""
+        """Return where the copy goes on from; and why it begins anew, if it does: then it is empty by now."""
         copy, identity = self._copy, self._part.identity
         version = copy.version()
         empty = copy.why_empty() if version is None else CUT_OFF
@@ -197,7 +197,7 @@ class Filling:
         return replace(kept, positions={**self._begin(planned, known), **known}), why
 
     def _begin(self, planned: Mapping[int, int], known: Collection[int]) -> dict[int, int]:
-        """Give where partitions begin that the copy does not know; a topic may have lost all that was planned."""
+        """Return where partitions begin that the copy does not know; a topic may have lost all that was planned."""
         topic = self._part.topic
         if all(partition in known for partition in planned):
             return {}

@@ -48,7 +48,7 @@ class GlobalStoresSpec:
     tell: Tell
 
     def parts(self) -> list[GlobalPart]:
-        """Give the global parts, in the order in which they are locked."""
+        """Return the global parts, in the order in which they are locked."""
         plan, ids = self.topology.plan, self.topology.lineage.topic_ids
         return [
             GlobalPart(
@@ -101,7 +101,7 @@ class GlobalStores:
         self._held.close()
 
     def open(self, name: str) -> ByteReader:
-        """Give a byte store of the views; one that does not exist is empty."""
+        """Return a byte store of the views; one that does not exist is empty."""
         return self._views[store_of(name)].open(name)
 
     def _opened(self, part: GlobalPart, planned: Mapping[int, int], held: ExitStack) -> ByteStores:
@@ -161,7 +161,7 @@ class HostLock:
             ) from error
 
     def release(self) -> None:
-        """Give the lock back; doing it twice is harmless."""
+        """Release the lock; releasing it twice is harmless."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

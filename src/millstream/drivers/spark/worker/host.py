@@ -276,7 +276,7 @@ class _TaskBatch:
     def _new_content(
         self, changelogs: Changelogs, remembered: Mapping[str, Any], copies: TaskCopies
     ) -> Iterator[tuple[str, Records]]:
-        """Give what stores held before this batch, if they publish to a topic that does not have it yet."""
+        """Return what stores held before this batch, if they publish to a topic that does not have it yet."""
         published = set(remembered.get("published", ())) - set(self._begin.get("new_topics", ()))
         new = [store for store in changelogs.stores if store not in published]
         if new:
@@ -320,7 +320,7 @@ class _TaskBatch:
             yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
     def _snapshot(self, remembered: Mapping[str, Any], *, rebuilt: bool) -> Snapshot | None:
-        """Give what the task remembers; one that is rebuilt reads again from the broker what it held of it."""
+        """Return what the task remembers; one that is rebuilt reads again from the broker what it held of it."""
         snapshot = snapshot_from_json(remembered.get("task"), self._spec.topology.lineage.renamed_stores)
         return snapshot if snapshot is None or not rebuilt else snapshot.without_committed()
 
@@ -379,7 +379,7 @@ class _TaskBatch:
         return outcome
 
     def _inform(self, task: Task) -> None:
-        """Tell the task what is known of its inputs, if it has several and somebody planned them together."""
+        """Pass the task what is known of its inputs, if it has several that were planned together."""
         told = [bytes(row.payload) for row in self._rows if row.kind == wire.INPUTS]
         if told or self._spec.max_task_idle_ms == NEVER_WAIT:
             facts = self._spec.inputs.facts(self._id, told[-1] if told else None)

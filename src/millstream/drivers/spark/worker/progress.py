@@ -57,7 +57,7 @@ class RestoreProgress:
         return self.done / self.seconds if self.seconds else 0.0
 
     def line(self) -> str:
-        """Give one line for a log.
+        """Return one line for a log.
 
         Example:
             >>> RestoreProgress("0_3", "counts", "the local copy is missing", None, 812, 600_000, 2_000_000, 2.0).line()
@@ -83,7 +83,7 @@ Tell = Callable[[RestoreProgress], bool | None]
 
 
 def log_progress(progress: RestoreProgress) -> bool:
-    """Tell the log of this process, which is not that of the application."""
+    """Write to the log of this process, which is not that of the application."""
     log.warning("%s", progress.line())
     return False
 
@@ -162,7 +162,7 @@ class StoreProgress:
             self._tell(self._now)
 
     def finish(self, records: int) -> None:
-        """Tell the end, if anything was told.
+        """Report the end, if the beginning was reported.
 
         Args:
             records: How many records it was.

@@ -284,7 +284,7 @@ def _told(removed: Mapping[str, int]) -> list[str]:
 
 
 def waiting_of(report: Report) -> Waiting | None:
-    """Give why the task waits, None if it does not."""
+    """Return why the task waits, None if it does not."""
     if report.waiting is None:
         return None
     topic, partition, reason, since_ms = report.waiting
@@ -292,7 +292,7 @@ def waiting_of(report: Report) -> Waiting | None:
 
 
 def offsets_of(reports: Iterable[Report]) -> dict[TopicPartition, int]:
-    """Give the offsets before which everything has been processed, from the reports of a batch.
+    """Return the offsets before which everything has been processed, from the reports of a batch.
 
     A range that several tasks read comes in several reports; the farthest counts.
 

@@ -143,7 +143,7 @@ class _Pile:
             self._file.write(data)
 
     def taken(self) -> list[StoreChange]:
-        """Give the newest change of each key, and forget all of them."""
+        """Return the newest change of each key, and forget all of them."""
         newest, self._newest = self._newest, {}
         if self._file is not None:
             self._file.seek(0)
@@ -163,12 +163,12 @@ def _heap(runs: Iterable[list[StoreChange]], piles: list[_Pile], cuts: list[byte
 
 
 def _cuts(sample: list[StoreChange], parts: int) -> list[bytes]:
-    """Give the keys at which a store is cut into parts of about the same size."""
+    """Return the keys at which a store is cut into parts of about the same size."""
     return [sample[len(sample) * n // parts][0] for n in range(1, parts)]
 
 
 def _memory(records: list[StoreChange]) -> int:
-    """Give about how much memory records take on their way."""
+    """Return roughly how much memory records take in transit."""
     return sum(_ENTRY_BYTES + len(key) + len(value or b"") for key, value in records)
 
 

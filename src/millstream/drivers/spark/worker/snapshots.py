@@ -19,7 +19,7 @@ from millstream.drivers.spark import wire
 
 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Give a snapshot as what JSON can say."""
+    """Return a snapshot as what JSON can say."""
     return {
         "stream_time_ms": snapshot.stream_time_ms,
         "partition_times": [
@@ -38,7 +38,7 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _waits_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Give what a task that waits for its inputs remembers; most tasks have nothing to remember."""
+    """Return what a task that waits for its inputs remembers; most tasks have nothing to remember."""
     told: dict[str, Any] = {}
     if snapshot.deadlines:
         told["deadlines"] = [[*at, deadline] for at, deadline in sorted(snapshot.deadlines.items())]
@@ -48,7 +48,7 @@ def _waits_to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _progress_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Give what a task remembers that has finished records beyond unfinished ones; others have nothing to remember."""
+    """Return what a task remembers that has finished records beyond unfinished ones; others have nothing to remember."""
     if not snapshot.progress:
         return {}
     return {"progress": [[*at, *progress] for at, progress in sorted(snapshot.progress.items())]}

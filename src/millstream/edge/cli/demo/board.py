@@ -32,7 +32,7 @@ class Step:
     failed: bool = False
 
     def seconds(self, now: float) -> float:
-        """Tell how long it took, or has taken until now."""
+        """Return how long it took, or has taken so far."""
         return (self.ended if self.ended is not None else now) - self.began
 
 
@@ -66,7 +66,7 @@ class Scene:
         return max(self.written - self.counted, 0)
 
     def top(self, number: int) -> list[tuple[str, int]]:
-        """Give the most frequent words; equal ones in alphabetical order."""
+        """Return the most frequent words; equal ones in alphabetical order."""
         return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))[:number]
 
 
@@ -78,7 +78,7 @@ class Board:
         self._scene = Scene(total)
 
     def scene(self) -> Scene:
-        """Give the scene."""
+        """Return the scene."""
         with self._lock:
             return self._scene
 

@@ -146,7 +146,7 @@ def report(console: Console, options: Options, verdict: Verdict) -> int:
 
 
 def commands(servers: str, java: str, jars: Path) -> list[tuple[str, str]]:
-    """Give commands that show what the demo left in the broker, each with what it shows.
+    """Return commands that show what the demo left in the broker, each with what it shows.
 
     Args:
         servers: Bootstrap servers.

@@ -242,7 +242,7 @@ class Conductor(threading.Thread):
 
 
 def differences(expected: Counter[str], counts: Mapping[str, int]) -> tuple[tuple[str, int, int], ...]:
-    """Give the words whose counts differ, in alphabetical order: word, right count, count found.
+    """Return the words whose counts differ, in alphabetical order: word, right count, count found.
 
     Example:
         >>> differences(Counter({"to": 2, "be": 2}), {"to": 2, "be": 1, "or": 1})

@@ -38,7 +38,7 @@ class Display(Protocol):
 
 
 def display_for(console: Console, look: Callable[[], Scene]) -> Display:
-    """Give the display that suits a console.
+    """Return the display that suits a console.
 
     Args:
         console: Where to show.

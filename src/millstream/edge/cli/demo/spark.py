@@ -20,7 +20,7 @@ _END_S = 10.0
 
 
 def settings_in(home: Path, master: str) -> dict[str, str]:
-    """Give the Spark settings that keep a session inside a directory and, if it is local, on the loopback interface."""
+    """Return the Spark settings that keep a session inside a directory and, if it is local, on the loopback interface."""
     (home / "tmp").mkdir(exist_ok=True)
     own = {
         "spark.local.dir": str(home / "spark"),

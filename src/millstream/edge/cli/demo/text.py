@@ -7,13 +7,13 @@ from itertools import cycle, islice
 
 
 def sonnet_lines() -> list[str]:
-    """Give the lines of all sonnets, in order."""
+    """Return the lines of all sonnets, in order."""
     text = files("millstream.edge").joinpath("data/sonnets.txt").read_text(encoding="utf-8")
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def repeated(count: int) -> list[str]:
-    """Give as many lines as wanted, from the beginning again after the end.
+    """Return as many lines as wanted, from the beginning again after the end.
 
     Example:
         >>> repeated(1)

@@ -111,12 +111,12 @@ class Reader(threading.Thread):
         self.error: Exception | None = None
 
     def counts(self) -> dict[str, int]:
-        """Give every word that was read, with its last count."""
+        """Return every word that was read, with its last count."""
         with self._lock:
             return dict(self._counts)
 
     def positions(self) -> dict[int, int]:
-        """Give the offset after the last record that was read, by partition."""
+        """Return the offset after the last record that was read, by partition."""
         with self._lock:
             return dict(self._positions)
 
@@ -168,7 +168,7 @@ class Observer:
         self._written = [TopicPartition(written, partition) for partition in range(partitions)]
 
     def committed(self) -> int:
-        """Give the number of records, over all partitions, that the group has committed; 0 while nobody can say."""
+        """Return the number of records, over all partitions, that the group has committed; 0 while nobody can say."""
         try:
             found = self._consumer.committed(self._read, timeout=_ANSWER_S)
         except KafkaException:
@@ -176,7 +176,7 @@ class Observer:
         return sum(max(place.offset, 0) for place in found)
 
     def ends(self) -> dict[int, int]:
-        """Give the offset that the next record gets, by partition."""
+        """Return the offset that the next record gets, by partition."""
         return {at.partition: self._consumer.get_watermark_offsets(at, _ANSWER_S)[1] for at in self._written}
 
     def close(self) -> None:

@@ -107,7 +107,7 @@ def module_of(package: str) -> str:
 
 
 def satisfies(found: str, limits: str) -> bool:
-    """Tell whether a version is within limits; one that nobody can compare is within none.
+    """Return whether a version is within limits; one that nobody can compare is within none.
 
     Example:
         >>> satisfies("2.3.3", "<3,>=2.2"), satisfies("3.0.0", "<3,>=2.2"), satisfies("2.3.1", "~=2.2,!=2.3.1")
@@ -136,7 +136,7 @@ def memory_finding(available: int | None) -> Finding:
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Give the bytes of memory that new processes can have: what the kernel says, or what the container's limit leaves."""
+    """Return the bytes of memory that new processes can have: what the kernel says, or what the container's limit leaves."""
     known = []
     meminfo = root / "proc/meminfo"
     if meminfo.exists():

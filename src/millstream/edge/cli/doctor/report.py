@@ -123,7 +123,7 @@ def _inquiry(settings: Settings, servers: str | None, topics: tuple[str, ...]) -
 
 
 def _listed(entry: Entry, inquiry: Inquiry) -> list[Finding]:
-    """Give the findings of a check, also when a package that it needs cannot be imported."""
+    """Return the findings of a check, also when a package that it needs cannot be imported."""
     try:
         found = entry.check(inquiry)
     except ImportError as error:
