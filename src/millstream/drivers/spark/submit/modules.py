@@ -24,6 +24,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
+from zipimport import zipimporter
 
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
@@ -68,19 +69,27 @@ def own_modules(pickled: bytes) -> dict[str, Path]:
     Args:
         pickled: What workers will unpickle. Functions of the program itself are in it by value, and may import what it imports.
     """
-    return _closure(_named_in(pickled) | _imports(_main_file()))
+    main = _main_file()
+    return _closure(_named_in(pickled) | (_imports(main.read_bytes()) if main and main.is_file() else set()))
 
 
 def _closure(names: Collection[str]) -> dict[str, Path]:
-    """Return the places of modules that are the program's own, and of those that they import."""
+    """Return the places of modules that are the program's own, and of those that they import.
+
+    A module in a zip file is not sent, because whoever gave the file to Spark has sent it; but what it imports may lie elsewhere.
+    """
     found: dict[str, Path] = {}
+    seen: set[str] = set()
     left = set(names)
     while left:
-        name = left.pop()
-        place = None if name in found else _own_place(name)
+        seen.add(name := left.pop())
+        place = _own_place(name)
         if place is not None:
             found[name] = place
-            left |= {other for file in _files(place) if file.suffix == ".py" for other in _imports(file)}
+            sources = (file.read_bytes() for file in _files(place) if file.suffix == ".py")
+        else:
+            sources = _zipped_sources(name)
+        left |= {other for source in sources for other in _imports(source)} - seen
     return found
 
 
@@ -101,12 +110,10 @@ def _named_in(pickled: bytes) -> set[str]:
     return {text.partition(".")[0] for text in texts.intersection(sys.modules)}
 
 
-def _imports(file: Path | None) -> set[str]:
-    """Return the top-level modules that a file imports, anywhere in it."""
-    if file is None or not file.is_file():
-        return set()
+def _imports(source: bytes) -> set[str]:
+    """Return the top-level modules that a module imports, anywhere in it."""
     try:
-        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+        nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError):  # a template, say; nobody imports it
         return set()
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
@@ -129,14 +136,29 @@ def _own_place(name: str) -> Path | None:
     return None if place is None or _is_installed(place) else place
 
 
+def _spec(name: str) -> ModuleSpec | None:
+    spec: ModuleSpec | None = getattr(sys.modules.get(name), "__spec__", None)
+    try:
+        return find_spec(name) if spec is None else spec
+    except (ImportError, ValueError):
+        return None
+
+
+def _zipped_sources(name: str) -> Iterator[bytes]:
+    """Return the sources of a top-level module of the program's own that lies in a zip file; none if it does not."""
+    loader = None if name in _EVERYWHERE else getattr(_spec(name), "loader", None)
+    if not isinstance(loader, zipimporter) or _is_installed(Path(loader.archive).resolve()):
+        return
+    package, file = f"{loader.prefix}{name}/", f"{loader.prefix}{name}.py"
+    with zipfile.ZipFile(loader.archive) as archive:
+        for member in archive.namelist():
+            if member == file or (member.startswith(package) and member.endswith(".py")):
+                yield archive.read(member)
+
+
 def _place(name: str) -> Path | None:
     """Return the file or the directory of a top-level module; None if it has none that can be sent."""
-    spec: ModuleSpec | None = getattr(sys.modules.get(name), "__spec__", None)
-    if spec is None:
-        try:
-            spec = find_spec(name)
-        except (ImportError, ValueError):
-            return None
+    spec = _spec(name)
     if spec is None:
         return None
     places = list(spec.submodule_search_locations or ()) or [spec.origin or ""]

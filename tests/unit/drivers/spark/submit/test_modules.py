@@ -55,6 +55,22 @@ def test_a_sibling_module_and_what_it_imports(load: Any, tmp_path: Path) -> None
     }
 
 
+def test_a_module_in_a_zip_file_is_followed_but_not_sent(
+    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with ``spark-submit --py-files``: Spark sends the file, which may import what lies beside the program."""
+    archive = tmp_path / "given.zip"
+    with zipfile.ZipFile(archive, "w") as written:
+        written.writestr("shop_zipped/__init__.py", "from shop_zipped.inner import f")
+        written.writestr("shop_zipped/inner.py", "import shop_beside\ndef f(x): return shop_beside.g(x)")
+    monkeypatch.syspath_prepend(archive)
+    zipped = load("shop_zipped", shop_beside="import shop_further\ndef g(x): return x", shop_further="")
+    assert own_modules(cloudpickle.dumps(zipped.f)) == {
+        "shop_beside": tmp_path / "shop_beside.py",
+        "shop_further": tmp_path / "shop_further.py",
+    }
+
+
 def test_a_function_of_the_program_itself_takes_what_it_uses(load: Any, tmp_path: Path) -> None:
     """As in a notebook: the function is pickled by value, and names a module."""
     helper = load("shop_helper", shop_helper="def f(x): return x")
