@@ -34,6 +34,7 @@ from millstream.core.topology.plan import Plan
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
 from millstream.drivers.spark.submit.classes import keep_classes
+from millstream.drivers.spark.submit.launch import starts_jvm
 from millstream.drivers.spark.submit.session import session_for
 from millstream.drivers.spark.submit.wanted import lacking_lines, tell_lacking
 from millstream.drivers.spark.worker.progress import QUESTION as RESTORING
@@ -432,7 +433,7 @@ class RunningApplication:
     def _spark(self, settings: Settings) -> SparkSession:
         own = SparkSession.getActiveSession() is None and SparkContext._active_spark_context is None
         if own:
-            where = "" if self._spark_log is None else f"; what it writes goes to {self._spark_log}"
+            where = f"; what it writes goes to {self._spark_log}" if self._spark_log and starts_jvm() else ""
             master = "" if settings.master is None else f" ({settings.master})"
             self._progress.say("spark-starts", f"starting Spark{master}{where}")
         session = session_for(self.id, settings.master, settings.spark, self._spark_log)
@@ -496,7 +497,6 @@ class RunningApplication:
             self._release()
 
     def _sum_up(self) -> None:
-        """Say once what was done."""
         if self._state in ("stopped", "failed"):
             return
         self._state = "stopped"

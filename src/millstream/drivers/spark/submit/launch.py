@@ -42,13 +42,13 @@ def check_java() -> None:
     Raises:
         SparkRuntimeError: If there is none.
     """
-    if _starts_jvm():
+    if starts_jvm():
         java, looked = look_for_java()
         if java is None:
             raise SparkRuntimeError(f"Spark needs Java, and none was found ({looked}). {ADVICE}")
 
 
-def _starts_jvm() -> bool:
+def starts_jvm() -> bool:
     """Return whether this process would start a JVM; under ``spark-submit`` it finds one."""
     return SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ
 
@@ -64,7 +64,7 @@ def given_to_spark(ours: Mapping[str, str], log: Path | None) -> dict[str, str]:
     """
     if SparkContext._gateway is None:
         local = _will_be_local(ours)
-        if local and _starts_jvm():
+        if local and starts_jvm():
             start_fork_server(log)
         with _variables({"PYSPARK_PYTHON": worker_python()} if local else {}):
             _start_jvm(SparkConf(loadDefaults=False).setAll(list(ours.items())), log)
@@ -104,7 +104,7 @@ def environment(ours: Mapping[str, str]) -> Iterator[None]:
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or sys.executable,
         "SPARK_DRIVER_MEMORY": os.environ.get("SPARK_DRIVER_MEMORY") or _DRIVER_MEMORY,
     }
-    options = [_JIT, archive_options() if _starts_jvm() else "", os.environ.get("SPARK_SUBMIT_OPTS", "")]
+    options = [_JIT, archive_options() if starts_jvm() else "", os.environ.get("SPARK_SUBMIT_OPTS", "")]
     wanted["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, options))
     java = look_for_java()[0]
     if java is not None and java == packaged_java():
