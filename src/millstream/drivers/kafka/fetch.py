@@ -37,7 +37,8 @@ _POLL_S = 0.1
 _CONNECT_S = 10.0
 _QUIET_S = 10.0
 """Time without a record after which the end of the partition is checked, seconds."""
-_SAMPLE_RECORDS = 100
+_SAMPLE_RECORDS = 20
+"""Few, because records may be large and all of a sample are in memory together."""
 _SAMPLE_S = 2.0
 _GONE = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
 
