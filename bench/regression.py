@@ -1,0 +1,101 @@
+"""``python -m bench.regression``: fail if a job takes more of the processor than it did.
+
+Core-seconds do not depend on what else runs, as rates do, but they do on the machine. So they are divided by those of a fixed piece
+of Python, and compared with what the same division gave before, in ``bench/regression.json``. Ends with code 1 if a job takes more than
+1.3 times as much in each of three runs; one that is below in its first run is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from bench import check
+from bench.processes import ROOT, run_ours
+from bench.race import fill
+from bench.stage import Stage
+from millstream.testing import EmbeddedKafka
+
+KNOWN: Final = ROOT / "bench" / "regression.json"
+LIMIT: Final = 1.3
+_JOBS: Final = ("count", "map", "session-count")
+_RECORDS: Final = 200_000
+_RUNS: Final = 3
+_TIMEOUT_S: Final = 300.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.regression")
+    parser.add_argument(
+        "--update", action="store_true", help="write what is measured, the median of three runs"
+    )
+    update: bool = parser.parse_args(arguments).update
+    known: Mapping[str, float] = {} if update else json.loads(KNOWN.read_text())
+    with tempfile.TemporaryDirectory(prefix="millstream-bench-") as scratch, EmbeddedKafka() as kafka:
+        stage = Stage(kafka, Path(scratch), _RECORDS)
+        measured = measure(stage, known)
+    if update:
+        KNOWN.write_text(json.dumps({job: round(median(found), 2) for job, found in measured.items()}) + "\n")
+        return 0
+    return 1 if any(min(found) > LIMIT * known[job] for job, found in measured.items()) else 0
+
+
+def measure(stage: Stage, known: Mapping[str, float]) -> dict[str, list[float]]:
+    """Run the jobs; return what each took in each of its runs, in units of the fixed piece of Python per million records.
+
+    Args:
+        stage: Broker and scratch directory.
+        known: What each took before; a job without it is run three times.
+    """
+    source, workload = fill(stage)
+    found: dict[str, list[float]] = {}
+    for job in _JOBS:
+        wanted = check.expected(job, workload)
+        runs = found.setdefault(job, [])
+        while len(runs) < _RUNS and not (runs and job in known and min(runs) <= LIMIT * known[job]):
+            runs.append(_run(stage, job, source, wanted))
+            print(f"{job}: {runs[-1]:.1f}, known {known.get(job, 'nothing')}", flush=True)
+    return found
+
+
+def _run(stage: Stage, job: str, source: str, wanted: check.Digest) -> float:
+    sink, unit = stage.topic(job), _unit_s()
+    arguments = {
+        "job": job,
+        "servers": stage.kafka.bootstrap_servers,
+        "source": source,
+        "sink": sink,
+        "records": stage.records,
+    }
+    said = run_ours("race", arguments, scratch=stage.directory(job), timeout_s=_TIMEOUT_S)
+    servers = stage.kafka.bootstrap_servers
+    wrong = check.difference(check.digest(job, check.read(servers, sink, check.ends(servers, sink))), wanted)
+    if wrong:
+        raise SystemExit(f"{job}: {wrong}")
+    unit = (unit + _unit_s()) / 2
+    used: float = said["processor_s_without_start"]
+    return used / (stage.records / 1_000_000) / unit
+
+
+def _unit_s() -> float:
+    """Return the core-seconds of the fixed piece of Python, which does what a task does: it counts byte strings."""
+    keys = [b"key-%08d" % (number * 7919 % 100_000) for number in range(500_000)]
+    before = time.process_time()
+    counts: dict[bytes, int] = {}
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1
+    written = [b"%d" % count for count in map(counts.__getitem__, keys)]
+    assert len(written) == len(keys)
+    return time.process_time() - before
+
+
+if __name__ == "__main__":
+    sys.exit(main())

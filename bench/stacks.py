@@ -1,0 +1,101 @@
+"""``python -m bench.stacks JOB``: where a job spends its time, as stacks under ``build/``.
+
+``JOB-python.svg`` is a flame graph of all Python processes, by py-spy. ``JOB-jvm.collapsed`` has the stacks of Spark's JVM, by Java Flight
+Recorder, one line per stack with its number of samples; https://speedscope.app shows it. The JVM runs without its class
+archive here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from bench.jobs import JOBS
+from bench.processes import ROOT
+from bench.race import WITH_ROWS, fill, fill_rows
+from bench.stage import Stage
+from millstream.testing import EmbeddedKafka
+from millstream.testing._java import find_java
+
+_RATE_HZ: Final = 200
+_DEPTH: Final = 64
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.stacks")
+    parser.add_argument("job", choices=JOBS)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    options = parser.parse_args(arguments)
+    build = ROOT / "build"
+    build.mkdir(exist_ok=True)
+    flames, stacks = build / f"{options.job}-python.svg", build / f"{options.job}-jvm.collapsed"
+    with tempfile.TemporaryDirectory(prefix="millstream-bench-") as scratch, EmbeddedKafka() as kafka:
+        stage = Stage(kafka, Path(scratch), options.records)
+        recording = Path(scratch, "jvm.jfr")
+        _run(stage, options.job, flames, recording)
+        stacks.write_text(_collapsed(recording))
+    print(f"written to {flames} and {stacks}")
+    return 0
+
+
+def _run(stage: Stage, job: str, flames: Path, recording: Path) -> None:
+    source, workload = fill(stage)
+    if job in WITH_ROWS:
+        fill_rows(stage, source, workload)
+    asked = {
+        "job": job,
+        "servers": stage.kafka.bootstrap_servers,
+        "source": source,
+        "sink": stage.topic(job),
+        "records": workload.records + (workload.keys if job in WITH_ROWS else 0),
+    }
+    spy = [
+        str(Path(sys.executable).with_name("py-spy")),
+        "record",
+        "--subprocesses",
+        "--rate",
+        str(_RATE_HZ),
+        "--output",
+        str(flames),
+        "--",
+    ]
+    recorder = f"-Xshare:off -XX:StartFlightRecording=filename={recording},settings=profile,dumponexit=true"
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    subprocess.run(
+        [*spy, sys.executable, "-m", "bench.ours", "race", json.dumps(asked)],
+        cwd=stage.directory("profile"),
+        env={**os.environ, "PYTHONPATH": path, "SPARK_SUBMIT_OPTS": recorder},
+        check=True,
+    )
+
+
+def _collapsed(recording: Path) -> str:
+    """Return the stacks of a recording with their numbers of samples, the outermost method first."""
+    reader = Path(find_java()).resolve().parent / "jfr"
+    command = [str(reader), "print", "--json", "--stack-depth", str(_DEPTH)]
+    said = subprocess.run(
+        [*command, "--events", "jdk.ExecutionSample", str(recording)],
+        capture_output=True,
+        check=True,
+    )
+    events: list[dict[str, Any]] = json.loads(said.stdout)["recording"]["events"]
+    found = Counter(_stack(event["values"]) for event in events)
+    return "".join(f"{stack} {count}\n" for stack, count in found.most_common())
+
+
+def _stack(sample: dict[str, Any]) -> str:
+    methods = [frame["method"] for frame in reversed(sample["stackTrace"]["frames"])]
+    names = [f"{method['type']['name']}.{method['name']}" for method in methods]
+    return ";".join([sample["sampledThread"]["javaName"] or "?", *names])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
