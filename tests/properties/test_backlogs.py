@@ -117,7 +117,8 @@ class Application:
         self.layout = lay_out(self.plan, {t: TOPICS[t] for t in self.plan.external_topics})
         self.broker = Broker({t: self.layout.partitions[t] for t in self.plan.broker_topics})
         topology = SimpleNamespace(plan=self.plan, layout=self.layout)
-        spec: Any = SimpleNamespace(topology=topology, waits=WAITS, max_records=limit, max_bytes=1 << 20)
+        limits = {"waits": WAITS, "max_records": limit, "max_bytes": 1 << 20}
+        spec: Any = SimpleNamespace(topology=topology, fetcher=self.broker, **limits)
         self.repartitions = Repartitions(spec)
         self.planner = InputPlanner(self.plan, self.layout, WAITS, self.broker)
         self.reader = InputReader(self.plan, self.layout, WAITS)

@@ -84,11 +84,10 @@ def _closure(names: Collection[str]) -> dict[str, Path]:
     while left:
         seen.add(name := left.pop())
         place = _own_place(name)
+        sources = _zipped_sources(name)
         if place is not None:
             found[name] = place
             sources = (file.read_bytes() for file in _files(place) if file.suffix == ".py")
-        else:
-            sources = _zipped_sources(name)
         left |= {other for source in sources for other in _imports(source)} - seen
     return found
 
