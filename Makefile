@@ -30,7 +30,6 @@ demo: setup ## Word count on a real broker, through Spark, in the terminal
 test: setup ## All tests: core, real broker, real Spark, crashes
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not alone"
 	$(BIN)/python -m pytest --durations=20 -m alone
-	$(BIN)/python -m bench.regression
 
 test-unit: setup ## Only the tests that need no Java
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not broker and not spark"
