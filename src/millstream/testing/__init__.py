@@ -1,4 +1,4 @@
-"""What programs of Millstream are tested with: a driver without broker, Spark or Java, and a real broker for the rest."""
+"""Tools for testing Millstream programs: a driver that needs no broker, Spark or Java, and an embedded Kafka broker."""
 
 from millstream.testing.context import MockProcessorContext
 from millstream.testing.driver import TopologyTestDriver

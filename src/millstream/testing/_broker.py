@@ -1,14 +1,13 @@
-"""One broker process of Apache Kafka: its ports, its storage, its start and its end.
+"""One broker process of Apache Kafka: its ports, storage, start and end.
 
-Every broker is a KRaft controller too; the controllers of a cluster know each other from the start, by a fixed list of voters.
-The *home* directory of a broker holds ``server.properties``, ``broker.log``, the data and a
-directory for temporary files. It has *started* when it answers a metadata request with the cluster id that its own
-storage carries: an open port would prove less, since between choosing a port and binding it another program can take
-it, and that program may be a broker too.
+Every broker is also a KRaft controller; the controllers of a cluster know each other from a fixed list of voters. The *home*
+directory of a broker holds ``server.properties``, ``broker.log``, the data and a directory for temporary files. A broker has
+*started* when it answers a metadata request with the cluster id in its own storage. An open port would prove less: between
+choosing and binding a port, another program, perhaps another broker, can take it.
 
-The properties differ from Kafka's defaults where a test would suffer: records keep any timestamp and never expire, internal
-topics are small, and groups do not wait for more members. A cluster keeps three replicas of each topic, of which two must
-have a record before it is acknowledged, internal topics included: the settings that Kafka's documentation asks of production.
+The properties differ from Kafka's defaults where those hinder tests: records may have any timestamp and never expire, internal
+topics are small, and groups do not wait for more members. A cluster keeps three replicas of each topic, internal topics included,
+and acknowledges a record when two have it, as Kafka's documentation recommends for production.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ QUIET_CLIENT: dict[str, str | int] = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
 }
-"""Client settings for a broker that comes and goes: come back quickly, and do not write to standard error meanwhile."""
+"""Client settings for a broker that stops and restarts: reconnect quickly, and do not log to standard error meanwhile."""
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
@@ -66,7 +65,7 @@ class PortTakenError(EmbeddedKafkaError):
 
 @dataclass(frozen=True)
 class BrokerOptions:
-    """What a broker is started with; see ``EmbeddedKafka`` for the meaning of each option."""
+    """The options of a broker; ``EmbeddedKafka`` documents each."""
 
     partitions: int
     properties: Mapping[str, str | int | bool]
@@ -80,11 +79,11 @@ class Member:
     """One broker of a cluster.
 
     Attributes:
-        node: Its number, from 1.
-        port: Where it listens for clients and for the other brokers.
-        controllers: The port of every controller of the cluster, its own included, by the number of the broker.
-        cluster: Id of the cluster.
-        relayed: A second port for clients, and the one that they are told of instead; None: there is none.
+        node: The broker's number, from 1.
+        port: The port for clients and for the other brokers.
+        controllers: The controller port of every broker of the cluster, this one included, by broker number.
+        cluster: The cluster id.
+        relayed: A second port for clients, and the port advertised for it, that of a relay; None: no relay.
     """
 
     node: int
@@ -99,9 +98,9 @@ class Broker:
     """A broker process and its home directory. Use it from one thread at a time.
 
     Args:
-        home: Its directory; storage that is already in it is kept.
-        options: What to start it with.
-        member: Its place in the cluster.
+        home: Its directory; existing storage in it is reused.
+        options: The options of the broker.
+        member: Its number, ports and cluster.
 
     Raises:
         EmbeddedKafkaError: Java or the jars are missing.
@@ -125,11 +124,11 @@ class Broker:
 
     @property
     def process(self) -> TiedProcess | None:
-        """The process as long as it runs."""
+        """The process, or None if it does not run."""
         return self._process if self._process and self._process.exit_code() is None else None
 
     def launch(self) -> None:
-        """Start the process; its storage is made first if there is none."""
+        """Start the process; its storage is formatted first if there is none."""
         (self._home / "tmp").mkdir(parents=True, exist_ok=True)
         self._write_properties()
         properties = str(self._home / "server.properties")
@@ -149,14 +148,14 @@ class Broker:
         )
 
     def await_answer(self, brokers: Collection[int]) -> None:
-        """Wait until the broker answers, and knows of all brokers that run.
+        """Wait until the broker answers and its metadata contain all running brokers.
 
         Args:
-            brokers: Their numbers.
+            brokers: The numbers of the running brokers.
 
         Raises:
-            PortTakenError: Another program has one of its ports.
-            EmbeddedKafkaError: It did not start; the message ends with the last lines of its log.
+            PortTakenError: If another program has one of its ports.
+            EmbeddedKafkaError: If it did not start; the message ends with the last lines of its log.
         """
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, **QUIET_CLIENT})
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -175,10 +174,10 @@ class Broker:
         raise self._failure(f"did not answer within {_START_TIMEOUT_S:.0f} s")
 
     def end(self, *, orderly: bool) -> None:
-        """End the process and wait until it is gone.
+        """End the process and wait until it has exited.
 
         Args:
-            orderly: Let the broker close its logs first; otherwise it is killed.
+            orderly: Whether the broker may close its logs first; otherwise it is killed.
         """
         if self._process is not None:
             self._process.end(grace_s=_STOP_TIMEOUT_S if orderly else 0.0)
@@ -193,18 +192,18 @@ class Broker:
             self._process.signal(number)
 
     def run_main(self, main: str, arguments: list[str], *, stdin: str = "") -> str:
-        """Run a Java class of Kafka to its end.
+        """Run a Java class of Kafka and wait until it ends.
 
         Args:
-            main: Name of the class.
+            main: The name of the class.
             arguments: Its arguments.
-            stdin: What it reads from standard input.
+            stdin: Its standard input.
 
         Returns:
-            What it wrote to standard output.
+            Its standard output.
 
         Raises:
-            EmbeddedKafkaError: It failed or took longer than two minutes.
+            EmbeddedKafkaError: If it failed or took longer than two minutes.
         """
         options = [*_SMALL_JVM, *self._archive.options(), *self._temporary()]
         command = [self._java, *options, "-cp", self._class_path, main, *arguments]
@@ -231,7 +230,7 @@ class Broker:
         return kind(f"the broker on {self.bootstrap_servers} {what}. Last lines of its log {log}:\n{last}")
 
     def _temporary(self) -> list[str]:
-        """Where the JVM unpacks native libraries; a killed one leaves them, so it must be a place that goes away."""
+        """Return the JVM option for the directory of unpacked native libraries; a killed JVM leaves them, so it is below ``home``."""
         return [f"-Djava.io.tmpdir={self._home / 'tmp'}"]
 
     def _write_properties(self) -> None:

@@ -1,8 +1,8 @@
-"""The calls of asynchronous operators in a test: they run in this thread, and their time is the test's.
+"""Runs the calls of asynchronous operators in a test: in this thread, and on the test's clock.
 
-Plain functions are called on the spot. Coroutines run in an event loop whose clock is the wall clock of the driver: it stands
-still until the test moves it. ``asyncio.sleep(10)`` in a call ends when the test has advanced the clock by ten seconds, and
-takes no time at all.
+Plain functions are called immediately. Coroutines run in an event loop whose clock is the driver's wall clock: it stands still
+until the test advances it. ``asyncio.sleep(10)`` in a call ends when the test has advanced the clock by ten seconds, and takes no
+real time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millstream.core.model.calls import Calls
 from millstream.core.model.ids import TaskId
 
 _CLOSE_ENOUGH = 1e-7
-"""Seconds: what adding up floating-point times may be off by."""
+"""Tolerance for accumulated floating-point times, in seconds."""
 
 _At = tuple[TaskId, str]
 """A task and the name of an asynchronous operator in it."""
@@ -29,7 +29,7 @@ class ManualStation:
     """Executes the calls of all tasks of a test driver.
 
     Args:
-        now_ms: The time, ms since the epoch.
+        now_ms: The wall clock at the start, ms since the epoch.
     """
 
     def __init__(self, now_ms: int) -> None:
@@ -38,7 +38,7 @@ class ManualStation:
         self._running: dict[tuple[_At, int], asyncio.Future[Any]] = {}
 
     def add(self, task: TaskId, operators: Mapping[str, Calls]) -> None:
-        """Execute the calls of a task, too, whose asynchronous operators have these options."""
+        """Register a task and its asynchronous operators, given as options of calls by operator name."""
         for name, calls in operators.items():
             seed = str((task.subtopology, name))
             self._dispatchers[task, name] = Dispatcher(calls, seed=seed)
@@ -49,12 +49,12 @@ class ManualStation:
         return self._loop.now_ms
 
     def offer(self, task: TaskId, calls: Iterable[Call]) -> None:
-        """Take in what a task issues."""
+        """Accept the calls that a task issues."""
         for call in calls:
             self._dispatchers[task, call.ticket.operator].offer(call, self.now_ms)
 
     def work(self) -> list[tuple[TaskId, Ticket, Settled]]:
-        """Do what can be done without time going on; return what has been settled, with its task."""
+        """Run calls as far as possible without advancing the clock; return the settled ones with their tasks."""
         begun = True
         while begun:
             begun = False
@@ -68,14 +68,14 @@ class ManualStation:
         return list(self._settled())
 
     def advance(self, to_ms: int) -> None:
-        """Let time go on until a call has ended, a dispatcher has something to do, or it is a time."""
+        """Advance the clock until a call ends or a dispatcher is due, at most to ``to_ms``."""
         wakes = [
             at for each in self._dispatchers.values() if (at := each.wake_at_ms(self.now_ms)) is not None
         ]
         self._loop.run_to(max(self.now_ms, min([to_ms, *wakes])))
 
     def close(self) -> None:
-        """Give up what still runs."""
+        """Cancel running calls and close the event loop."""
         for future in self._running.values():
             future.cancel()
         self._loop.run_to(self.now_ms)
@@ -115,12 +115,12 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 
 
 class _Selector(selectors.DefaultSelector):
-    """Where an event loop would wait for time to pass: here it asks its loop to move the clock."""
+    """A selector that asks its loop to move the clock instead of waiting."""
 
     loop: _ManualLoop
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        """Return what is ready; if nothing is, let time pass in place of waiting for it."""
+        """Return ready events; if there are none, move the clock instead of waiting."""
         ready: list[Any] = super().select(0)
         if not ready and timeout != 0:
             self.loop.pass_time(timeout)
@@ -128,7 +128,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class _ManualLoop(asyncio.SelectorEventLoop):
-    """An event loop that never waits. Its clock starts at 0 s, so that milliseconds do not get lost in large numbers."""
+    """An event loop that never waits. Its clock starts at 0 s: large floating-point times would lose milliseconds."""
 
     def __init__(self, selector: _Selector, now_ms: int) -> None:
         self._begin_ms = now_ms
@@ -143,11 +143,11 @@ class _ManualLoop(asyncio.SelectorEventLoop):
         return self._begin_ms + round(self._passed * 1000)
 
     def time(self) -> float:
-        """Return the loop's time, s."""
+        """Return the loop's time, in seconds since its start."""
         return self._passed
 
     def pass_time(self, timeout: float | None) -> None:
-        """Move the clock to where the next timer is, if that is allowed; else stop."""
+        """Move the clock to the next timer if that is not after the limit; otherwise stop."""
         if timeout is None or self._passed + timeout > self._until + _CLOSE_ENOUGH:
             self._passed = self._until
             self.stop()
@@ -155,9 +155,9 @@ class _ManualLoop(asyncio.SelectorEventLoop):
             self._passed += timeout
 
     def run_to(self, now_ms: int) -> None:
-        """Run what is ready, and timers up to a time; stop early when somebody calls ``stop``.
+        """Run ready callbacks, and timers up to a time; a call of ``stop`` ends it earlier.
 
-        The thread may run an event loop already, as that of a notebook does, and of an asynchronous test.
+        The thread may already run another event loop, as notebooks and asynchronous tests do.
         """
         self._until = (now_ms - self._begin_ms) / 1000
         outer = asyncio._get_running_loop()

@@ -1,7 +1,7 @@
-"""The brokers of an embedded cluster, which start and end together or one by one.
+"""The brokers of an embedded cluster, started and stopped together or one by one.
 
-All ports are chosen before the first broker starts, since every broker has to be told where all controllers listen. Between
-that and the moment at which a broker binds its ports another program can take one; then the start is tried again with others.
+All ports are chosen before the first broker starts, because every broker must know the ports of all controllers. Another program
+can take a port before the broker binds it; then the start is retried with other ports.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _PORTS_PER_BROKER = 2
 
 @final
 class Cluster:
-    """The brokers of one cluster; one alone is a cluster too. Use it from one thread at a time.
+    """The brokers of one cluster, or a single broker. Use it from one thread at a time.
 
     Args:
-        home: Existing directory; storage that is already in it is kept. Several brokers have a directory each in it.
-        options: What to start every broker with.
-        size: How many there are.
+        home: An existing directory; storage in it is reused. Several brokers each have a subdirectory.
+        options: The options of every broker.
+        size: The number of brokers.
     """
 
     def __init__(self, home: Path, options: BrokerOptions, size: int) -> None:
@@ -52,7 +52,7 @@ class Cluster:
             A client that is connected to them.
 
         Raises:
-            EmbeddedKafkaError: One did not start; the message ends with the last lines of its log.
+            EmbeddedKafkaError: If a broker did not start; the message ends with the last lines of its log.
         """
 
         def launch() -> None:
@@ -62,30 +62,32 @@ class Cluster:
         return self._retried(launch, pause_s=0)
 
     def restart(self, broker: int | None) -> AdminClient:
-        """Start one broker, or all, again with the same ports and data, after an orderly stop of those that still run.
+        """Restart one broker, or all, with the same ports and data; those that still run are stopped in order first.
 
         Args:
-            broker: Which one, from 0; None is all.
+            broker: The number of the broker, from 0; None: all.
 
         Returns:
-            A client that is connected to all.
+            A client that is connected to all brokers.
 
         Raises:
-            EmbeddedKafkaError: One did not start; the message ends with the last lines of its log.
+            EmbeddedKafkaError: If a broker did not start; the message ends with the last lines of its log.
         """
         chosen = self._chosen(broker)
         self.end(broker, orderly=True)
         return self._retried(lambda: self._launch(chosen), pause_s=0.2)
 
     def end(self, broker: int | None, *, orderly: bool) -> None:
-        """End one broker, or all, and wait until they are gone.
+        """End one broker, or all, and wait until they have exited.
 
         Args:
-            broker: Which one, from 0; None is all.
-            orderly: Let them close their logs first; otherwise they are killed.
+            broker: The number of the broker, from 0; None: all.
+            orderly: Whether they may close their logs first; otherwise they are killed.
         """
         chosen = self._chosen(broker)
-        if orderly and len(chosen) > 1:  # together: one that is left without the others cannot leave in order
+        if (
+            orderly and len(chosen) > 1
+        ):  # together: the last broker cannot shut down in order without the others
             for one in chosen:
                 one.signal(signal.SIGCONT)
                 one.signal(signal.SIGTERM)
@@ -93,17 +95,17 @@ class Cluster:
             one.end(orderly=orderly)
 
     def signal(self, broker: int | None, number: signal.Signals) -> None:
-        """Send a signal to one broker, or all, as far as they run.
+        """Send a signal to one broker, or all; brokers that do not run are skipped.
 
         Args:
-            broker: Which one, from 0; None is all.
+            broker: The number of the broker, from 0; None: all.
             number: For example ``signal.SIGSTOP``.
         """
         for one in self._chosen(broker):
             one.signal(number)
 
     def pids(self) -> dict[int, int]:
-        """Return the process ids of the brokers that run, by their numbers from 0."""
+        """Return the process ids of the running brokers, by broker number from 0."""
         return {
             number: broker.process.pid
             for number, broker in enumerate(self._brokers)
@@ -111,7 +113,7 @@ class Cluster:
         }
 
     def run_main(self, main: str, arguments: list[str], *, stdin: str = "") -> str:
-        """Run a Java class of Kafka to its end; :meth:`Broker.run_main` says more."""
+        """Run a Java class of Kafka and wait until it ends; see :meth:`Broker.run_main`."""
         return self._brokers[0].run_main(main, arguments, stdin=stdin)
 
     def _chosen(self, broker: int | None) -> Sequence[Broker]:
@@ -122,7 +124,7 @@ class Cluster:
         return [self._brokers[broker]]
 
     def _placed(self, ports: Sequence[int]) -> list[Broker]:
-        """Make the brokers for ports."""
+        """Create the brokers with the given ports: first those for clients, then those for controllers."""
         of_clients, of_controllers = ports[: len(self._homes)], ports[len(self._homes) :]
         controllers = dict(enumerate(of_controllers, start=1))
         cluster = _cluster_id(self._homes[0] / "data" / "meta.properties")
@@ -133,7 +135,7 @@ class Cluster:
         ]
 
     def _launch(self, chosen: Sequence[Broker]) -> None:
-        """Start brokers together, for none answers before most of the controllers run; all end if one does not start."""
+        """Start brokers together, since none answers before most controllers run; if one does not start, end all."""
         with ExitStack() as failed:
             for broker in chosen:
                 failed.callback(broker.end, orderly=False)
@@ -156,13 +158,13 @@ class Cluster:
 
 
 def free_ports(number: int) -> list[int]:
-    """Choose TCP ports that nobody uses at this moment.
+    """Return TCP ports that are free at this moment.
 
     Args:
-        number: How many.
+        number: The number of ports.
 
     Returns:
-        Different port numbers.
+        Distinct port numbers.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
@@ -172,9 +174,9 @@ def free_ports(number: int) -> list[int]:
 
 
 def _cluster_id(meta: Path) -> str:
-    """Return the id that storage carries, or a new one in Kafka's own form.
+    """Return the cluster id of existing storage, or a new one in Kafka's format.
 
-    That is the 16 bytes of a UUID in URL-safe base64, without padding, not starting with a dash.
+    The format is the 16 bytes of a UUID in URL-safe base64, without padding, not starting with a dash.
     """
     if meta.exists():
         return next(line[11:] for line in meta.read_text().splitlines() if line.startswith("cluster.id="))

@@ -1,4 +1,4 @@
-"""The part of the test driver's face that is about topics: records into them, as objects, written so far, and held back."""
+"""The methods of the test driver for topics: input records, input and output topic objects, and withheld topics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 
 class DriverTopics:
-    """What ``TopologyTestDriver`` gives for topics."""
+    """The topic methods of ``TopologyTestDriver``."""
 
     _runner: Runner
     _topics: Topics
@@ -39,13 +39,13 @@ class DriverTopics:
         """Process one record to the end, or collect it for a micro-batch of ``commit_every`` records.
 
         Args:
-            topic: A topic the topology reads, by its name or by a pattern.
-            key: The key as an object of the source's serde, or None; bytes are taken as they are.
+            topic: A topic that the topology reads, by name or by pattern.
+            key: The key as an object for the source's serde, or None; bytes are used unchanged.
             value: The value, likewise.
             timestamp: Milliseconds since the epoch.
             headers: Name and value pairs.
-            partition: The partition it is written to; None takes the one in which a Java producer puts the key, and for records
-                without a key one after the other.
+            partition: The partition to write to; None: the one that a Java producer chooses for the key; records without a key go to
+                the partitions in turn.
 
         Raises:
             TopicNotFoundError: If the topology does not read the topic, or the topic has no such partition.
@@ -80,7 +80,7 @@ class DriverTopics:
             self.commit()
 
     def commit(self) -> None:
-        """Process the records that were collected since the last commit, as one micro-batch; nothing without ``commit_every``.
+        """Process the records collected since the last commit as one micro-batch; without ``commit_every`` this does nothing.
 
         Raises:
             MillstreamError: If a record fails under the policy "fail".
@@ -109,14 +109,14 @@ class DriverTopics:
         start: int | datetime | None = None,
         advance: Duration = 0,
     ) -> InputTopic[K, V]:
-        """Return a topic to write to, with serdes of the test's own and times that go on by themselves.
+        """Return an input topic with its own serdes and automatically advancing timestamps.
 
         Args:
-            name: A topic the topology reads.
-            key: The serde of keys; None is the source's.
-            value: The serde of values; None is the source's.
-            start: The timestamp of the first record, ms since the epoch or a datetime; None is the wall clock now.
-            advance: By how much the timestamp of each record is later than that of the one before: a timedelta, or milliseconds.
+            name: A topic that the topology reads.
+            key: The serde of keys; None: that of the source.
+            value: The serde of values; None: that of the source.
+            start: The timestamp of the first record, ms since the epoch or a datetime; None: the current wall clock.
+            advance: The step between the timestamps of consecutive records: a timedelta, or milliseconds.
 
         Raises:
             TopicNotFoundError: If the topology does not read the topic.
@@ -142,12 +142,12 @@ class DriverTopics:
     def output_topic(
         self, name: str, *, key: Serde[K] | None = None, value: Serde[V] | None = None
     ) -> OutputTopic[K, V]:
-        """Return a topic to read, with serdes of the test's own.
+        """Return an output topic with its own serdes.
 
         Args:
             name: Any topic, internal ones included.
-            key: The serde of keys; None is that of the sink.
-            value: The serde of values; None is that of the sink.
+            key: The serde of keys; None: that of the sink.
+            value: The serde of values; None: that of the sink.
 
         Source: ``TopologyTestDriver.createOutputTopic``.
 
@@ -167,16 +167,16 @@ class DriverTopics:
         return OutputTopic(name, lambda: self._runner.sent[name], key, value)
 
     def produced_topics(self) -> frozenset[str]:
-        """Return the topics that something was sent to so far, repartitions included (``producedTopicNames``)."""
+        """Return the topics to which records were sent so far, including repartition topics (``producedTopicNames``)."""
         return frozenset(self._runner.produced)
 
     def hold(self, topic: str) -> None:
-        """Leave the records of a topic that are written from now on with the broker: the topology does not get them.
+        """Withhold records written to a topic from now on: they stay on the broker, and the topology does not receive them.
 
-        With ``max_task_idle_ms`` tasks wait for such records, as for a topic that is behind.
+        With ``max_task_idle_ms``, tasks wait for such records as for any topic with lag.
 
         Args:
-            topic: A topic the topology reads.
+            topic: A topic that the topology reads.
 
         Raises:
             TopicNotFoundError: If the topology does not read the topic.
@@ -200,10 +200,10 @@ class DriverTopics:
         self._topics.hold(topic)
 
     def release(self, topic: str) -> None:
-        """Let the topology have what was held back of a topic, and hold nothing back any more.
+        """Deliver the withheld records of a topic to the topology and stop withholding it.
 
         Args:
-            topic: The topic; nothing happens if it is not held back.
+            topic: The topic; if it is not withheld, nothing happens.
 
         Raises:
             MillstreamError: If a record fails under the policy "fail".
@@ -211,14 +211,14 @@ class DriverTopics:
         self._collect(self._topics.release(topic))
 
     def waiting(self) -> dict[str, str]:
-        """Return why tasks wait that do not process the records they have, by the id of the task."""
+        """Return why tasks wait with buffered records, by task id."""
         return {str(task): line for task, line in sorted(self._runner.waiting.items())}
 
 
 def _serialized(
     given: Serde[Any] | None, of_source: Serde[Any], data: Any, topic: str, side: Side, headers: Headers
 ) -> tuple[bytes | None, Headers]:
-    """Serialise a key or a value, with the test's own serde or that of the source, which takes bytes as they are."""
+    """Serialise a key or a value with the given serde or that of the source, which passes bytes through."""
     if given is None and isinstance(data, bytes):
         return data, headers
     return written(given or of_source, data, topic, side, headers)

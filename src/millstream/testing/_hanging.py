@@ -1,4 +1,4 @@
-"""Transactions that partitions wait for in vain, as Kafka's own tool finds them."""
+"""Hanging transactions, as found by Kafka's own tool ``kafka-transactions``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class HangingTransaction(NamedTuple):
-    """A transaction that one partition waits for in vain.
+    """A transaction that is open in one partition although its coordinator no longer knows it.
 
     Attributes:
         topic: The topic.
         partition: Its partition.
-        start_offset: The transaction's first offset there.
+        start_offset: The transaction's first offset in the partition.
     """
 
     topic: str
@@ -21,14 +21,14 @@ class HangingTransaction(NamedTuple):
 
 
 def find_hanging(tool: Callable[..., str], nodes: Iterable[int]) -> list[HangingTransaction]:
-    """Ask brokers for the transactions of which their coordinators know nothing.
+    """Ask brokers for open transactions that their coordinators do not know.
 
     Args:
-        tool: Runs a tool of Kafka's, given its name and its arguments.
-        nodes: Ids of the brokers.
+        tool: Runs a Kafka command line tool, given its name and arguments.
+        nodes: The ids of the brokers.
 
     Returns:
-        One entry per partition; its replicas on other brokers do not count again.
+        One entry per partition, regardless of how many replicas report it.
     """
     found: dict[HangingTransaction, None] = {}
     for node in nodes:

@@ -1,4 +1,4 @@
-"""All tasks of a topology in one thread: what the test driver runs micro-batches with."""
+"""Runs the micro-batches of the test driver: all tasks of a topology, in one thread."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from millstream.testing._tasks import DriverTask
 from millstream.testing._topics import Topics
 
 CALLS = {"calls_settled": "settled", "calls_retried": "retries", "calls_dead_lettered": "dead_letters"}
-"""What is counted of calls, by the name of its metric."""
+"""The counted fields of a task's calls, by the name of their metric."""
 
 
 @dataclass(frozen=True)
 class RunnerSettings:
-    """How tasks are run; see ``TopologyTestDriver``."""
+    """How to run tasks; see ``TopologyTestDriver``."""
 
     policies: ErrorPolicies
     cache_bytes: int
@@ -50,32 +50,32 @@ class RunnerSettings:
 
 
 class Runner:
-    """Runs the tasks of a plan. Owned by the driver.
+    """Runs the tasks of a plan. Owned by the test driver.
 
     Args:
-        plan: The topology, split.
-        layout: Its tasks.
-        topics: The topics.
-        settings: How tasks are run.
+        plan: The topology, split into sub-topologies.
+        layout: The tasks of the plan.
+        topics: The topics of the driver.
+        settings: How to run the tasks.
         now_ms: The wall clock, ms since the epoch.
-        snapshots: What tasks begin with.
-        stores: Committed content that tasks begin with.
-        global_stores: Content of the global stores.
+        snapshots: The snapshot from which each task continues.
+        stores: The committed content of stores at the start, by task.
+        global_stores: The content of the global stores.
         committable: Per partition the offset before which every record is finished.
 
     Attributes:
-        now_ms: The wall clock.
-        tasks: The tasks, those of global stores first.
-        sent: What was sent and not read yet, by topic.
-        produced: The topics that something was sent to.
-        dropped: Records left out, by reason.
-        processed: Records processed.
-        enforced: Records taken while an input was empty that might still have brought an earlier one.
-        counted: What processors have counted.
-        calls: What became of calls.
+        now_ms: The wall clock, ms since the epoch.
+        tasks: All tasks; those of global stores come first.
+        sent: Records sent and not read yet, by topic.
+        produced: The topics to which records were sent.
+        dropped: Numbers of dropped records, by reason.
+        processed: The number of processed records.
+        enforced: The number of records processed although an empty input might have brought an earlier one.
+        counted: The counters of processors.
+        calls: Numbers of calls by outcome, under the names of their metrics.
         committable: Per partition the offset before which every record is finished.
-        unfinished: How many records of asynchronous operators are unfinished, per task and store.
-        waiting: Why tasks wait that do.
+        unfinished: Numbers of unfinished records of asynchronous operators, per task and store.
+        waiting: For each waiting task, the reason.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Runner:
     # Topics.
 
     def reading(self, topic: str) -> SubTopology | None:
-        """Return the part that reads a topic; one that only a pattern means becomes known."""
+        """Return the sub-topology that reads a topic, or None; a topic that matches only a pattern is registered."""
         if topic not in self._reader and not is_internal(self.plan.application_id, topic):
             check_one_source((s for sub in self.plan.subtopologies for s in sub.sources), topic)
             for sub in self.plan.subtopologies:
@@ -149,7 +149,7 @@ class Runner:
         """Return the node that reads a topic.
 
         Raises:
-            TopicNotFoundError: If there is none.
+            TopicNotFoundError: If no source reads the topic.
         """
         sub = self.reading(topic) if isinstance(topic, str) else None
         if sub is None:
@@ -162,7 +162,7 @@ class Runner:
     # Micro-batches.
 
     def micro_batch(self, records: list[tuple[TopicPartition, Records]]) -> None:
-        """Process records, and what follows from them, to the end."""
+        """Process records, and all records and calls that result from them, to the end."""
         with self._keeping_letter():
             self.begin()
             for at, given in records:
@@ -170,13 +170,13 @@ class Runner:
             self._run()
 
     def advance(self, to_ms: int) -> None:
-        """Move the wall clock on, from one moment at which calls end or begin to the next."""
+        """Advance the wall clock, stopping at each time at which a call ends or a retry is due."""
         with self._keeping_letter():
             self._advance(to_ms)
 
     @contextmanager
     def _keeping_letter(self) -> Iterator[None]:
-        """Send the dead letter of the record that stops the topology."""
+        """Send the dead letter of a record whose failure stops the topology, then raise the error again."""
         try:
             yield
         except MillstreamError as error:
@@ -201,13 +201,13 @@ class Runner:
         self._run()
 
     def begin(self) -> None:
-        """Begin a micro-batch."""
+        """Begin a micro-batch in every task."""
         for each in self.tasks.values():
             each.begin(self.now_ms)
             self._inform(each)
 
     def close(self) -> None:
-        """Close the processors, and give up the calls that have not ended."""
+        """Close the processors and cancel calls that have not ended."""
         if self._station is not None:
             self._station.close()
         for each in self.tasks.values():
@@ -219,7 +219,7 @@ class Runner:
         self._fed.add(each.id)
 
     def _run(self) -> None:
-        """Let tasks step until nothing comes any more: those that have got something, and then each that has not stepped yet."""
+        """Step the tasks that have input until no input is left, then each task that has not stepped yet."""
         stepped: set[TaskId] = set()
         while True:
             while self._fed:
@@ -242,15 +242,15 @@ class Runner:
 
     @property
     def _gathers(self) -> bool:
-        """Whether a task gets all there is before it steps, as on Spark, and not one delivery after the other."""
+        """Whether a task receives all available records before it steps, as on Spark, or one delivery at a time."""
         return not self._settings.one_by_one or self.waits
 
     def _order(self, task: TaskId) -> tuple[int, TaskId]:
-        """Return the place of a task: behind what comes to it through Spark's shuffle, in the same micro-batch."""
+        """Return a sort key: within a micro-batch, a task runs after the tasks that feed it through Spark's shuffle."""
         return self._behind.get(task.subtopology, -1), task
 
     def _steps(self, each: DriverTask) -> None:
-        """Let a task process what it has, one record after the other if each is a commit of its own."""
+        """Process the task's buffered records: all in one step, or one step (and commit) per record with ``one_by_one``."""
         budget = 1 if self._settings.one_by_one else None
         taken = 1
         self._carry_out(each, each.step(self.now_ms, budget))
@@ -260,7 +260,7 @@ class Runner:
             self._carry_out(each, outcome)
 
     def _inform(self, each: DriverTask) -> None:
-        """Pass a task what is known of its inputs, if it waits for them: records that are held back stay on the broker."""
+        """Pass a task the state of its inputs if it waits for them; withheld records count as lag on the broker."""
         inputs = self._inputs.get(each.id)
         if inputs is not None:
             lag = {i.partition: n for i in inputs if (n := sum(map(self.topics.held_records, i.feeders)))}
@@ -317,7 +317,7 @@ class Runner:
         return subs[number] if number < len(subs) else self.plan.global_parts[number - len(subs)]
 
     def _task_of(self, at: TopicPartition) -> DriverTask:
-        """Return the task that a partition belongs to; that of a topic that a pattern means may be new."""
+        """Return the task of a partition; for a topic that matches a pattern it may be created here."""
         sub = self._reader[at.topic]
         number = 0 if sub in self.plan.global_parts else at.partition
         task_id = self.layout.task_of.get(at, TaskId(sub.id, number))
@@ -367,7 +367,7 @@ class Runner:
         )
 
     def _start(self, each: DriverTask) -> None:
-        """Initialise a task, and issue again the calls that were under way when its snapshot was taken."""
+        """Initialise a task and reissue the calls that were in flight when its snapshot was taken."""
         task = each.task
         if task.calls:
             if self._station is None:
@@ -380,7 +380,7 @@ class Runner:
 
 
 def _behind(plan: Plan) -> dict[int, int]:
-    """Return how many of Spark's shuffles lie in front of each sub-topology, at most."""
+    """Return, for each sub-topology, the largest number of Spark shuffles upstream of it."""
     shuffles = [topic for topic in plan.internal_topics.values() if topic.through_shuffle]
     behind = dict.fromkeys((sub.id for sub in plan.subtopologies), 0)
     for _ in plan.subtopologies:

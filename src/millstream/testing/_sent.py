@@ -1,4 +1,4 @@
-"""What was sent to topics, serialised as on a broker."""
+"""Records sent to topics by the test driver, serialised as on a broker."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Sent(NamedTuple):
     """A record that was sent to a topic.
 
     Attributes:
-        key: Serialised.
-        value: Serialised.
+        key: The serialised key.
+        value: The serialised value.
         timestamp: Milliseconds since the epoch.
         headers: Its headers.
-        partition: Where it is in the topic.
-        serdes: Those of the sink.
+        partition: Its partition.
+        serdes: The key and value serdes of the sink.
         topic: The topic.
     """
 
@@ -32,7 +32,7 @@ class Sent(NamedTuple):
     topic: str
 
     def record(self, serdes: tuple[Serde[Any] | None, Serde[Any] | None] = (None, None)) -> Record[Any, Any]:
-        """Return it with objects, made by the serdes of the sink where others are not given."""
+        """Return the record deserialised, with the serdes of the sink unless others are given."""
         key, value = (given or of_sink for given, of_sink in zip(serdes, self.serdes))
         return Record(
             read(key, self.key, self.topic, "key", self.headers),

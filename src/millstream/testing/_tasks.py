@@ -1,7 +1,7 @@
-"""A task of the test driver: as on Spark it is made anew for each micro-batch, from committed stores and a snapshot.
+"""A task of the test driver: as on Spark, recreated for each micro-batch from committed stores and a snapshot.
 
-Only tasks with processors of the user are: what operators keep in memory is in the snapshot anyway, as the recordings that run
-with a new task for each step show (``tests/golden/micro_batches.py``).
+Only tasks with user processors are recreated: the state of operators in memory is part of the snapshot anyway, as the recordings
+that run with a new task for each step show (``tests/golden/micro_batches.py``).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class DriverTask:
     """One task with its committed stores. Owned by the driver.
 
     Args:
-        make: Makes the task from what :meth:`Task.snapshot` gave last time.
+        make: Creates the task from the last result of :meth:`Task.snapshot`, or None.
         stores: Committed content.
-        keep_processors: Whether one object is kept for all micro-batches.
-        snapshot: What the task begins with.
+        keep_processors: Whether to keep one task object for all micro-batches.
+        snapshot: The snapshot from which the task continues.
 
     Attributes:
-        task: The task, as the micro-batch under way has it.
+        task: The task object of the current micro-batch.
         stores: Committed content.
     """
 
@@ -49,7 +49,7 @@ class DriverTask:
         return self.task.id
 
     def begin(self, now_ms: int) -> None:
-        """Begin another micro-batch."""
+        """Begin a micro-batch; recreate the task if it has user processors."""
         if not self._renewed:
             return
         snapshot = self.snapshot()
@@ -58,25 +58,25 @@ class DriverTask:
         self.task.init(now_ms)
 
     def snapshot(self) -> Snapshot:
-        """Return what the task would go on from; what a test has written to stores is committed."""
+        """Return the snapshot to continue from, after committing what the test has written to stores."""
         for store in self.task.stores.values():
             drained = store.drain()
             self.stores.apply(drained.changes, drained.dropped)
         return self.task.snapshot()
 
     def step(self, now_ms: int, budget: int | None) -> Outcome:
-        """Take a step, and commit what has changed in stores."""
+        """Run one step and commit the changes of stores."""
         outcome = self.task.step(now_ms, budget)
         self.stores.apply(outcome.changes, outcome.dropped_slices)
         return outcome
 
     def store(self, name: str) -> Any:
-        """Return a store that stays the same for the test while the task is made anew."""
+        """Return a store; the object stays valid when the task is recreated."""
         return _Store(self, name) if self._renewed else self.task.stores[name]
 
 
 class _Store:
-    """The store of a name, in whatever task there is now."""
+    """A proxy for a store of the current task object."""
 
     __slots__ = ("_name", "_owner")
 
@@ -88,7 +88,7 @@ class _Store:
         return getattr(self._owner.task.stores[self._name], attribute)
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # so that isinstance() tells the kind of store
+    def __class__(self) -> Any:  # so that isinstance() works for the kind of store
         return type(self._owner.task.stores[self._name])
 
 

@@ -1,4 +1,4 @@
-"""The topics of the test driver: how many partitions they have, where records go, and which of them are held back."""
+"""The topics of the test driver: their partition counts, the partition of each record, and withheld topics."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from millstream.core.topology.layout import Layout, default_grouper, lay_out
 from millstream.core.topology.plan import Plan
 
 PerTopic = int | Mapping[str, int]
-"""One number of partitions for all topics, or one per topic; a topic that is not named has 1."""
+"""The partition count of all topics, or one count per topic; a topic without an entry has 1 partition."""
 
 
 class Topics:
-    """What a broker would have. Owned by the driver.
+    """The topics and offsets that a broker would keep. Owned by the test driver.
 
     Args:
-        partitions: Numbers of partitions of topics from outside, and of those that are written; None is 1 for all, those of
-            repartitions included.
+        partitions: Partition counts of external topics and sink topics; None gives every topic 1 partition,
+            including repartition topics.
         ends: The next offset of each partition.
     """
 
@@ -42,41 +42,43 @@ class Topics:
         """The next offset of each partition."""
 
     def hold(self, topic: str) -> None:
-        """Hold records of a topic back from now on."""
+        """Withhold the records of a topic from now on."""
         self._held.setdefault(topic, [])
 
     def is_held(self, topic: str) -> bool:
-        """Return whether records of a topic are held back."""
+        """Return whether the records of a topic are withheld."""
         return topic in self._held
 
     def keep(self, at: TopicPartition, records: Records) -> None:
-        """Keep records of a topic that is held back."""
+        """Store records of a withheld topic."""
         self._held[at.topic].append((at, records))
 
     def release(self, topic: str) -> list[tuple[TopicPartition, Records]]:
-        """Return what was held back of a topic, and hold nothing back any more."""
+        """Return the withheld records of a topic and stop withholding it."""
         return self._held.pop(topic, [])
 
     def held_records(self, at: TopicPartition) -> int:
-        """Return how many records of a partition are held back."""
+        """Return the number of withheld records of a partition."""
         return sum(len(records) for where, records in self._held.get(at.topic, ()) if where == at)
 
     def laid_out(self, plan: Plan, kept: Mapping[str, int] | None = None) -> Layout:
-        """Lay a plan out over these topics, and take over the numbers of its repartitions.
+        """Lay out a plan over these topics and remember the partition counts of its repartition topics.
 
         Args:
-            plan: The topology, split.
-            kept: Numbers of partitions that repartitions had before.
+            plan: The topology, split into sub-topologies.
+            kept: Earlier partition counts of repartition topics.
 
         Raises:
-            SettingsError: If a number is given for a topic that is neither read nor written.
-            CoPartitioningError: If topics that meet in a store have different numbers of partitions.
+            SettingsError: If ``partitions`` names a topic that is neither read nor written.
+            CoPartitioningError: If co-partitioned topics have different partition counts.
         """
         if self._one_each:
             return _one_each(plan)
         self._check_names(plan)
         external = {topic: self.partitions_of(topic) for topic in plan.external_topics}
-        if plan.has_patterns:  # whose topics may be all that a repartition could take its number from
+        if (
+            plan.has_patterns
+        ):  # a pattern's topics are unknown, and may be the only source of a repartition's count
             most = self._given if isinstance(self._given, int) else max(self._given.values(), default=1)
             kept = {**dict.fromkeys(plan.internal_topics, most), **(kept or {})}
         layout = lay_out(plan, external, kept=kept)
@@ -100,10 +102,10 @@ class Topics:
             )
 
     def checked(self, at: TopicPartition) -> TopicPartition:
-        """Return a partition.
+        """Return the partition if it exists.
 
         Raises:
-            TopicNotFoundError: If the topic does not have it.
+            TopicNotFoundError: If the topic has no such partition.
         """
         count = self.partitions_of(at.topic)
         if not isinstance(at.partition, int) or not 0 <= at.partition < count:
@@ -113,15 +115,15 @@ class Topics:
         return at
 
     def partitions_of(self, topic: str) -> int:
-        """Return the number of partitions of a topic."""
+        """Return the partition count of a topic."""
         if topic in self._internal:
             return self._internal[topic]
         return self._given if isinstance(self._given, int) else self._given.get(topic, 1)
 
     def placed(self, topic: str, records: Records) -> Iterator[tuple[TopicPartition, Records]]:
-        """Distribute records over the partitions of a topic, as Java producers do; each partition keeps their order.
+        """Distribute records over the partitions of a topic as Java producers do, in order per partition.
 
-        A record without a key goes to the partitions in turn, and within the application to that of the empty key.
+        Records without a key go to the partitions in turn; in internal topics, to the partition of the empty key.
         """
         count = self.partitions_of(topic)
         if count == 1:
@@ -142,7 +144,7 @@ class Topics:
         return partition_of(key or b"", count)
 
     def appended(self, at: TopicPartition, records: Records) -> int:
-        """Assign offsets to records; return the end of the partition after them."""
+        """Assign offsets to records and return the new end offset of the partition."""
         start = self.ends[at]
         self.ends[at] = end = start + len(records)
         records.offsets = list(range(start, end))
@@ -150,7 +152,7 @@ class Topics:
 
 
 def _one_each(plan: Plan) -> Layout:
-    """Lay a plan out with one partition of each topic."""
+    """Lay out a plan with one partition per topic."""
     topics = {sub.id: dict.fromkeys(sub.source_topics, 1) for sub in plan.subtopologies}
     tasks = {TaskId(number, 0): group for number, own in topics.items() for group in default_grouper(own)}
     return Layout({topic: 1 for own in topics.values() for topic in own}, tasks)

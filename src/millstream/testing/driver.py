@@ -1,11 +1,11 @@
-"""TopologyTestDriver: a topology in one process, one record at a time, without broker, Spark or Java.
+"""TopologyTestDriver: runs a topology in one process, one record at a time, without broker, Spark or Java.
 
-It drives the same tasks, through the same seam, as Spark does. Each record is processed to the end, through internal topics
-too, before ``pipe`` returns; changes of stores are committed after each step. A record of a global topic is in its global
-store when ``pipe`` returns. Each call of ``pipe`` is a micro-batch, so processors are made anew for it.
+It runs the same tasks through the same interface as Spark does. Each record is processed to the end, including internal topics,
+before ``pipe`` returns; changes of stores are committed after each step. A record of a global topic is in its global store
+when ``pipe`` returns. Each call of ``pipe`` is a micro-batch, so processors are created anew for it.
 
-Calls of asynchronous operators run in this thread, by the same rules as anywhere. Those that take no time have ended when
-``pipe`` returns. Coroutines that sleep, retries and delays go on as the wall clock is advanced; nothing waits for real.
+Calls of asynchronous operators run in this thread, by the same rules as on Spark. Calls that take no time have ended when
+``pipe`` returns. Sleeping coroutines, retries and delays continue as the wall clock is advanced; nothing waits in real time.
 """
 
 from __future__ import annotations
@@ -44,33 +44,33 @@ class TopologyTestDriver(DriverTopics):
 
     Args:
         topology: The topology.
-        wall_clock_ms: The wall clock at the start, ms since the epoch; only :meth:`advance_wall_clock` moves it. None is that of
+        wall_clock_ms: The wall clock at the start, ms since the epoch; only :meth:`advance_wall_clock` moves it. None: that of
             the snapshot, or 0.
-        application_id: What internal topics are named after.
-        policies: What happens to records that fail; None stops with an error.
-        statestore_cache_max_bytes: As the setting of an application. Caches are flushed after each record, so that they merge
-            only updates of a row that one record makes, unless ``commit_every`` is larger; 0 forwards those too.
-        app_config: What processors find in ``context.app_config``.
+        application_id: The prefix of internal topics.
+        policies: How to handle records that fail; None stops with an error.
+        statestore_cache_max_bytes: As the setting of an application. Caches are flushed after each record, so unless
+            ``commit_every`` is larger they merge only updates of a row by the same record; 0 forwards those too.
+        app_config: The value of ``context.app_config`` in processors.
         num_threads_per_task: As the setting of an application. Each record is processed to the end before the next one, so
-            functions are called in other threads, but one at a time.
-        commit_every: Records in a micro-batch. With more than 1 :meth:`pipe` collects records, and the last of so many, or
-            :meth:`commit`, processes them together, in the order of their times.
-        keep_processors: Whether each task keeps one processor for all its time. On Spark a processor is made anew in every
-            micro-batch, so one that remembers something in an attribute and not in a store is wrong there. It is wrong here,
+            functions run in other threads, but one at a time.
+        commit_every: Records per micro-batch. With more than 1, :meth:`pipe` collects records; when the micro-batch is full, or at
+            :meth:`commit`, they are processed together, in the order of their timestamps.
+        keep_processors: Whether each task keeps its processors for the lifetime of the driver. On Spark, processors are created anew
+            in each micro-batch, so a processor that keeps state in an attribute instead of a store is wrong there. It is wrong here
             too, unless this is True.
-        partitions: Numbers of partitions: one for all topics from outside and those that are written, or one per topic, where
-            others have 1. Repartitions then have those that they have in an application, and there is a task per partition.
-            None gives every topic one partition, repartitions included.
-        max_task_idle_ms: As the setting of an application: how long tasks with several inputs wait for an empty one, by the
-            driver's clock. None does not wait. An input that is held back (:meth:`hold`) is waited for without end.
-        snapshot: What another driver was left with (:meth:`snapshot`), to go on from; see :meth:`edited`.
+        partitions: Partition counts: one for all external topics and sink topics, or one per topic (others have 1). Repartition
+            topics then have the counts that they have in an application, and there is one task per partition. None: every topic has
+            one partition, including repartition topics.
+        max_task_idle_ms: As the setting of an application: how long tasks with several inputs wait for an empty one, in ms of the
+            driver's clock. None does not wait. For a withheld input (:meth:`hold`), tasks wait without limit.
+        snapshot: A snapshot of another driver (:meth:`snapshot`) to continue from; see :meth:`edited`.
         renamed_stores: As the argument of an application: new name per old name of a store of the snapshot.
 
     Raises:
         TopologyError: If the topology is not valid.
-        IncompatibleTopologyError: If the topology cannot go on from the snapshot.
-        CoPartitioningError: If topics that meet in a store have different numbers of partitions.
-        SettingsError: If an argument is no whole number or too small, or ``partitions`` names a topic that is neither read nor
+        IncompatibleTopologyError: If the topology cannot continue from the snapshot.
+        CoPartitioningError: If co-partitioned topics have different partition counts.
+        SettingsError: If an argument is not a whole number or is too small, or ``partitions`` names a topic that is neither read nor
             written.
 
     Source: ``org.apache.kafka.streams.TopologyTestDriver``.
@@ -154,15 +154,15 @@ class TopologyTestDriver(DriverTopics):
         )
 
     def read(self, topic: str) -> list[Record[Any, Any]]:
-        """Take what has been sent to a topic since the last call, in order, with the serdes of its sink."""
+        """Take the records sent to a topic since the last call, in order, deserialised with the serdes of its sink."""
         sent = self._runner.sent.pop(topic, ())
         return [each.record() for each in sent]
 
     def advance_wall_clock(self, duration: Duration) -> None:
-        """Move the wall clock on and run the wall-clock punctuations that are due.
+        """Advance the wall clock and run the wall-clock punctuations that are due.
 
-        What was collected is processed before. With asynchronous operators the clock moves from one moment at which something
-        happens to the next: a call ends, times out or is due again.
+        Collected records are processed first. With asynchronous operators the clock stops at each time at which a call ends, times
+        out or is due again.
 
         Args:
             duration: A timedelta, or milliseconds; not negative.
@@ -179,14 +179,14 @@ class TopologyTestDriver(DriverTopics):
         self._runner.advance(self._runner.now_ms + millis(duration))
 
     def store(self, name: str, *, partition: int | None = None) -> Any:
-        """Return a store of any kind, to read it or to fill it.
+        """Return a store of any kind, for reading or writing.
 
         Args:
             name: The store.
-            partition: Of which task, where several partitions have one each.
+            partition: The partition of the task, if the store has one instance per partition.
 
         Raises:
-            StoreError: If the topology has no such store, or several tasks have it and no partition is given.
+            StoreError: If the topology has no such store, or if several tasks have it and ``partition`` is None.
         """
         return store_of(self._runner.tasks.values(), name, partition)
 
@@ -194,19 +194,19 @@ class TopologyTestDriver(DriverTopics):
         """Return all stores by name, global ones included (``getAllStateStores``).
 
         Args:
-            partition: Of which tasks, where several partitions have a store each; stores of other tasks are left out.
+            partition: The partition of the tasks whose stores to return; None: all tasks.
 
         Raises:
-            StoreError: If several tasks have a store and no partition is given.
+            StoreError: If several tasks have a store and ``partition`` is None.
         """
         return stores_of(self._runner.tasks.values(), partition)
 
     def dropped(self) -> dict[str, int]:
-        """Return how many records were left out so far, by reason; see ``docs/reference/metrics.md`` for the reasons."""
+        """Return the number of records dropped so far, by reason; ``docs/reference/metrics.md`` lists the reasons."""
         return dict(self._runner.dropped)
 
     def metrics(self) -> dict[str, int]:
-        """Return what has been counted so far: ``processed_records``, ``dropped_records``, and ``counted: <name>`` of processors.
+        """Return the counters: ``processed_records``, ``dropped_records``, and ``counted: <name>`` for each counter of a processor.
 
         If the topology has asynchronous operators, also ``calls_settled`` (attempts that ended), ``calls_retried`` and
         ``calls_dead_lettered``, as in the metrics of an application. With ``max_task_idle_ms`` also ``enforced_records``.
@@ -225,7 +225,7 @@ class TopologyTestDriver(DriverTopics):
         }
 
     def committed_offset(self, topic: str, partition: int = 0) -> int:
-        """Return the offset of a partition before which every record is finished: what would be committed now.
+        """Return the offset of a partition before which every record is finished: the one to commit now.
 
         Args:
             topic: A topic the topology reads.
@@ -249,10 +249,10 @@ class TopologyTestDriver(DriverTopics):
         return self._runner.committable.get(at, 0)
 
     def snapshot(self) -> DriverSnapshot:
-        """Return what another driver can go on from; records that were collected are processed before.
+        """Return a snapshot from which another driver can continue; collected records are processed first.
 
-        It has stores, times, schedules, records that wait, unfinished records, and offsets. What was sent and not read, what was
-        counted, and what is held back stay here.
+        It contains stores, times, schedules, buffered records, unfinished records and offsets. It does not contain records that were
+        sent and not read, counters, or withheld records.
 
         Raises:
             MillstreamError: If a record fails under the policy "fail".
@@ -277,15 +277,15 @@ class TopologyTestDriver(DriverTopics):
     def edited(
         self, topology: Topology, *, renamed_stores: Mapping[str, str] | None = None
     ) -> TopologyTestDriver:
-        """Close this driver, and return one that goes on with another topology, as a restart on the same checkpoint does.
+        """Close this driver and return one that continues with another topology, as a restart on the same checkpoint does.
 
         Args:
             topology: The edited topology, or the same one.
             renamed_stores: New name per old name of a store.
 
         Raises:
-            IncompatibleTopologyError: If the topology cannot go on from here; this driver stays open.
-            SettingsError: If a new name of a store cannot be.
+            IncompatibleTopologyError: If the topology cannot continue from this driver's state; this driver stays open.
+            SettingsError: If a new name of a store is not possible.
 
         Example:
             >>> import millstream as ms
@@ -311,7 +311,7 @@ class TopologyTestDriver(DriverTopics):
         return after
 
     def close(self) -> None:
-        """Call ``close`` of every processor, and give up the calls that have not ended; a second call does nothing."""
+        """Close all processors and cancel calls that have not ended; a second call does nothing."""
         if not self._closed:
             self._closed = True
             self._runner.close()

@@ -1,4 +1,4 @@
-"""Topics as objects: what a test writes to and reads from, with serdes of its own and times that go on by themselves."""
+"""Input and output topics of a test, with their own serdes and with timestamps that advance automatically."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ V = TypeVar("V")
 
 
 Serdes: TypeAlias = tuple[Serde[Any] | None, Serde[Any] | None]
-"""Of keys and of values; None is that of the source."""
+"""Serdes of keys and values; None: that of the source."""
 Write: TypeAlias = Callable[[str, Serdes, tuple[Any, Any], int, Headers, int | None], None]
-"""Writes to a topic: serdes, key and value, timestamp, headers, partition."""
+"""A function that writes to a topic: name, serdes, key and value, timestamp, headers, partition."""
 
 
 class InputTopic(Generic[K, V]):
-    """A topic that a test writes to. Made by :meth:`TopologyTestDriver.input_topic`.
+    """A topic that a test writes to, created by :meth:`TopologyTestDriver.input_topic`.
 
-    Records without a timestamp of their own have the times ``start``, ``start + advance``, and so on.
+    Records without a timestamp get the timestamps ``start``, ``start + advance``, and so on.
 
     Attributes:
         name: The topic.
@@ -62,9 +62,9 @@ class InputTopic(Generic[K, V]):
         Args:
             key: The key, or None.
             value: The value, or None.
-            timestamp: Milliseconds since the epoch; None takes the topic's time, and moves it on.
+            timestamp: Milliseconds since the epoch; None takes the topic's time and advances it.
             headers: Name and value pairs.
-            partition: The partition; None leaves it to the key.
+            partition: The partition; None chooses it by the key.
 
         Raises:
             SerdeError: If the key or the value does not fit the serdes.
@@ -90,7 +90,7 @@ class InputTopic(Generic[K, V]):
             self.pipe(None, value)
 
     def advance_time(self, duration: Duration) -> None:
-        """Move the time of the next record on.
+        """Advance the timestamp of the next record.
 
         Args:
             duration: A timedelta, or milliseconds; not negative.
@@ -102,9 +102,9 @@ class InputTopic(Generic[K, V]):
 
 
 class OutputTopic(Generic[K, V]):
-    """A topic that a test reads. Made by :meth:`TopologyTestDriver.output_topic`.
+    """A topic that a test reads, created by :meth:`TopologyTestDriver.output_topic`.
 
-    What is read is taken: all objects for one topic, and ``TopologyTestDriver.read``, share what is there.
+    Reading removes records: all objects for one topic, and ``TopologyTestDriver.read``, share the same queue.
 
     Attributes:
         name: The topic.
@@ -125,14 +125,14 @@ class OutputTopic(Generic[K, V]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no record to read."""
+        """Whether the topic has no record to read."""
         return not self._sent()
 
     def read_one(self) -> Record[K, V]:
         """Take the next record.
 
         Raises:
-            LookupError: If there is none.
+            LookupError: If the topic has no record to read.
         """
         if self.is_empty:
             raise LookupError(
@@ -155,7 +155,7 @@ class OutputTopic(Generic[K, V]):
         return [record.value for record in self.read_all()]
 
     def read_as_table(self) -> dict[K, V]:
-        """Take all records, and return the last value of each key; a key whose last value is None is not there.
+        """Take all records and return the last value of each key, without keys whose last value is None.
 
         Raises:
             ValueError: If a record has no key.
