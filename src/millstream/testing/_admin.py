@@ -1,7 +1,7 @@
-"""What a running broker is asked for: topics, offsets, deletions.
+"""Administrative requests to a running broker: topics, offsets, deletions.
 
-A broker that has just started, or that has just created a topic, knows of partitions before it leads them, and answers for
-a moment that the leader is not there *yet*. Those answers are asked for again; every other one is final.
+A broker that has just started or created a topic knows partitions before it leads them, and for a moment answers that the leader
+is not available. Such requests are retried; every other error is final.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _LEVELS: dict[Isolation, IsolationLevel] = {
 }
 _REQUEST_TIMEOUT_S = 30.0
 _ANSWER_WITHIN_S = (
-    5.0  # of one broker: librdkafka leaves a request with a broker that has just died until it times out
+    5.0  # per broker: librdkafka leaves a request at a broker that has just crashed until it times out
 )
 _PAUSE_S = 0.02
-_HEARD_WITHIN_S = 10.0  # of a topic, by all brokers of a cluster
+_HEARD_WITHIN_S = 10.0  # until all brokers of a cluster know a new topic
 _NOT_YET = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -41,16 +41,16 @@ _NOT_YET = {
 }
 _NO_ANSWER_YET = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
 _NOT_HEARD_YET = {*_NOT_YET, KafkaError.UNKNOWN_TOPIC_OR_PART}
-"""Of a topic that one broker of a cluster has shown: the leader may not have heard of it."""
+"""Errors to retry for a topic that one broker of a cluster has reported: its leader may not know it yet."""
 
 
 @final
 class BrokerAdmin:
-    """Requests to one broker; any thread may use it. ``EmbeddedKafka`` documents what each request means.
+    """Administrative requests; any thread may use it. ``EmbeddedKafka`` documents each request.
 
     Args:
-        client: A client that is connected to the broker.
-        servers: Its bootstrap servers, for the messages of errors.
+        client: A client connected to the broker.
+        servers: Its bootstrap servers.
     """
 
     def __init__(self, client: AdminClient, servers: str) -> None:
@@ -66,17 +66,17 @@ class BrokerAdmin:
         self.end_offsets(name)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and wait until it is gone."""
+        """Delete a topic and wait until it has disappeared."""
         self._all_of(f"delete topic {name}", lambda client: client.delete_topics([name]))
         self._await(lambda: not self._partitions_of(name), f"topic {name} to disappear")
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
-        """Delete the records before an offset, by partition."""
+        """Delete the records before the given offset of each partition."""
         places = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
         self._all_of(f"delete records of {topic}", lambda client: client.delete_records(places))
 
     def end_offsets(self, topic: str, isolation: Isolation = "read_uncommitted") -> dict[int, int]:
-        """Return the offsets before which a reader of an isolation level can read, by partition."""
+        """Return the end offsets by partition, as seen with an isolation level."""
         latest = OffsetSpec.latest()
         wanted = {TopicPartition(topic, partition): latest for partition in self.partitions(topic)}
         level = {"isolation_level": _LEVELS[isolation]}
@@ -87,8 +87,8 @@ class BrokerAdmin:
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """Return the offsets that a group has committed, by partition."""
-        # Not the admin client's list_consumer_group_offsets: librdkafka crashes in it while a coordinator moves.
-        # What a killed program has left open ends when its transaction times out; nobody waits for that here.
+        # Not the admin client's list_consumer_group_offsets, in which librdkafka crashes while a coordinator moves. With
+        # read_uncommitted, the request does not wait for open transactions of a killed program, which end at their timeout.
         settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
         consumer = Consumer({"bootstrap.servers": self._servers, **settings})
         try:
@@ -103,10 +103,10 @@ class BrokerAdmin:
         return {place.partition: place.offset for place in found if place.offset >= 0}
 
     def partitions(self, topic: str) -> list[int]:
-        """Return the partitions of a topic that must exist."""
+        """Return the partitions of an existing topic."""
         deadline = time.monotonic() + (_HEARD_WITHIN_S if "," in self._servers else 0)
         while not (partitions := self._partitions_of(topic)) and time.monotonic() < deadline:
-            time.sleep(_PAUSE_S)  # the broker that was asked may hear of a new topic later than another one
+            time.sleep(_PAUSE_S)  # brokers of a cluster learn of a new topic at different times
         if not partitions:
             raise EmbeddedKafkaError(
                 f"there is no topic {topic!r} on {self._servers}; create_topic() makes it"
@@ -119,7 +119,7 @@ class BrokerAdmin:
         ask: Callable[[AdminClient], Mapping[T, Future[Any]]],
         not_yet: Collection[int] = _NOT_YET,
     ) -> dict[T, Any]:
-        """Ask the broker and wait for every answer."""
+        """Send requests and wait for all answers."""
 
         def answers() -> dict[T, Any]:
             return {key: future.result(_REQUEST_TIMEOUT_S) for key, future in ask(self._client).items()}
@@ -127,7 +127,7 @@ class BrokerAdmin:
         return self._asked(what, answers, not_yet)
 
     def _asked(self, what: str, question: Callable[[], T], not_yet: Collection[int] = _NOT_YET) -> T:
-        """Ask; ask again while the broker says that a leader or coordinator is not there yet."""
+        """Send a request, and retry while a leader or coordinator is not available yet."""
         deadline = time.monotonic() + _REQUEST_TIMEOUT_S
         while True:
             try:
@@ -140,7 +140,7 @@ class BrokerAdmin:
                 raise EmbeddedKafkaError(f"{what}: no answer from {self._servers}; is it paused?") from error
 
     def _partitions_of(self, topic: str) -> list[int]:
-        """All partitions, led or not; none if there is no such topic. Asking for one topic could create it."""
+        """Return all partitions of a topic, with or without a leader. It lists all topics: a request for one topic could create it."""
         metadata = self._asked(
             "metadata", lambda: self._client.list_topics(timeout=_ANSWER_WITHIN_S), _NO_ANSWER_YET
         )

@@ -1,13 +1,12 @@
 """Jars from Maven coordinates, resolved once per machine.
 
-PySpark ships Apache Ivy, which resolves a module and everything it depends on; so millstream needs no build tool and no
-Kafka distribution to start a broker. What was resolved is kept in the *cache directory*, one folder per purpose
-(``kafka-4.3.0``). A folder is filled beside its place under a file lock and renamed into it: whoever sees the folder
-sees it complete, and test processes that start together resolve it once.
+PySpark includes Apache Ivy, which resolves a module and its dependencies, so Millstream needs no build tool and no Kafka
+distribution to start a broker. Resolved jars are kept in the *cache directory*, one folder per purpose (``kafka-4.3.0``). Under a
+file lock, a folder is filled under a temporary name and then renamed: a folder that exists is complete, and test processes that
+start together resolve it once.
 
-Where Maven Central is out of reach there are two ways: ``MILLSTREAM_IVY_SETTINGS`` names an Ivy settings file with the
-mirror of the house, ``MILLSTREAM_KAFKA_JARS`` names a directory that already holds the jars of a broker (such as ``libs``
-of a Kafka distribution).
+If Maven Central is not reachable, set ``MILLSTREAM_IVY_SETTINGS`` to an Ivy settings file that names a mirror, or
+``MILLSTREAM_KAFKA_JARS`` to a directory with the jars of a broker (such as ``libs`` of a Kafka distribution).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ KAFKA_VERSION = "4.3.0"
 _KAFKA_MODULES = (
     f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
     f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
-    "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",  # without a binding the broker would fail silently
+    "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",  # without an slf4j binding the broker fails silently
 )
 _RESOLVE_TIMEOUT_S = 900.0
 _MARKER = "modules.txt"
@@ -40,10 +39,10 @@ def kafka_jars() -> Path:
     """Return a directory with the jars of a Kafka broker and of its command line tools.
 
     Returns:
-        ``$MILLSTREAM_KAFKA_JARS`` when that is set, else the folder ``kafka-<version>`` of the cache.
+        ``$MILLSTREAM_KAFKA_JARS`` if set, otherwise the folder ``kafka-<version>`` of the cache.
 
     Raises:
-        EmbeddedKafkaError: The directory holds no broker, or the jars cannot be resolved.
+        EmbeddedKafkaError: If the directory contains no broker, or the jars cannot be resolved.
     """
     own = os.environ.get("MILLSTREAM_KAFKA_JARS")
     if not own:
@@ -57,17 +56,17 @@ def kafka_jars() -> Path:
 
 
 def resolve_jars(*modules: str, folder: str) -> Path:
-    """Resolve modules with all they depend on into a folder of the cache, unless they are already there.
+    """Resolve modules and their dependencies into a folder of the cache, unless it is already complete.
 
     Args:
-        modules: Maven coordinates, ``organisation:name:version``; conflicts between them are resolved as one.
+        modules: Maven coordinates, ``organisation:name:version``; they are resolved together, including version conflicts.
         folder: Name of the folder in the cache directory.
 
     Returns:
-        The directory that holds the jars.
+        The directory with the jars.
 
     Raises:
-        EmbeddedKafkaError: No Java or no Ivy is there, a module cannot be resolved, or the cache cannot be written.
+        EmbeddedKafkaError: If Java or Ivy is missing, a module cannot be resolved, or the cache cannot be written.
 
     Example:
         >>> jars = resolve_jars("org.apache.kafka:kafka-streams:4.3.0", folder="kafka-streams-4.3.0")
@@ -102,7 +101,7 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def _fill(directory: Path, modules: tuple[str, ...]) -> None:
-    """Resolve beside the final place, then rename; the caller holds the lock, so leftovers are from the dead."""
+    """Resolve into a temporary folder, then rename it; the caller has the lock, so an existing one is left over from a crash."""
     partial = directory.with_name(f"{directory.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()

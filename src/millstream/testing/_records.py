@@ -1,8 +1,8 @@
-"""Records in and out of the embedded broker: write what a test gives, read all that a topic holds now.
+"""Writes records to the embedded broker, and reads all records that a topic contains now.
 
-A topic *holds now* the records below its end offsets at the moment of the call. The reader cannot count up to them,
-because offsets have gaps (transaction markers, compaction, deleted records); it stops per partition at the first record
-at or above the end, or when the broker says that the partition has no more.
+These are the records below the end offsets at the moment of the call. The reader cannot count up to them, because offsets have
+gaps (transaction markers, compaction, deleted records); per partition, it stops at the first record at or above the end, or at
+the broker's end-of-partition event.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Payload = bytes | str | None
 """A key or a value: bytes, text that is written as UTF-8, or null."""
 
 Outgoing = tuple[Payload, Payload] | tuple[Payload, Payload, int]
-"""A record to write: key, value and perhaps its timestamp in milliseconds since the epoch."""
+"""A record to write: key, value and optionally its timestamp, ms since the epoch."""
 
 Isolation = Literal["read_uncommitted", "read_committed"]
-"""Kafka's isolation level: with ``read_committed``, records of open and aborted transactions are not seen."""
+"""Kafka's isolation level: ``read_committed`` skips records of open and aborted transactions."""
 
 _PROGRESS_TIMEOUT_S = 30.0
 _BATCH = 5_000
@@ -32,7 +32,7 @@ _BATCH = 5_000
 
 @dataclass(frozen=True)
 class ConsumedRecord:
-    """A record as the broker holds it.
+    """A record as read from the broker.
 
     Attributes:
         topic: Name of the topic.
@@ -41,7 +41,7 @@ class ConsumedRecord:
         timestamp: Milliseconds since the epoch.
         key: Key, or None for null.
         value: Value, or None for null.
-        headers: Names and values, in order.
+        headers: Name and value pairs, in order.
     """
 
     topic: str
@@ -54,24 +54,24 @@ class ConsumedRecord:
 
 
 def write_all(servers: str, topic: str, records: Iterable[Outgoing], *, partition: int | None) -> None:
-    """Write records in order and wait until the broker has acknowledged every one.
+    """Write records in order and wait until the broker has acknowledged all of them.
 
     Args:
         servers: Bootstrap servers.
         topic: Name of the topic.
-        records: What to write.
-        partition: Where to write; None lets the hash of the key decide, as in Java.
+        records: The records to write.
+        partition: The partition to write to; None: by the hash of the key, as in Java.
 
     Raises:
-        EmbeddedKafkaError: A record was not acknowledged.
-        ValueError: A timestamp is not positive.
+        EmbeddedKafkaError: If a record was not acknowledged.
+        ValueError: If a timestamp is not positive.
     """
     failures: list[KafkaError] = []
     settings: dict[str, str | int | bool] = {
         "bootstrap.servers": servers,
         "partitioner": "murmur2_random",
-        # One broker needs no idempotence, whose producer id costs up to a second: this keeps the order, too. In a cluster
-        # a leader may die after it has written a record, before it has acknowledged it.
+        # A single broker needs no idempotence, whose producer id takes up to a second: one request in flight keeps the order, too.
+        # In a cluster, a leader may crash after it has written a record and before it has acknowledged it.
         "max.in.flight": 1,
         "enable.idempotence": "," in servers,
         "message.timeout.ms": 30_000,
@@ -117,7 +117,7 @@ def _positive(timestamp: int) -> int:
 def read_all(
     servers: str, topic: str, ends: Mapping[int, int], *, isolation: Isolation
 ) -> list[ConsumedRecord]:
-    """Read every record of a topic below given offsets.
+    """Read all records of a topic below given offsets.
 
     Args:
         servers: Bootstrap servers.
@@ -129,12 +129,12 @@ def read_all(
         The records by partition, then by offset.
 
     Raises:
-        EmbeddedKafkaError: The broker sent nothing for half a minute.
+        EmbeddedKafkaError: If the broker sent nothing for half a minute.
     """
     settings: dict[str, str | int | bool] = {
         "bootstrap.servers": servers,
         "group.id": "millstream-embedded-kafka",
-        "auto.offset.reset": "earliest",  # from 0; librdkafka delays a look-up of the beginning by half a second
+        "auto.offset.reset": "earliest",  # reads start at offset 0; librdkafka delays a look-up of the beginning by half a second
         "isolation.level": isolation,
         "enable.partition.eof": True,
         "enable.auto.commit": False,
@@ -154,7 +154,7 @@ def read_all(
 
 
 def _next_answers(consumer: Consumer, topic: str, open_ends: Mapping[int, int]) -> list[Message]:
-    """Wait for one message and take those that are there with it; to wait for a full batch would cost its timeout."""
+    """Wait for one message and take those that arrived with it; waiting for a full batch would cost its timeout."""
     trouble = "none"
     deadline = time.monotonic() + _PROGRESS_TIMEOUT_S
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""MockProcessorContext: a processor alone, without a topology. It notes what the processor asks for and does none of it."""
+"""MockProcessorContext: runs a processor without a topology; it records the processor's requests and executes none of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Forwarded(NamedTuple):
 
     Attributes:
         record: The record.
-        child: The child it was forwarded to; None is all.
+        child: The child it was forwarded to; None: all children.
     """
 
     record: Record[Any, Any]
@@ -32,10 +32,10 @@ class CapturedPunctuator:
     """A function that a processor scheduled; call ``callback`` to punctuate.
 
     Attributes:
-        interval_ms: How often it is to be called, ms.
-        kind: By which time.
-        start_time: When first, ms since the epoch; None leaves that to the interval.
-        callback: The function, which takes the time, ms since the epoch.
+        interval_ms: The interval between calls, ms.
+        kind: Stream time or wall-clock time.
+        start_time: The time of the first call, ms since the epoch; None: after one interval.
+        callback: The function; its argument is the time, ms since the epoch.
         cancelled: Whether the processor has cancelled it.
     """
 
@@ -49,31 +49,32 @@ class CapturedPunctuator:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Call the function no more."""
+        """Cancel the schedule."""
         self.cancelled = True
 
 
 class MockProcessorContext:
-    """A context for a processor that runs alone: it captures what is forwarded, scheduled and asked for.
+    """A context for a processor without a topology: it captures what the processor forwards, schedules and requests.
 
-    Nothing else happens: no time goes by, and no serde checks a record. To see a processor at work use ``TopologyTestDriver``.
+    Nothing else happens: time does not advance, and no serde checks a record. To run a processor in full, use
+    ``TopologyTestDriver``.
 
     Args:
-        stores: The stores connected to the processor; they are kept in memory.
+        stores: The stores connected to the processor, kept in memory.
         application_id: The application's id.
         task_id: The task.
-        app_config: What the processor finds in ``app_config``.
+        app_config: The value of the processor's ``context.app_config``.
 
     Attributes:
-        record_metadata: Topic, partition and offset of the current record; set it as the test needs.
-        stream_time_ms: Stream time, ms since the epoch; likewise.
-        wall_clock_ms: The wall clock, ms since the epoch; likewise.
-        forwarded: What was forwarded, in order.
-        punctuators: What was scheduled.
-        commit_requested: Whether a commit was asked for.
-        counted: What was counted, by name.
-        acknowledged: Records that were acknowledged.
-        issued: Calls that were issued: the function, what takes its result, and arguments.
+        record_metadata: Topic, partition and offset of the current record; set by the test.
+        stream_time_ms: Stream time, ms since the epoch; set by the test.
+        wall_clock_ms: The wall clock, ms since the epoch; set by the test.
+        forwarded: The forwarded records, in order.
+        punctuators: The scheduled functions.
+        commit_requested: Whether a commit was requested.
+        counted: The counters, by name.
+        acknowledged: The metadata of acknowledged records.
+        issued: The issued calls: function, callback for its result, and arguments.
 
     Source: ``org.apache.kafka.streams.processor.api.MockProcessorContext``.
 
@@ -113,7 +114,7 @@ class MockProcessorContext:
         self._stores = {spec.name: open_store(spec, MemoryStores()) for spec in stores}
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        """Note a record; see ``ProcessorContext.forward``."""
+        """Record a forwarded record; see ``ProcessorContext.forward``."""
         self.forwarded.append(Forwarded(record, child))
 
     def schedule(
@@ -124,7 +125,7 @@ class MockProcessorContext:
         *,
         start_time: int | None = None,
     ) -> CapturedPunctuator:
-        """Note a function; see ``ProcessorContext.schedule``.
+        """Record a scheduled function; see ``ProcessorContext.schedule``.
 
         Raises:
             ValueError: If the interval is shorter than 1 ms.
@@ -136,30 +137,30 @@ class MockProcessorContext:
         return punctuator
 
     def scheduled(self, callback: Punctuator) -> tuple[CapturedPunctuator, ...]:
-        """Return the schedules that call a function and are not cancelled."""
+        """Return the schedules of a function that are not cancelled."""
         return tuple(p for p in self.punctuators if p.callback == callback and not p.cancelled)
 
     def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
-        """Note a call, which is not made."""
+        """Record a call without making it."""
         self.issued.append((call, on_done, args))
 
     def acknowledge(self, metadata: RecordMetadata) -> None:
-        """Note that a record is finished."""
+        """Record that a record is finished."""
         self.acknowledged.append(metadata)
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add to a number."""
+        """Add to a counter."""
         self.counted[name] += by
 
     def commit(self) -> None:
-        """Note that a commit is asked for; set ``commit_requested`` back to see the next one."""
+        """Record a commit request; reset ``commit_requested`` to detect the next one."""
         self.commit_requested = True
 
     def state_store(self, name: str) -> Any:
         """Return a store.
 
         Raises:
-            StoreError: If it was not given to the context.
+            StoreError: If the context has no such store.
         """
         if name not in self._stores:
             known = ", ".join(self._stores) or "none"

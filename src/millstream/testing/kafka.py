@@ -1,12 +1,12 @@
 """``EmbeddedKafka``: a real Kafka broker for tests, demos and benchmarks, as a context manager.
 
-The broker is Apache Kafka itself, one node or a cluster of several that are their own controllers, started from jars that PySpark's Ivy
-resolved (see ``MILLSTREAM_CACHE_DIR``, ``MILLSTREAM_IVY_SETTINGS`` and ``MILLSTREAM_KAFKA_JARS`` in ``resolve_jars``). A test
-against it tests what a user will meet: transactions, offsets with gaps, lost records, a broker that pauses or dies. It
-needs Java 17 and nothing else, in particular no container runtime.
+The broker is Apache Kafka itself: one node, or a cluster of brokers that are their own controllers. The jars are resolved by
+PySpark's Ivy (see ``resolve_jars`` for ``MILLSTREAM_CACHE_DIR``, ``MILLSTREAM_IVY_SETTINGS`` and ``MILLSTREAM_KAFKA_JARS``). Tests
+meet real behaviour: transactions, offsets with gaps, lost records, brokers that pause or crash. It needs only Java 17, and no
+container runtime.
 
-It leaves nothing behind. The broker ends with ``stop()``, and also when this Python process ends in any other way,
-SIGKILL included; its data are in a temporary directory unless the caller names one.
+It leaves nothing behind: the broker ends with ``stop()``, and also when this Python process ends in any way, including SIGKILL.
+Its data are in a temporary directory unless the caller names one.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ _TOOLS = {
 
 @final
 class EmbeddedKafka:
-    """A real Kafka broker, or a cluster of several, that ends when it is no longer needed.
+    """A real Kafka broker, or a cluster of several, that ends with this Python process at the latest.
 
-    Start, stop, kill, pause and restart it from one thread; any thread may read and write meanwhile. Other processes
-    use it through ``bootstrap_servers``.
+    Start, stop, kill, pause and restart it from one thread; any thread may read and write meanwhile. Other processes connect
+    through ``bootstrap_servers``.
 
     Args:
-        partitions: Number of partitions of a topic that is created without a number.
-        properties: Properties of the broker, by their names in ``server.properties``; they override the ones set here.
-        auto_create_topics: Let the broker create topics that are asked for.
-        directory: Where to keep configuration, log and data. They stay there after the stop, and a later broker on the
-            same directory finds them. None: a temporary directory.
-        heap: Largest Java heap of each broker, as in ``-Xmx``; None: 512 MB, and 256 MB for one of several.
+        partitions: Default number of partitions of a new topic.
+        properties: Properties of the broker, by name as in ``server.properties``; they override the defaults of this class.
+        auto_create_topics: Whether the broker creates topics on first use.
+        directory: Directory for configuration, log and data. They are kept after the stop, and a later broker on the same
+            directory reuses them. None: a temporary directory.
+        heap: Maximum Java heap of each broker, as in ``-Xmx``; None: 512 MB, or 256 MB in a cluster.
         java_options: Further options of each JVM; ``["-XX:TieredStopAtLevel=4"]`` for throughput instead of a quick start.
-        brokers: Number of brokers. With three or more, topics have three replicas and ``min.insync.replicas`` is 2, and so
-            it is with the topics of transactions and groups: one broker may die, and nothing that was acknowledged is lost.
-        relayed: For each broker a second port of its own, and that of a relay, of which clients who come there are told.
+        brokers: Number of brokers. With three or more, all topics, including those of transactions and groups, have three
+            replicas and ``min.insync.replicas`` is 2: one broker may crash, and no acknowledged record is lost.
+        relayed: For each broker, a second port on which it listens, and the port of a relay, advertised to clients of that port.
 
     Example:
         >>> with EmbeddedKafka() as kafka:
@@ -113,8 +113,8 @@ class EmbeddedKafka:
             This object.
 
         Raises:
-            EmbeddedKafkaError: It is already started, Java or the jars are missing, or the broker did not start; then
-                the message ends with the last lines of its log.
+            EmbeddedKafkaError: If it is already started, Java or the jars are missing, or the broker did not start; then the
+                message ends with the last lines of its log.
         """
         if self._started is not None:
             raise EmbeddedKafkaError("it is already started; after kill() use restart(), or stop() it first")
@@ -136,9 +136,9 @@ class EmbeddedKafka:
         return self
 
     def stop(self) -> None:
-        """Stop the broker and wait until it is gone; harmless when it is not started.
+        """Stop the broker and wait until it has exited; does nothing if it is not started.
 
-        A broker with a ``directory`` closes its data in order. One with temporary data is killed, and they are deleted.
+        With a ``directory``, the broker is shut down in order. With temporary data it is killed, and the data are deleted.
         """
         cluster, self._started, self._client = self._started, None, None
         if cluster is not None:
@@ -146,13 +146,13 @@ class EmbeddedKafka:
         self._discard_temporary()
 
     def kill(self, broker: int | None = None) -> None:
-        """Kill a broker with SIGKILL, as a crash would; ports and data stay for ``restart``.
+        """Kill a broker with SIGKILL, like a crash; ports and data are kept for ``restart``.
 
         Args:
-            broker: Which one of several, from 0; None is all.
+            broker: The number of the broker, from 0; None: all.
 
         Raises:
-            EmbeddedKafkaError: It is not started, or there is no such broker.
+            EmbeddedKafkaError: If it is not started, or there is no such broker.
 
         Example:
             >>> with EmbeddedKafka(brokers=3) as cluster:
@@ -166,53 +166,53 @@ class EmbeddedKafka:
         self._cluster.end(broker, orderly=False)
 
     def restart(self, broker: int | None = None) -> None:
-        """Start a broker again with the same ports and data, after an orderly stop if it still runs.
+        """Restart a broker with the same ports and data; if it still runs, it is shut down in order first.
 
         Args:
-            broker: Which one of several, from 0; None is all.
+            broker: The number of the broker, from 0; None: all.
 
         Raises:
-            EmbeddedKafkaError: It was not started before, or does not start again.
+            EmbeddedKafkaError: If it was not started before, or does not start again.
         """
         self._client = self._cluster.restart(broker)
 
     def pause(self, broker: int | None = None) -> None:
-        """Stop a broker with SIGSTOP: connections stay open, and nothing answers until ``resume``.
+        """Suspend a broker with SIGSTOP: connections stay open, but it does not answer until ``resume``.
 
         Args:
-            broker: Which one of several, from 0; None is all.
+            broker: The number of the broker, from 0; None: all.
 
         Raises:
-            EmbeddedKafkaError: It is not started.
+            EmbeddedKafkaError: If it is not started.
         """
         self._cluster.signal(broker, signal.SIGSTOP)
 
     def resume(self, broker: int | None = None) -> None:
-        """Let a paused broker continue (SIGCONT).
+        """Resume a paused broker (SIGCONT).
 
         Args:
-            broker: Which one of several, from 0; None is all.
+            broker: The number of the broker, from 0; None: all.
 
         Raises:
-            EmbeddedKafkaError: It is not started.
+            EmbeddedKafkaError: If it is not started.
         """
         self._cluster.signal(broker, signal.SIGCONT)
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients connect to, as ``host:port``, of several brokers with commas; it stays the same until ``stop``.
+        """The bootstrap servers, as comma-separated ``host:port``; they stay the same until ``stop``.
 
         Raises:
-            EmbeddedKafkaError: The broker is not started.
+            EmbeddedKafkaError: If the broker is not started.
         """
         return self._cluster.bootstrap_servers
 
     @property
     def pid(self) -> int:
-        """Process id of the broker; of several, of the first that runs.
+        """Process id of the broker; in a cluster, of the first running broker.
 
         Raises:
-            EmbeddedKafkaError: No broker process runs.
+            EmbeddedKafkaError: If no broker process runs.
         """
         running = self._cluster.pids()
         if not running:
@@ -228,11 +228,11 @@ class EmbeddedKafka:
 
         Args:
             name: Name of the topic.
-            partitions: Number of partitions; None takes the number of this broker.
-            config: Topic configuration; ``retention.ms`` is -1 unless it is given here.
+            partitions: Number of partitions; None: the default of this broker.
+            config: Topic configuration; ``retention.ms`` is -1 unless given here.
 
         Raises:
-            EmbeddedKafkaError: The broker refused, for example because the topic exists.
+            EmbeddedKafkaError: If the broker refuses, for example because the topic exists.
         """
         count = self._options.partitions if partitions is None else partitions
         self._admin.create_topic(name, count, config or {})
@@ -244,7 +244,7 @@ class EmbeddedKafka:
             name: Name of the topic.
 
         Raises:
-            EmbeddedKafkaError: The broker refused, for example because there is no such topic.
+            EmbeddedKafkaError: If the broker refuses, for example because there is no such topic.
         """
         self._admin.delete_topic(name)
 
@@ -253,25 +253,25 @@ class EmbeddedKafka:
 
         Args:
             topic: Name of the topic.
-            before: For each partition, the offset of the first record that stays.
+            before: For each partition, the offset of the first record to keep.
 
         Raises:
-            EmbeddedKafkaError: The broker refused, for example because an offset is beyond the end.
+            EmbeddedKafkaError: If the broker refuses, for example because an offset is beyond the end.
         """
         self._admin.delete_records(topic, before)
 
     def produce(self, topic: str, records: Iterable[Outgoing], *, partition: int | None = None) -> None:
-        """Write records in the order given and wait until the broker has acknowledged every one.
+        """Write records in the given order and wait until the broker has acknowledged all of them.
 
         Args:
             topic: Name of the topic.
             records: ``(key, value)`` or ``(key, value, timestamp)``; keys and values are bytes, str (written as UTF-8)
-                or None (null), timestamps positive milliseconds since the epoch (without: the current time).
-            partition: Write all of them there. None: by the murmur2 hash of the key as in Java, null keys anywhere.
+                or None (null); timestamps are positive ms since the epoch (default: the current time).
+            partition: The partition for all records. None: by the murmur2 hash of the key as in Java; null keys go to any partition.
 
         Raises:
-            EmbeddedKafkaError: There is no such topic, or a record was not acknowledged.
-            ValueError: A timestamp is not positive.
+            EmbeddedKafkaError: If there is no such topic, or a record was not acknowledged.
+            ValueError: If a timestamp is not positive.
 
         Example:
             >>> kafka.produce("clicks", [("ann", b"1", 1_700_000_000_000), (None, "no key"), ("ann", None)])
@@ -281,17 +281,17 @@ class EmbeddedKafka:
         write_all(self.bootstrap_servers, topic, records, partition=partition)
 
     def consume(self, topic: str, *, isolation: Isolation = "read_uncommitted") -> list[ConsumedRecord]:
-        """Read all records that a topic holds at this moment.
+        """Read all records that a topic contains at this moment.
 
         Args:
             topic: Name of the topic.
-            isolation: With ``"read_committed"``, records of open and aborted transactions are left out.
+            isolation: With ``"read_committed"``, records of open and aborted transactions are skipped.
 
         Returns:
             The records by partition, then by offset.
 
         Raises:
-            EmbeddedKafkaError: There is no such topic, or the broker does not answer.
+            EmbeddedKafkaError: If there is no such topic, or the broker does not answer.
         """
         return read_all(self.bootstrap_servers, topic, self.end_offsets(topic), isolation=isolation)
 
@@ -300,14 +300,14 @@ class EmbeddedKafka:
 
         Args:
             topic: Name of the topic.
-            isolation: With ``"read_committed"``, the last stable offsets: in a partition with an open transaction, the
-                offset of the first record of the oldest one.
+            isolation: With ``"read_committed"``, the last stable offsets: in a partition with open transactions, the offset of the
+                first record of the oldest one.
 
         Returns:
-            Offsets by partition, transaction markers counted.
+            Offsets by partition, including transaction markers.
 
         Raises:
-            EmbeddedKafkaError: There is no such topic, or the broker does not answer.
+            EmbeddedKafkaError: If there is no such topic, or the broker does not answer.
         """
         return self._admin.end_offsets(topic, isolation)
 
@@ -319,10 +319,10 @@ class EmbeddedKafka:
             topic: Name of the topic.
 
         Returns:
-            Offsets by partition; partitions without a commit are absent, so a group that nobody knows gives ``{}``.
+            Offsets by partition, without partitions that have no commit; ``{}`` for an unknown group.
 
         Raises:
-            EmbeddedKafkaError: The broker does not answer.
+            EmbeddedKafkaError: If the broker does not answer.
         """
         return self._admin.committed(group, topic)
 
@@ -330,15 +330,15 @@ class EmbeddedKafka:
         """Run one of Kafka's own command line tools on this broker.
 
         Args:
-            name: Its name, such as ``"kafka-consumer-groups"``.
+            name: The name of the tool, such as ``"kafka-consumer-groups"``.
             args: Its arguments; ``--bootstrap-server`` is added.
-            stdin: What it reads from standard input.
+            stdin: Its standard input.
 
         Returns:
-            What it wrote to standard output.
+            Its standard output.
 
         Raises:
-            EmbeddedKafkaError: There is no such tool, or it failed or took longer than two minutes.
+            EmbeddedKafkaError: If there is no such tool, or it failed or took longer than two minutes.
 
         Example:
             >>> "clicks" in kafka.tool("kafka-topics", "--list").splitlines()
@@ -351,15 +351,15 @@ class EmbeddedKafka:
         )
 
     def hanging_transactions(self) -> list[HangingTransaction]:
-        """Find transactions that partitions wait for and their coordinator knows nothing of.
+        """Find transactions that are open in partitions although their coordinator does not know them.
 
-        No producer can end them, and readers with ``read_committed`` wait for them for ever.
+        No producer can end them, and ``read_committed`` consumers never read past them.
 
         Returns:
             One entry per partition.
 
         Raises:
-            EmbeddedKafkaError: The broker does not answer.
+            EmbeddedKafkaError: If the broker does not answer.
 
         Example:
             >>> with EmbeddedKafka() as kafka:
@@ -371,10 +371,10 @@ class EmbeddedKafka:
     def abort_transaction(self, hanging: HangingTransaction) -> None:
         """End a hanging transaction in one partition.
 
-        Whoever produces with the same transactional id must have ended before: a new transaction of his would be part of it.
+        Producers with the same transactional id must have ended before; otherwise their new transaction would be part of it.
 
         Raises:
-            EmbeddedKafkaError: The broker does not answer, or there is no such transaction.
+            EmbeddedKafkaError: If the broker does not answer, or there is no such transaction.
         """
         place = ["--topic", hanging.topic, "--partition", str(hanging.partition)]
         self.tool("kafka-transactions", "abort", *place, "--start-offset", str(hanging.start_offset))

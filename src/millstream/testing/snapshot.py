@@ -1,4 +1,4 @@
-"""Going on from where a test driver was, with the same topology or an edited one, by the rules of a checkpoint."""
+"""Snapshots of a test driver: continues with the same topology or an edited one, by the rules of a checkpoint."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Content = Mapping[str, tuple[StoreChange, ...]]
 
 @dataclass(frozen=True)
 class TaskState:
-    """What a task goes on from.
+    """The state from which a task continues.
 
     Attributes:
-        snapshot: What it remembers besides its stores.
-        content: Its stores.
-        unfinished: How many records of asynchronous operators are unfinished, by store.
+        snapshot: Its state besides the stores.
+        content: The content of its stores.
+        unfinished: Numbers of unfinished records of asynchronous operators, by store.
     """
 
     snapshot: Snapshot = field(default_factory=Snapshot)
@@ -46,15 +46,15 @@ class TaskState:
 
 @dataclass(frozen=True)
 class DriverSnapshot:
-    """What a test driver can go on from. Made by :meth:`TopologyTestDriver.snapshot`; not changed by what follows.
+    """The state from which a test driver can continue, created by :meth:`TopologyTestDriver.snapshot`; it never changes.
 
     Attributes:
         application_id: The application's id.
         wall_clock_ms: The wall clock, ms since the epoch.
-        remembered: What a checkpoint would remember of the topology.
+        remembered: The facts about the topology that a checkpoint would store.
         tasks: The tasks.
-        global_stores: Content of the global stores.
-        global_fingerprints: What must be unchanged of each global store, so that its content can be read.
+        global_stores: The content of the global stores.
+        global_fingerprints: The fingerprint of each global store; its content is readable only if it is unchanged.
         ends: The next offset of each partition.
         committable: Per partition the offset before which every record is finished.
     """
@@ -70,29 +70,29 @@ class DriverSnapshot:
 
 
 def beginning(application_id: str) -> DriverSnapshot:
-    """Return what a driver goes on from that begins anew."""
+    """Return the snapshot of a new driver."""
     return DriverSnapshot(application_id, 0, Remembered(), {}, {}, {}, {}, {})
 
 
 def content_of(stores: MemoryStores) -> Content:
-    """Return a copy of what stores hold."""
+    """Return a copy of the content of stores."""
     return {name: tuple(stores.open(name).scan(None, None)) for name in sorted(stores.names())}
 
 
 def stores_with(content: Content) -> MemoryStores:
-    """Return stores that hold a content."""
+    """Return stores with the given content."""
     stores = MemoryStores()
     stores.apply(content)
     return stores
 
 
 def remembered(plan: Plan, layout: Layout, before: Remembered) -> Remembered:
-    """Return what a checkpoint remembers of a topology that runs.
+    """Return the facts about a running topology that a checkpoint stores.
 
     Args:
-        plan: The topology, split.
-        layout: Its tasks.
-        before: What it went on from.
+        plan: The topology, split into sub-topologies.
+        layout: The tasks of the plan.
+        before: The facts from which it continued.
     """
     return Remembered(
         plan.store_fingerprints(),
@@ -109,17 +109,17 @@ def fitted(
     """Fit a topology to a snapshot.
 
     Args:
-        plan: The topology, split.
+        plan: The topology, split into sub-topologies.
         topics: The topics.
-        snapshot: What it goes on from.
+        snapshot: The snapshot to continue from.
         renamed_stores: New name per old name of a store.
 
     Returns:
-        The plan with the numbers of the snapshot, its tasks, and what they go on from.
+        The plan with the sub-topology numbers of the snapshot, its layout, and the state from which each task continues.
 
     Raises:
-        IncompatibleTopologyError: If the topology cannot go on from the snapshot.
-        SettingsError: If a new name of a store cannot be.
+        IncompatibleTopologyError: If the topology cannot continue from the snapshot.
+        SettingsError: If a new name of a store is not possible.
     """
     if snapshot.application_id != plan.application_id:
         raise IncompatibleTopologyError(
@@ -141,7 +141,7 @@ def fitted(
 
 
 def global_fingerprints(plan: Plan) -> dict[str, str]:
-    """Return what must be unchanged of each global store."""
+    """Return the fingerprint of each global store."""
     return {spec.name: spec.fingerprint for part in plan.global_parts for spec in part.stores.values()}
 
 
@@ -170,7 +170,7 @@ def _renamed(byte_store: str, names: Mapping[str, str]) -> str:
 
 
 def _check_finished(before: Remembered, plan: Plan, tasks: Mapping[TaskId, TaskState]) -> None:
-    """Refuse to leave unfinished records of an operator behind that the topology no longer has."""
+    """Raise an error if the topology no longer has an asynchronous operator that has unfinished records."""
     left: Counter[str] = Counter()
     for state in tasks.values():
         left.update(state.unfinished)
@@ -184,10 +184,10 @@ def _check_finished(before: Remembered, plan: Plan, tasks: Mapping[TaskId, TaskS
 
 
 def _kept(plan: Plan, tasks: Mapping[TaskId, TaskState]) -> dict[TaskId, TaskState]:
-    """Return the tasks that the topology still has, with the stores that it still has.
+    """Return the tasks with the stores that the topology still has.
 
     Raises:
-        IncompatibleTopologyError: If a task has records that wait, of a topic that it no longer reads.
+        IncompatibleTopologyError: If a task has buffered records of a topic that it no longer reads.
     """
     kept = {}
     for task, state in tasks.items():
