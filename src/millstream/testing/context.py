@@ -34,7 +34,7 @@ class CapturedPunctuator:
     Attributes:
         interval_ms: The interval between calls, ms.
         kind: Stream time or wall-clock time.
-        start_time: The time of the first call, ms since the epoch; None: after one interval.
+        start_time: The time of the first call, ms since the epoch; None: determined by the interval.
         callback: The function; its argument is the time, ms since the epoch.
         cancelled: Whether the processor has cancelled it.
     """

@@ -1,11 +1,11 @@
-"""The crash harness: an application is killed again and again while it works, and its results are compared with an oracle.
+"""The crash harness: kills an application repeatedly while it works, and compares its results with an oracle.
 
-It runs as a process of its own against an embedded broker, is fed while it runs, and what is killed or stopped (the program, the JVM of
-the driver or of an executor, a Python worker, the broker) and at which points of the stream comes from a seed. At the end
-the output topic, read with ``read_committed``, the contents of the stores and the group's offsets are checked. Nothing
-simulates anything: processes die by SIGKILL and stand by SIGSTOP.
+The application runs in a separate process against an embedded broker and receives input all the time. A seed determines which
+targets (the program, the JVM of the driver or of an executor, a Python worker, the broker) are killed or stopped, and at which
+points of the stream. At the end the output topic, read with ``read_committed``, the contents of the stores and the offsets of the
+group are checked. Nothing is simulated: processes are killed with SIGKILL and stopped with SIGSTOP.
 
-``python -m millstream.testing.crash --help`` is the command; ``docs/how-to/test-with-crashes.md`` shows how to run a topology
+See ``python -m millstream.testing.crash --help`` for the command, and ``docs/how-to/test-with-crashes.md`` for running a topology
 of your own.
 """
 

@@ -1,4 +1,4 @@
-"""The application's wall clock, which the harness moves: decision 0044 gives an application its clock."""
+"""The application's wall clock, which the harness can move (decision 0044: an application takes its clock as an argument)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from millstream.testing.crash.stream import now_ms
 
 JUMPS_S = (-86_400, -3_600, 3_600, 86_400)
-"""How far the clock jumps, in seconds."""
+"""The possible jumps of the clock, in seconds."""
 
 
 @dataclass(frozen=True)
 class JumpingClock:
-    """The host's clock, moved by what a file says; crosses to other processes.
+    """The host's clock plus an offset from a file; it can be pickled for other processes.
 
     Attributes:
-        path: The file.
+        path: The file with the offset, ms.
     """
 
     path: Path
@@ -26,7 +26,7 @@ class JumpingClock:
         return now_ms() + (int(self.path.read_text()) if self.path.exists() else 0)
 
     def move(self, ms: int) -> None:
-        """Let the clock go before or behind that of the host by so many ms."""
+        """Set the offset of the clock from that of the host, in ms."""
         partial = self.path.with_suffix(".partial")
         partial.write_text(str(ms))
-        partial.replace(self.path)  # so that nobody reads a half of it
+        partial.replace(self.path)  # atomic: a reader never sees half of the number

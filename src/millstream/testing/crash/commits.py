@@ -1,7 +1,7 @@
-"""All commits of a group, as the broker has put them down in its topic ``__consumer_offsets``, with the time of each.
+"""All commits of a group with their times, from the broker's topic ``__consumer_offsets``.
 
-To ask for the committed offset again and again would show some of the commits, and none of their times. The topic has every
-one. Its records have a format of their own: Kafka's ``OffsetCommitKey`` (versions 0 and 1) and ``OffsetCommitValue`` (3 and 4).
+Polling the committed offset would show only some commits, without their times. The topic contains all of them. Its records are
+Kafka's ``OffsetCommitKey`` (versions 0 and 1) and ``OffsetCommitValue`` (versions 3 and 4).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _KEYS_OF_OFFSETS = (0, 1)
 
 
 class Commit(NamedTuple):
-    """One commit.
+    """A commit of one partition.
 
     Attributes:
-        partition: Of the topic that was asked for.
-        offset: What was committed: the first offset that is not finished.
-        at_us: When the broker took it, to the millisecond, microseconds since the epoch: the end of that millisecond.
+        partition: The partition of the topic.
+        offset: The committed offset: the first one that is not finished.
+        at_us: The time of the commit at the broker, microseconds since the epoch; the broker's time is in ms, and this is its end.
     """
 
     partition: int
@@ -31,10 +31,10 @@ class Commit(NamedTuple):
 
 
 def commits_of(kafka: EmbeddedKafka, group: str, topic: str) -> list[Commit]:
-    """Return the commits of a group for a topic in their order; those of transactions if they came to their end.
+    """Return the commits of a group for a topic, in order; those of transactions only if committed.
 
     Args:
-        kafka: The broker, which has not compacted them yet.
+        kafka: The broker, which must not have compacted the commits yet.
         group: The group.
         topic: The topic.
     """
@@ -43,7 +43,7 @@ def commits_of(kafka: EmbeddedKafka, group: str, topic: str) -> list[Commit]:
 
 
 def went_back(commits: Iterable[Commit]) -> int:
-    """Count the commits that were before an earlier one of the same partition.
+    """Return the number of commits with an offset below an earlier commit of the same partition.
 
     Example:
         >>> went_back([Commit(0, 5, 1), Commit(1, 3, 1), Commit(0, 5, 2), Commit(0, 4, 3)])
@@ -58,7 +58,7 @@ def went_back(commits: Iterable[Commit]) -> int:
 
 
 def commits_in(record: ConsumedRecord, group: str, topic: str) -> Iterator[Commit]:
-    """Return the commit that a record of the broker's topic is, if it is one of the group for the topic."""
+    """Yield the commit in a record of ``__consumer_offsets``, if it belongs to the group and topic."""
     if record.key is None or record.value is None or _short(record.key, 0) not in _KEYS_OF_OFFSETS:
         return
     of_group, at = _text(record.key, 2)
@@ -72,13 +72,13 @@ def commits_in(record: ConsumedRecord, group: str, topic: str) -> Iterator[Commi
 
 
 def _behind_metadata(value: bytes) -> int:
-    """Return where the time begins: behind version, offset, epoch of the leader, and a text with its length."""
+    """Return the position of the time: after version, offset, leader epoch, and a text with its length."""
     version, at = _short(value, 0), 14
     if version == 3:
         return _text(value, at)[1]
     assert version == 4, f"the broker writes offsets in version {version}, which is not known here"
     length = shift = 0
-    while True:  # seven bits per byte, the lowest first; one more than the length
+    while True:  # a variable-length number, seven bits per byte, lowest first; it is the length plus one
         length |= (value[at] & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if value[at - 1] < 0x80:
@@ -91,7 +91,7 @@ def _short(data: bytes, at: int) -> int:
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
-    """Return a text and where it ends."""
+    """Return a text and the position of its end."""
     begin = at + 2
     end = begin + _short(data, at)
     return data[begin:end].decode(), end

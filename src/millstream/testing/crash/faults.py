@@ -1,4 +1,4 @@
-"""What is done to an application and to what it stands on: processes, brokers, network, clock and disk."""
+"""Faults of an application and its surroundings: processes, brokers, network, clock and disk."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     import psutil
 
 _STANDS_S, _RUNS_S = 0.18, 0.02
-"""How a victim is slowed: it stands, and runs, in turn."""
+"""A slowed victim alternates between being stopped and running for these times, in seconds."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What an application stands on.
+    """The surroundings of an application that faults affect.
 
     Attributes:
-        kafka: Its brokers.
-        state: Its ``state_dir``.
-        clock: Its clock, if that can be moved.
-        network: What is between it and the brokers, if that can be cut.
-        space: The disk of its state, if that can be filled.
+        kafka: The brokers.
+        state: The application's ``state_dir``.
+        clock: The application's clock, if it can be moved.
+        network: The network between application and brokers, if it can be cut.
+        space: The disk of the state, if it can be filled.
         brokers: The number of brokers.
     """
 
@@ -51,32 +51,32 @@ class Surroundings:
 
 
 class Run(Protocol):
-    """What faults need of a run.
+    """The interface of a run that faults use.
 
     Attributes:
-        ends: Why the application has ended by itself, each time that it has.
+        ends: The reasons why the application has ended by itself, in order.
     """
 
     ends: list[str]
 
     def start(self) -> None:
-        """Start the application, when nothing is left of an earlier start."""
+        """Start the application after killing what is left of an earlier start."""
 
     def until(self, holds: Callable[[], Any], what: str) -> Any:
-        """Let everything go on until something holds, and give what it returned."""
+        """Continue the run until ``holds`` returns a true value, and return it."""
 
     def pause(self, seconds: float) -> None:
-        """Let time pass, without looking after the application."""
+        """Wait without supervising the application."""
 
 
 @final
 class Faults:
-    """Kills, stops and breaks. Use it from one thread.
+    """Carries out faults. Use it from one thread.
 
     Args:
-        surroundings: What the application stands on.
-        application: Its id.
-        program: The application.
+        surroundings: The surroundings of the application.
+        application: The application's id.
+        program: The application's processes.
         run: The run.
     """
 
@@ -87,14 +87,14 @@ class Faults:
         self._run = run
 
     def strike(self, kill: Kill, choice: float) -> str:
-        """Do what is to be done, and start again what the application cannot.
+        """Carry out a fault, and restart what the application cannot restart itself.
 
         Args:
-            kill: What.
-            choice: From 0 to 1: which one, if there are several.
+            kill: The fault.
+            choice: Selects the victim if there are several, from 0 to 1.
 
         Returns:
-            What was hit, if it is one of several.
+            The name of the victim if it is one of several, otherwise an empty string.
         """
         if kill.stopped_s:
             return self._stop(kill, choice)
@@ -126,7 +126,7 @@ class Faults:
         return ""
 
     def _stop(self, kill: Kill, choice: float) -> str:
-        """Stop something for a while; meanwhile nobody is looked after, as nobody would know."""
+        """Stop a target for a while, without supervision in the meantime: a supervisor would not notice either."""
         if kill.target == "network":
             with self._without_network():
                 self._run.pause(kill.stopped_s)
@@ -146,7 +146,7 @@ class Faults:
         return victim
 
     def _victim(self, target: Target, choice: float) -> tuple[Callable[[signal.Signals], None], str]:
-        """Find whom to stop; give what sends signals there, and its name."""
+        """Return a function that sends signals to the victim, and the victim's name."""
         if target in ("broker", "transaction"):
             broker, kafka = self._broker(choice), self._around.kafka
             return (
@@ -186,7 +186,7 @@ class Faults:
         return f"{seconds:+,} s"
 
     def _fill(self) -> None:
-        """Leave no room until the application has ended, and once more after a start."""
+        """Keep the disk full until the application has ended twice: once while running, and once after a restart."""
         assert self._around.space is not None
         before = len(self._run.ends)
         self._around.space.fill()
@@ -202,7 +202,7 @@ class Faults:
         return found[int(choice * len(found))]
 
     def _broker(self, choice: float) -> int | None:
-        """Choose one of several brokers; None is the only one."""
+        """Return the number of a broker, or None if there is only one."""
         return int(choice * self._around.brokers) if self._around.brokers > 1 else None
 
 

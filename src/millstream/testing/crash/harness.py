@@ -1,13 +1,13 @@
-"""The harness: runs an application, feeds it, kills it at the points of a plan, and looks at what is left.
+"""The harness: runs an application, writes its workload, carries out the faults of a plan, and checks the results.
 
-One thread does everything in turn: it looks at the progress, hands over more of the workload, and starts the application
-again when it has ended, as a supervisor would; when nothing moves, it looks for transactions and offsets that the broker itself
-has forgotten, as an operator would. The workload stays a few micro-batches ahead of the application, so it goes
-on arriving while the application is down, and there is always more to do at a kill. After each kill the run goes on when the
-application has made progress; at the end the group must have no lag.
+One thread does everything in turn. It watches the progress, writes more of the workload, and, like a supervisor, restarts the
+application when it has ended. If there is no progress, it checks, like an operator, whether the broker has lost transactions or
+offsets. The workload stays a few micro-batches ahead of the application, so input keeps arriving while the application is down,
+and there is always more to process at a kill. After each kill the run continues when the application has made progress; at the
+end the group must have no lag.
 
-Nothing that happens after the start of the application is an error of the harness: a run that does not come to its end has a
-report too, which says why and what it did until then.
+After the start of the application, no event is an error of the harness: a run that does not finish also has a report, with the
+reason and the results so far.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ from millstream.testing.kafka import EmbeddedKafkaError
 T = TypeVar("T")
 
 STOPS_S = (2.0, 10.0, 75.0)
-"""For how long victims are stopped, in seconds: the last is longer than the default ``transaction_timeout_ms``."""
+"""The durations for which victims are stopped, in seconds; the last exceeds the default ``transaction_timeout_ms``."""
 
 _LEAD = 4 * BATCH_RECORDS
 _PAUSE_S = 0.05
-_GLANCE_S = 0.001  # between two looks for a transaction, which is open for a few milliseconds
+_GLANCE_S = 0.001  # between checks for an open transaction, which lasts only a few ms
 _STUCK_S = 30.0
-_TASK_TIMEOUT_MS = 300_000  # the default of the product's own setting
-_LONGER_S = 120.0  # than the product's own patience: what it gives up, it shall give up itself
+_TASK_TIMEOUT_MS = 300_000  # the default of the setting task_timeout_ms
+_LONGER_S = 120.0  # longer than task_timeout_ms, so that the application reaches its own timeout first
 _FAILURES = 4
 
 
 class _SpoiledError(CrashTestError):
-    """The broker broke a promise of its own, so a run says nothing about the application."""
+    """The broker broke one of its own guarantees, so the run says nothing about the application."""
 
 
 def run_with_crashes(
@@ -79,31 +79,31 @@ def run_with_crashes(
     twice: bool = True,
     disk: str | Path | None = None,
 ) -> Report:
-    """Run an application on an embedded broker, kill parts of it, and compare what it wrote with its oracle.
+    """Run an application on an embedded broker, kill parts of it, and compare its results with its oracle.
 
     Args:
         app: The application.
-        guarantee: The setting ``processing_guarantee``, and what is asked of the results.
-        kills: How often something is killed or stopped; the second kill of a double fault does not count.
-        seed: Workload, kill points and victims are made from it.
-        targets: What may be killed; None takes all that are possible, except executors.
-        records: Length of the workload; None takes one that suits the number of kills.
-        keep_logs: Directory for logs, checkpoint, state and broker data, which stay there; None uses a temporary one, which
-            stays if the run was not right.
+        guarantee: The setting ``processing_guarantee``, which the results must satisfy.
+        kills: The number of faults; the second kill of a double fault does not count.
+        seed: Determines workload, kill points and victims.
+        targets: The possible targets; None: all that apply, except those on request (``plan.ON_REQUEST``).
+        records: The number of records in the workload; None derives it from the number of kills.
+        keep_logs: Directory in which logs, checkpoint, state and broker data are kept; None: a temporary one, which is kept only
+            if the run was not right.
         engine: The setting ``store_engine``.
-        brokers: Number of brokers; of several, one is killed at a time.
-        stops: Seconds for which some victims are stopped and not killed; none: all are killed.
-        faults: What may be done to processes: ``kill``, ``stop``, ``slow``.
-        twice: Whether some kills are followed by a second one before the application has come to itself.
+        brokers: The number of brokers; one is killed at a time.
+        stops: Durations in seconds for which some victims are stopped instead of killed; empty: all are killed.
+        faults: The possible faults of processes: ``kill``, ``stop``, ``slow``.
+        twice: Whether some kills are followed by a second one before the application has recovered.
         disk: An existing directory on a small file system, for checkpoint and state; the target ``space`` fills it.
 
     Returns:
-        What happened; ``report.ok`` says whether the run came to its end and the guarantee was kept.
+        The report; ``report.ok`` is True if the run finished and the guarantee was kept.
 
     Raises:
         CrashTestError: If the directory for the logs is not empty, or psutil is missing.
-        ValueError: If a target is not possible: ``transaction`` and ``disk`` need exactly once, ``disk`` stores that all
-            have changelog topics, ``station`` an operator that makes calls, and ``space`` a disk.
+        ValueError: If a target is not possible: ``transaction`` and ``disk`` need exactly once, ``disk`` also needs changelog
+            topics for all stores, ``station`` an asynchronous operator, and ``space`` a disk.
 
     Example::
 
@@ -140,7 +140,7 @@ def run_with_crashes(
 
 
 class _Run:
-    """An application under the harness, from its start to its report."""
+    """One run of an application under the harness, from its start to its report."""
 
     def __init__(self, setup: Setup, around: Surroundings, home: Path) -> None:
         self._began = self._progress_at = time.monotonic()
@@ -158,11 +158,11 @@ class _Run:
         self._watch = Watch(kafka, self._id, self._topics.input, self._topics.output)
         self._starts = 0
         self._failures = 0
-        self.ends: list[str] = []  # why the application has ended by itself
+        self.ends: list[str] = []  # the reasons why the application ended by itself
         self._kills: list[Kill] = []
 
     def conduct(self, points: Sequence[KillPoint]) -> Report:
-        """Run the application to the end of its workload, or as far as it comes."""
+        """Run the application to the end of its workload, or until an error ends the run."""
         told, unfinished, spoiled = None, "", False
         try:
             self.start()
@@ -189,12 +189,12 @@ class _Run:
         return outcome(self._setup, self._kafka, self._topics, course)
 
     def close(self) -> None:
-        """End the application."""
+        """Kill the application and disconnect."""
         self._program.kill()
         self._watch.close()
 
     def _fed(self) -> Feeder:
-        """Return what writes the workload; a second input, and all that belongs to it, is written now."""
+        """Return the feeder of the workload; with a second input, write both inputs completely now."""
         app, count, seed = self._setup.app, self._setup.records, self._setup.seed
         workload = app.workload(count, seed)
         history = app.history(count, seed) if app.history is not None else []
@@ -210,7 +210,7 @@ class _Run:
     # The application and its supervisor.
 
     def start(self) -> None:
-        """Start the application, when nothing is left of an earlier start."""
+        """Start the application after killing what is left of an earlier start."""
         self._program.kill()
         self._program.start()
         self._starts += 1
@@ -226,7 +226,7 @@ class _Run:
         self.start()
 
     def until(self, holds: Callable[[], T], what: str, *, pause_s: float = _PAUSE_S) -> T:
-        """Let everything go on until something holds, and give what it returned."""
+        """Feed and supervise the application until ``holds`` returns a true value, and return it."""
         self._progress_at = now = time.monotonic()
         helped_at = due = now
         while not (answer := holds()):
@@ -247,9 +247,9 @@ class _Run:
         return answer
 
     def _check_broker(self) -> None:
-        """End a run that says nothing about the application, because of what the broker has forgotten.
+        """End the run if the broker has lost offsets or a transaction, so that the run says nothing about the application.
 
-        Of a transaction it may have acknowledged the commit before, so neither waiting nor aborting it gives the records back.
+        The broker may have acknowledged the commit of a lost transaction, so neither waiting nor aborting restores its records.
         """
         for group in self._groups:
             if lacks_coordinator(self._kafka, group, self._topics.input):
@@ -259,7 +259,7 @@ class _Run:
         if not self._kafka.hanging_transactions():
             return
         self._program.kill()
-        # Only now nobody begins or ends a transaction, so that what is found is not a moment in the life of a good one.
+        # With the program killed, no transaction begins or ends, so a transaction found now is really hanging.
         if hanging := self._kafka.hanging_transactions():
             raise self._spoiled(
                 f"has forgotten a transaction in {len(hanging)} partitions, first {hanging[0]}"
@@ -268,7 +268,7 @@ class _Run:
 
     @property
     def _groups(self) -> list[str]:
-        """Return the groups without which the application cannot go on."""
+        """Return the consumer groups that the application needs."""
         marks = [commits_topic(self._id)] if self._setup.guarantee == "exactly_once" else []
         return [self._id, *marks]
 
@@ -285,7 +285,7 @@ class _Run:
         )
 
     def _revive_broker(self) -> None:
-        """Let the broker answer again, whatever was being done to it."""
+        """Resume or restart the broker after an interrupted fault."""
         self._kafka.resume()
         try:
             _ = self._kafka.pid
@@ -319,7 +319,7 @@ class _Run:
         self._kills[-1] = replace(self._kills[-1], recovery_s=took)
 
     def _strike(self, kill: Kill, choice: float) -> float:
-        """Kill or stop something, put it down, and give when it began."""
+        """Carry out and record a fault; return its start time (``time.monotonic``)."""
         began = time.monotonic()
         self._kills.append(replace(kill, position=self._watch.processed, at_ms=now_ms()))
         victim = self._faults.strike(kill, choice)
@@ -328,7 +328,7 @@ class _Run:
         return began
 
     def _before_progress(self, again: Again, before: int) -> bool:
-        """Wait for the moment of a second kill, and tell whether it came before any progress."""
+        """Wait for the moment of a second kill; return whether it came before any progress."""
         self.until(lambda: self._has_come(again) or self._has_moved(before), f"a {again.moment}")
         return not self._has_moved(before)
 
@@ -341,7 +341,7 @@ class _Run:
         return self._watch.processed > before or self._at_end()
 
     def _await_transaction(self) -> bool:
-        """Wait for an open transaction as long as there can be one, and tell whether there was."""
+        """Wait until a transaction is open or the workload has ended; return whether the workload has not ended."""
         self.until(
             lambda: self._watch.transaction_is_open() or self._at_end(),
             "an open transaction",
@@ -353,7 +353,7 @@ class _Run:
         return self._watch.processed == self._setup.records
 
     def pause(self, seconds: float) -> None:
-        """Let time pass, in which only the workload goes on."""
+        """Wait while only the feeder works."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._feeder.wait(left)
@@ -361,7 +361,7 @@ class _Run:
     # The end.
 
     def _contents(self) -> Mapping[Entry, Any]:
-        """Ask the application for the contents of its stores, if it answers such questions."""
+        """Ask the application for the contents of its stores, if its topology reads the ask topic."""
         if self._topics.ask not in plan_of(self._setup.app).external_topics:
             return {}
         for partition in range(PARTITIONS):
@@ -376,6 +376,6 @@ class _Run:
         return self._kafka.committed(self._id, self._topics.ask) == asked
 
     def _batches(self) -> int:
-        """Count the micro-batches in Spark's commit log, which keeps the latest ones under their numbers."""
+        """Return the number of committed micro-batches, from the newest file in Spark's commit log."""
         commits = (self._state / self._id / "checkpoint" / "commits").glob("[0-9]*")
         return 1 + max((int(commit.name) for commit in commits), default=-1)

@@ -1,7 +1,7 @@
-"""What is left of a run: results, changelog topics and commits in Kafka, compared with the oracle.
+"""Compares what a run has left in Kafka (results, changelog topics and commits) with the oracle.
 
-A run that came to its end is compared whole. Of one that did not, everything is compared as far as it goes: journals may end
-anywhere, and stores are left out, for nobody could ask for their contents.
+A finished run is compared completely. An unfinished run is compared as far as it went: journals may end anywhere, and stores are
+skipped, because the application could not be asked for their contents.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _STATES_TOLD = 6
 
 @dataclass(frozen=True)
 class Course:
-    """How a run went.
+    """The course of a run.
 
     Attributes:
-        kills: What was killed.
-        restarts: How often the application was started again.
-        ends: Why it had ended by itself.
-        batches: Micro-batches that were committed.
-        told: The contents of its stores; None if it could not be asked.
-        unfinished: Why the run did not come to its end.
+        kills: The faults, in order.
+        restarts: How often the application was restarted.
+        ends: The reasons why the application ended by itself.
+        batches: The number of committed micro-batches.
+        told: The contents of the stores; None if the application could not be asked.
+        unfinished: Why the run did not finish; empty if it did.
         spoiled: Whether the broker was the reason.
-        seconds: How long it took.
+        seconds: The duration of the run, in seconds.
     """
 
     kills: tuple[Kill, ...]
@@ -50,10 +50,10 @@ class Course:
 
 
 def outcome(setup: Setup, kafka: EmbeddedKafka, topics: Topics, course: Course) -> Report:
-    """Compare what is left of a run with its oracle.
+    """Compare the results of a run with its oracle and return the report.
 
     Raises:
-        CrashTestError: If the input topic of a finished run does not hold the workload, by a fault of the harness.
+        CrashTestError: If the input topic of a finished run does not contain the workload, which is a bug of the harness.
     """
     app, cut = setup.app, bool(course.unfinished)
     given = kafka.consume(topics.input)
@@ -94,7 +94,7 @@ def outcome(setup: Setup, kafka: EmbeddedKafka, topics: Topics, course: Course) 
 def _journals(
     app: App, expected: Expected, results: Sequence[ConsumedRecord]
 ) -> tuple[Mapping[Any, Sequence[Any]], Mapping[Any, Sequence[Any]]]:
-    """Return the expected and the seen journals; with timestamps and headers if the oracle knows where values come from."""
+    """Return the expected and the seen journals, with timestamps and headers if the oracle knows the origins of values."""
     seen = journals_of(results, app.key, app.value)
     if expected.origins is None:
         return expected.journals, seen
@@ -119,7 +119,7 @@ def _misplaced(results: Iterable[ConsumedRecord]) -> int:
 def _changelogs(
     setup: Setup, kafka: EmbeddedKafka, expected: Expected, *, cut: bool
 ) -> tuple[int, tuple[str, ...]]:
-    """Compare the changelog topics of key-value stores, record by record if the oracle knows all updates, else at their ends."""
+    """Compare the changelog topics of key-value stores: all records if the oracle knows all updates, otherwise the last of each key."""
     plan = plan_of(setup.app)
     total = 0
     examples: tuple[str, ...] = ()
@@ -143,7 +143,7 @@ def _changelogs(
 
 
 def _evidence(kafka: EmbeddedKafka) -> tuple[str, ...]:
-    """Return the last states of all transactions; at least once, there are none."""
+    """Return the last states of all transactions; none if there is no log of transactions (at least once)."""
     try:
         return told_transactions(kafka.consume(TOPIC), _STATES_TOLD)
     except EmbeddedKafkaError:

@@ -1,13 +1,13 @@
-"""The plan of a run: what is killed, stopped or slowed, and at which points of the stream, all from one seed.
+"""The plan of a run: which targets are killed, stopped or slowed, and at which points of the stream, all from one seed.
 
-A *kill point* is a place in the input and a delay: the kill comes so many milliseconds after the group's committed offsets
-have reached that place. Places are spread over the stream, so that there is progress between two kills, and delays are as
-long as a micro-batch or two, so that kills fall into all of its phases. Transactions are short, so some kills also wait for
-an open one. Victims are taken in turn, in shuffled order, so that a few kills meet as many different ones as possible.
+A *kill point* is a position in the input and a delay: the kill happens that many ms after the group's committed offsets have
+reached the position. Positions are spread over the stream, so that there is progress between two kills. Delays are up to one or
+two micro-batches long, so that kills hit all phases of a micro-batch. Transactions are short, so some kills also wait for an open
+one. Targets are taken in turn, in shuffled order, so that a few kills hit as many different targets as possible.
 
-A victim that is not killed is *stopped*: SIGSTOP, some seconds, SIGCONT, as a suspended machine or a long collection of garbage
-stops it. Or it is *slowed*: stopped nine tenths of that time, in pieces. A *double fault* kills once more before the application has come to itself: while it starts, restores, or sends its
-micro-batch again.
+A victim that is not killed is *stopped* with SIGSTOP and resumed with SIGCONT after some seconds, like a suspended machine or a
+long garbage collection; or it is *slowed*: stopped for nine tenths of that time, in short intervals. A *double fault* kills once
+more before the application has recovered: while it starts, restores, or repeats its micro-batch.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Target = Literal[
     "commit",
     "space",
 ]
-"""What is killed with SIGKILL, or broken.
+"""What a fault affects: mostly processes, which are killed with SIGKILL.
 
 ``program``
-    The Python program and everything it has started, at once, as the end of a container does.
+    The Python program and all processes it has started, at once, like the end of a container.
 ``host``
-    The same, and the local copies of the stores are gone, as if it came up again on another host.
+    The same, and the local copies of the stores are deleted, as if the program restarted on another host.
 ``disk``
-    The same, and the checkpoint is gone, too: all there is left is in Kafka.
+    The same, and the checkpoint is deleted too: only the data in Kafka is left.
 ``driver``
     The driver's JVM alone.
 ``executor``
@@ -52,41 +52,41 @@ Target = Literal[
 ``worker``
     One Python worker.
 ``station``
-    The process that makes the calls of asynchronous operators beside an executor.
+    The async worker: the process next to an executor that runs the calls of asynchronous operators.
 ``broker``
     The broker, at any moment.
 ``transaction``
-    The broker, always in the middle of an open transaction.
+    The broker, always during an open transaction.
 ``network``
-    All connections of the application with the brokers, at once.
+    All connections between the application and the brokers, at once.
 ``clock``
-    The application's wall clock: it jumps, by an hour or a day, ahead or back.
+    The application's wall clock: it jumps forward or back by an hour or a day.
 ``main``
-    The Python program alone, without what it has started.
+    The Python program alone, without the processes it has started.
 ``task``, ``planner``, ``commit``
-    One Python worker of a kind: of tasks, of the planner, of the sink's commit.
+    One Python worker of this kind: of tasks, of the planner, or of the sink's commit.
 ``space``
-    The disk of checkpoint and local copies: it is full until the application has ended.
+    The disk of checkpoint and local copies: it is full until the application has ended, also after a restart.
 """
 
 TARGETS: tuple[Target, ...] = get_args(Target)
 
 ON_REQUEST: frozenset[Target] = frozenset({"executor", "main", "task", "planner", "commit", "space"})
-"""What is a target only if it is asked for: it needs another master, or a disk, or is one of several that another target means."""
+"""Targets that must be requested: they need another master or a disk, or are a special case of another target."""
 
 Fault = Literal["kill", "stop", "slow"]
-"""What is done to a process."""
+"""A fault of a process."""
 
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 Moment = Literal["driver", "worker", "transaction"]
-"""What the second kill of a double fault waits for: the driver's JVM, a Python worker, or an open transaction."""
+"""The moment of the second kill of a double fault: a running driver JVM or Python worker, or an open transaction."""
 
 STOPPABLE: frozenset[Target] = frozenset(TARGETS) - {"host", "disk", "space"}
-"""What can be stopped as well as killed: a network is cut so long, a clock is wrong so long. The others lose files, too."""
+"""Targets that can be stopped: a network is cut, and a clock is wrong, for that time. The other targets also delete files."""
 
 SLOWABLE = STOPPABLE - {"network", "clock"}
-"""What can be slowed: processes."""
+"""Targets that can be slowed: processes."""
 
 _MAX_DELAY_MS = 1_200
 _STOPPED = 0.3
@@ -101,9 +101,9 @@ class Again:
     """The second kill of a double fault.
 
     Attributes:
-        target: What is killed.
-        moment: As soon as this is there, if the application has made no progress by then.
-        choice: From 0 to 1: which one, if there are several.
+        target: The target.
+        moment: When to kill, if the application has made no progress by then.
+        choice: Selects the victim if there are several, from 0 to 1.
     """
 
     target: Target
@@ -113,17 +113,17 @@ class Again:
 
 @dataclass(frozen=True)
 class KillPoint:
-    """One kill to come.
+    """A planned fault.
 
     Attributes:
-        target: What is killed.
-        position: The number of input records that must have been processed and committed.
-        delay_ms: How long after that.
-        choice: From 0 to 1: which one, if there are several.
-        in_transaction: Whether it then waits until a transaction is open.
-        stop_s: Seconds for which the victim is stopped; 0 kills it.
-        slow: Whether it is not stopped but slowed.
-        again: The second kill, of a double fault.
+        target: The target.
+        position: The number of input records that must be processed and committed first.
+        delay_ms: The delay after that, ms.
+        choice: Selects the victim if there are several, from 0 to 1.
+        in_transaction: Whether to wait until a transaction is open.
+        stop_s: How long to stop the victim, in seconds; 0 kills it.
+        slow: Whether to slow it instead of stopping it.
+        again: The second kill of a double fault, or None.
     """
 
     target: Target
@@ -139,13 +139,13 @@ class KillPoint:
 def possible_targets(
     guarantee: Guarantee, *, rebuilds: bool, calls: bool, small: bool = False
 ) -> tuple[Target, ...]:
-    """Return the targets that an application must stand.
+    """Return the targets that apply to an application.
 
     Args:
-        guarantee: Only exactly once has transactions, and equal results of an application that has been rebuilt.
+        guarantee: Only exactly once has transactions, and equal results after the stores are rebuilt from Kafka.
         rebuilds: Whether all its stores have changelog topics.
-        calls: Whether it has asynchronous operators; without them there is no station.
-        small: Whether its files lie on a file system that may be filled.
+        calls: Whether it has asynchronous operators; without them there is no async worker (``station``).
+        small: Whether its files are on a file system that may be filled.
     """
     impossible: set[Target] = set() if guarantee == "exactly_once" else {"transaction", "disk"}
     if not rebuilds:
@@ -168,16 +168,16 @@ def plan_kills(
     faults: Sequence[Fault] = FAULTS,
     twice: bool = False,
 ) -> tuple[KillPoint, ...]:
-    """Decide on the kills of a run.
+    """Plan the kills of a run.
 
     Args:
-        kills: How many.
-        targets: What may be killed.
-        records: The number of records of the workload.
+        kills: The number of kills.
+        targets: The possible targets.
+        records: The number of records in the workload.
         seed: Equal arguments give equal plans.
-        transactions: Whether there are any; then every second kill or so comes while one is open.
-        stops: Seconds for which victims may be stopped; without any, all are killed.
-        faults: What may be done to processes.
+        transactions: Whether there are transactions; then about half of the kills happen while one is open.
+        stops: Durations in seconds for which victims may be stopped; empty: all are killed.
+        faults: The possible faults of processes.
         twice: Whether there are double faults.
 
     Returns:

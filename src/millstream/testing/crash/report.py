@@ -1,4 +1,4 @@
-"""The report of a run: what was done to the application, and what came of it."""
+"""The report of a run: the faults, and what the checks found."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _HOW: dict[Target, str] = {"network": "cut", "clock": "wrong"}
 
 @dataclass(frozen=True)
 class Kill:
-    """A kill, or a stop, that was carried out.
+    """A fault that was carried out: a kill, a stop or a slowdown.
 
     Attributes:
-        target: What was killed.
-        position: The number of input records that had been processed and committed.
-        recovery_s: Seconds until there were more; None if that did not come, or another kill came first.
-        victim: The process, with the end of its command line; empty if it was more than one.
+        target: The target.
+        position: The number of input records processed and committed at that time.
+        recovery_s: Seconds until the next progress; None if there was none, or another kill came first.
+        victim: The process with the end of its command line; empty if there were several.
         in_transaction: Whether a transaction was open.
-        at_ms: When, ms since the epoch.
-        stopped_s: For how many seconds it was stopped; 0 if it was killed.
-        slowed: Whether it was not stopped but slowed.
-        again: What this second kill of a double fault waited for; empty for others.
+        at_ms: The time of the fault, ms since the epoch.
+        stopped_s: How long the victim was stopped, in seconds; 0 if it was killed.
+        slowed: Whether it was slowed instead of stopped.
+        again: The moment that the second kill of a double fault waited for; empty for other kills.
     """
 
     target: Target
@@ -62,23 +62,23 @@ class Report:
         guarantee: Its processing guarantee.
         seed: The seed.
         master: The Spark master.
-        records: Records of the input topic.
-        kills: What was killed, in order.
-        restarts: How often the application was started again.
-        ends: Why it had ended by itself, as far as it had; a killed JVM is such an end, a killed program is not.
-        batches: Micro-batches that were committed.
-        outputs: Records of the output topic, as read with ``read_committed``.
-        aborted: Further records in it, of transactions that did not come to their end.
+        records: The number of records in the input topic.
+        kills: The faults, in order.
+        restarts: How often the application was restarted.
+        ends: The reasons why the application ended by itself; this includes the end after a killed JVM, not a killed program.
+        batches: The number of committed micro-batches.
+        outputs: The number of records in the output topic, read with ``read_committed``.
+        aborted: The number of its further records, of transactions that were not committed.
         findings: What the journal checker found.
-        wrong_states: Entries of stores that are missing, wrong or too many.
-        wrong_changelogs: The same of the newest records in changelog topics of key-value stores.
-        went_back: How many commits of the group were before an earlier one.
-        misplaced: Results that are in another partition than the one of their key.
-        examples: The first few wrong entries in words.
-        seconds: How long it took.
-        unfinished: Why the run did not come to its end; then what there is was compared as far as it goes, without stores.
-        spoiled: Whether the broker was the reason: it has lost a transaction, or offsets.
-        evidence: Of an unfinished run: the last states of its transactions, as the coordinator has logged them.
+        wrong_states: The number of missing, wrong or surplus entries of stores.
+        wrong_changelogs: The same number for the changelog topics of key-value stores.
+        went_back: The number of commits of the group with an offset below an earlier commit's.
+        misplaced: The number of results in a partition other than their key's.
+        examples: Descriptions of the first few wrong entries.
+        seconds: The duration of the run, in seconds.
+        unfinished: Why the run did not finish; then the results so far were compared, without the stores.
+        spoiled: Whether the broker was the reason, because it lost a transaction or offsets.
+        evidence: Of an unfinished run: the last states of its transactions from the coordinator's log.
         data: Of an unfinished or wrong run: the directory with its logs and the broker's data.
     """
 
@@ -107,24 +107,24 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether the run came to its end and the guarantee was kept."""
+        """Whether the run finished and the guarantee was kept."""
         return not (self.unfinished or self.wrong)
 
     @property
     def wrong(self) -> bool:
-        """Whether the guarantee was broken, as far as the run came."""
+        """Whether the guarantee was broken in the part of the run that took place."""
         entries = self.wrong_states + self.wrong_changelogs
         return bool(entries + self.went_back + self.misplaced) or self.findings.breaks(self.guarantee)
 
     @property
     def verdict(self) -> str:
-        """``RIGHT``, ``WRONG``, or why neither can be said: ``SPOILED`` or ``UNFINISHED``."""
+        """The verdict: ``RIGHT``, ``WRONG``, or if neither is known, the reason: ``SPOILED`` or ``UNFINISHED``."""
         if self.wrong:
             return "WRONG"
         return "RIGHT" if self.ok else "SPOILED" if self.spoiled else "UNFINISHED"
 
     def __str__(self) -> str:
-        """Write the report for people."""
+        """Return the report as readable text."""
         found = self.findings
         journal = f"{found.lost} lost, {found.duplicated} duplicated, {found.reordered} reordered"
         lines = [

@@ -1,4 +1,4 @@
-"""What a run is made of, and what follows from that: its settings, its topics, and which targets are possible."""
+"""The setup of a run, and what follows from it: settings, topics, and possible targets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millstream.testing.crash.space import Space
 from millstream.testing.kafka import EmbeddedKafka
 
 Engine = Literal["lmdb", "rocksdb"]
-"""Those values of the setting ``store_engine`` that survive a crash."""
+"""The values of the setting ``store_engine`` whose stores survive a crash."""
 
 PARTITIONS = 2
 BATCH_RECORDS = 250
@@ -32,17 +32,17 @@ _WITH_EXECUTORS = "local-cluster[2,1,1024]"
 
 @dataclass(frozen=True)
 class Setup:
-    """What a run is made of.
+    """The parameters of a run.
 
     Attributes:
         app: The application.
-        guarantee: Its setting ``processing_guarantee``.
-        seed: Workload, kill points and victims are made from it.
-        records: Length of the workload.
-        targets: What may be killed.
-        engine: Its setting ``store_engine``.
-        brokers: Number of brokers.
-        disk: A directory for checkpoint and state, on a small file system; None: they lie beside the logs.
+        guarantee: The setting ``processing_guarantee``.
+        seed: Determines workload, kill points and victims.
+        records: The number of records in the workload.
+        targets: The possible targets.
+        engine: The setting ``store_engine``.
+        brokers: The number of brokers.
+        disk: A directory for checkpoint and state, on a small file system; None: next to the logs.
     """
 
     app: App
@@ -56,11 +56,11 @@ class Setup:
 
     @property
     def master(self) -> str:
-        """The Spark master: what users have by default, or one that has executors to kill."""
+        """The Spark master: the users' default, or one with executors if they are a target."""
         return _WITH_EXECUTORS if "executor" in self.targets else _AS_USERS_RUN
 
     def state(self, home: Path) -> Path:
-        """Return where checkpoint and state lie: each run has a directory of its own on the disk that it shares with others."""
+        """Return the directory of checkpoint and state; on a shared disk, each run has its own subdirectory."""
         return home / "state" if self.disk is None else self.disk / f"{self.app.name}-{self.seed}"
 
     def settings(self, servers: str, state_dir: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Setup:
             "master": self.master,
             "store_engine": self.engine,
             "max_batch_records": BATCH_RECORDS,
-            # a disk is killed with the checkpoint on it
+            # the loss of the disk includes the checkpoint
             **({"on_other_checkpoint": "take_over"} if "disk" in self.targets else {}),
             **self.app.settings,
         }
@@ -81,15 +81,15 @@ class Setup:
 
 
 def default_records(kills: int) -> int:
-    """Return a length of the workload that leaves several micro-batches between two kills."""
+    """Return a number of records that leaves several micro-batches between two kills."""
     return 3_000 + 1_500 * kills
 
 
 def home_of(keep_logs: str | Path | None) -> Path:
-    """Make the directory of a run.
+    """Create and return the directory of a run.
 
     Raises:
-        CrashTestError: If there is something in it already.
+        CrashTestError: If it is not empty.
     """
     if keep_logs is None:
         return Path(tempfile.mkdtemp(prefix="millstream-crash-"))
@@ -101,7 +101,7 @@ def home_of(keep_logs: str | Path | None) -> Path:
 
 
 def surroundings(setup: Setup, home: Path, stack: ExitStack) -> Surroundings:
-    """Start brokers, and what else a run breaks; all of it ends with the stack."""
+    """Start the brokers and the other surroundings that faults affect; all end with the stack."""
     targets, state = setup.targets, setup.state(home)
     if state.exists():
         raise CrashTestError(f"{state} is there already: a run needs a directory of its own for its state")
@@ -125,10 +125,10 @@ def surroundings(setup: Setup, home: Path, stack: ExitStack) -> Surroundings:
 def checked_targets(
     app: App, guarantee: Guarantee, targets: Sequence[Target] | None, *, small: bool = False
 ) -> tuple[Target, ...]:
-    """Return the targets of a run; without any, all that are possible but those on request.
+    """Return the targets of a run; by default all possible ones except those on request.
 
     Raises:
-        ValueError: If one of those given is not possible for the application and the guarantee.
+        ValueError: If a given target is not possible for the application and the guarantee.
     """
     possible = possible_targets(guarantee, rebuilds=_rebuilds(app), calls=_calls(app), small=small)
     for target in targets or ():
@@ -161,13 +161,13 @@ def plan_of(app: App) -> Plan:
 
 
 def _rebuilds(app: App) -> bool:
-    """Return whether everything can be rebuilt from Kafka: all stores have changelog topics."""
+    """Return whether all stores have changelog topics, so that they can be rebuilt from Kafka."""
     plan = plan_of(app)
     return set(plan.changelogs) == set(plan.store_fingerprints())
 
 
 def _calls(app: App) -> bool:
-    """Return whether something of it is called outside its tasks."""
+    """Return whether the application has asynchronous operators, which run outside its tasks."""
     return any(
         isinstance(node, Asynchronous | IssuingProcess)
         for part in plan_of(app).subtopologies

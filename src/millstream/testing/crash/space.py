@@ -1,4 +1,4 @@
-"""A disk that can be full: a small file system of its own, with checkpoint, state and a file that takes the rest."""
+"""A disk that can be filled: a small separate file system with checkpoint, state and a file that takes up the free space."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Space:
     """The file system of a directory. Use it from one thread.
 
     Args:
-        directory: A directory on it.
+        directory: A directory on the file system.
 
     Raises:
-        CrashTestError: If more than 4 GiB are free: it is not a small one, and others would suffer.
+        CrashTestError: If more than 4 GiB are free: it is not a small file system, and filling it would affect others.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -34,7 +34,7 @@ class Space:
         self._filler = directory / "filler"
 
     def fill(self) -> None:
-        """Take all that is free."""
+        """Fill the free space, down to single bytes."""
         with self._filler.open("ab", buffering=0) as file:
             for size in _BLOCKS:
                 while _written(file.fileno(), bytes(size)):

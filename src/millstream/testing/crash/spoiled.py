@@ -1,8 +1,8 @@
-"""Spoiled runs: those in which the broker forgot something, so that they say nothing about the application.
+"""Spoiled runs: the broker lost data, so they say nothing about the application.
 
-Partitions may wait for a transaction that its coordinator does not know any more, or the broker may not load the offsets of a
-group after it was killed. Why is not known, so such a run is compared as far as it came and told, with the log of the transactions as
-evidence, before it is made again with another seed. That it happens to every attempt is no coincidence any more.
+A coordinator may not know a transaction for which partitions still wait, or after a kill the broker may not load the offsets of a
+group. The cause is unknown. Such a run is compared as far as it went and reported with the log of the transactions as evidence;
+then it is repeated with another seed. If every attempt is spoiled, that is no coincidence, and the last one is the result.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ SEEDS_APART: Final = 100
 
 
 def unspoiled(run: Callable[[int, int], Report], seed: int, *, tell: Callable[[Report], None]) -> Report:
-    """Make a run, again with another seed if the broker has spoiled it.
+    """Make a run, and repeat it with another seed if the broker has spoiled it.
 
     Args:
-        run: Makes the run, of a seed and the number of the attempt, from 0.
-        seed: Seed of the first attempt; each further one is 100 seeds on.
-        tell: Hears of each run that is made again.
+        run: Makes a run, given a seed and the number of the attempt, from 0.
+        seed: The seed of the first attempt; each further attempt adds 100.
+        tell: Called with the report of each spoiled run that is repeated.
 
     Returns:
-        The report of the first attempt that the broker did not spoil, or that was wrong; else of the third.
+        The report of the first attempt that is not spoiled, otherwise that of the third.
     """
     for attempt in range(ATTEMPTS - 1):
         report = run(seed + SEEDS_APART * attempt, attempt)

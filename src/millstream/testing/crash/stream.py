@@ -1,7 +1,7 @@
-"""The two ends of the stream, as the harness sees them: what it writes, and how far the application has come.
+"""Both ends of the stream: writes the workload, and watches the progress of the application.
 
-Progress is read from the broker only: the offsets that the group has committed, and the ends of the output topic. While the
-broker starts again, or a group's coordinator moves, there is no answer; then the last one stands.
+Progress is read only from the broker: the committed offsets of the group, and the end offsets of the output topic. While the
+broker restarts, or a group's coordinator moves, it does not answer; then the last answer remains valid.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millstream.testing.crash.processes import CrashTestError
 from millstream.testing.kafka import EmbeddedKafka, EmbeddedKafkaError, Outgoing
 
 HEADER = "number"
-"""The header in which each record of the workload carries its number."""
+"""The header with the number of each record of the workload."""
 
 _ANSWER_S = 2.0
 _FLUSH_S = 60.0
@@ -25,13 +25,13 @@ _FLUSH_S = 60.0
 
 @final
 class Feeder:
-    """Writes the workload, each record exactly once whatever happens to the broker. Use it from one thread.
+    """Writes the workload, each record exactly once despite faults of the broker. Use it from one thread.
 
     Args:
         servers: Bootstrap servers.
         topic: The input topic.
         records: The workload, in order.
-        partitions: The number of partitions of the topic; a record without a key goes to the one of its number.
+        partitions: The partition count of the topic; records without a key go to the partitions in turn.
     """
 
     def __init__(self, servers: str, topic: str, records: Sequence[Outgoing], partitions: int) -> None:
@@ -51,10 +51,10 @@ class Feeder:
         )
 
     def feed(self, up_to: int) -> None:
-        """Hand over the records before a position; those that were handed over before are left out.
+        """Send the records before a position that have not been sent yet.
 
         Raises:
-            CrashTestError: The broker has refused a record.
+            CrashTestError: If the broker has refused a record.
         """
         for number in range(self._next, min(up_to, len(self._records))):
             key, value, *timestamp = self._records[number]
@@ -66,10 +66,10 @@ class Feeder:
             self._next = number + 1
 
     def flush(self) -> None:
-        """Wait until the broker has everything that was handed over.
+        """Wait until the broker has acknowledged all records sent.
 
         Raises:
-            CrashTestError: The broker has refused a record, or does not answer.
+            CrashTestError: If the broker has refused a record, or does not answer.
         """
         left = self._producer.flush(_FLUSH_S)
         self.wait(0)
@@ -77,10 +77,10 @@ class Feeder:
             raise CrashTestError(f"the broker has not taken {left:,} records of the workload")
 
     def wait(self, seconds: float) -> None:
-        """Let the client work for a while.
+        """Let the Kafka client deliver records for some seconds.
 
         Raises:
-            CrashTestError: The broker has refused a record.
+            CrashTestError: If the broker has refused a record.
         """
         self._producer.poll(seconds)
         if self._refused:
@@ -93,17 +93,17 @@ class Feeder:
 
 @final
 class Watch:
-    """Knows how far an application has come. Use it from one thread.
+    """Watches the progress of an application. Use it from one thread.
 
     Attributes:
-        processed: Input records before the group's committed offsets.
-        written: Records and markers in the output topic.
+        processed: The number of input records before the group's committed offsets.
+        written: The number of records and transaction markers in the output topic.
 
     Args:
         kafka: The broker.
         group: The application's id.
-        input_topic: Its input.
-        output_topic: Its output.
+        input_topic: Its input topic.
+        output_topic: Its output topic.
     """
 
     def __init__(self, kafka: EmbeddedKafka, group: str, input_topic: str, output_topic: str) -> None:
@@ -123,7 +123,7 @@ class Watch:
         )
 
     def look(self) -> bool:
-        """Ask the broker.
+        """Query the broker for progress.
 
         Returns:
             Whether there was progress.
@@ -141,7 +141,7 @@ class Watch:
         return before != (self.processed, self.written)
 
     def transaction_is_open(self) -> bool:
-        """Return whether a transaction with records in the output topic is open at this moment."""
+        """Return whether a transaction with records in the output topic is open."""
         try:
             ends = self._kafka.end_offsets(self._output)
             stable = self._kafka.end_offsets(self._output, isolation="read_committed")
@@ -155,12 +155,12 @@ class Watch:
 
 
 def lacks_coordinator(kafka: EmbeddedKafka, group: str, topic: str) -> bool:
-    """Return whether the broker answers, and says as long as it is asked that it does not coordinate a group.
+    """Return whether the broker answers, but persistently reports that it does not coordinate a group.
 
     Args:
-        kafka: The broker, the only one there is.
+        kafka: The broker, a single one.
         group: The group.
-        topic: Any topic that exists.
+        topic: Any existing topic.
     """
     try:
         kafka.committed(group, topic)
@@ -171,10 +171,10 @@ def lacks_coordinator(kafka: EmbeddedKafka, group: str, topic: str) -> bool:
 
 
 def age_ms(records: Sequence[Outgoing]) -> int:
-    """Return how far the newest record lies back, by its timestamp.
+    """Return the age of the newest record by its timestamp, ms.
 
-    Workloads are moved by so much. A broker tells the age of a producer by the timestamps of its records. When it starts
-    again it forgets one whose records are older than a day, and takes the same records once more if they are sent again.
+    Workloads are moved by this time. A broker derives the age of a producer from the timestamps of its records. After a restart it
+    forgets producers whose records are older than a day, and accepts the same records again if they are resent.
     """
     newest = max((record[2] for record in records if len(record) == 3), default=0)
     return now_ms() - newest
@@ -186,5 +186,5 @@ def now_ms() -> int:
 
 
 def moved(records: Sequence[Outgoing], later_ms: int) -> list[Outgoing]:
-    """Return records with later timestamps; those without one stay as they are."""
+    """Return records with later timestamps; those without a timestamp are unchanged."""
     return [(*record[:2], record[2] + later_ms) if len(record) == 3 else record for record in records]

@@ -1,7 +1,7 @@
-"""What the coordinator has logged of transactions, from its topic ``__transaction_state``, as evidence.
+"""Decodes the coordinator's log of transactions, the topic ``__transaction_state``, as evidence.
 
-Its records have a format of their own: Kafka's ``TransactionLogKey`` (version 0) and ``TransactionLogValue`` (versions 0 and 1; the
-second writes the lengths of texts and lists in as few bytes as they need).
+The records are Kafka's ``TransactionLogKey`` (version 0) and ``TransactionLogValue`` (version 0, and version 1, which encodes the
+lengths of texts and lists as variable-length numbers).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _STATES = (
 
 
 def told_transactions(records: Iterable[ConsumedRecord], last: int) -> tuple[str, ...]:
-    """Return the last states of all transactions, a line for each, ordered by time.
+    """Return the last states of all transactions as lines of text, ordered by time.
 
     Args:
-        records: Of the coordinator's topic.
-        last: How many of each transactional id.
+        records: The records of the coordinator's topic.
+        last: The number of states per transactional id.
     """
     by_id: dict[bytes, list[ConsumedRecord]] = {}
     for record in records:
@@ -57,13 +57,13 @@ def _state(value: bytes) -> str:
         topic = reader.text(reader.length(">h", compact))
         places += [f"{topic}-{reader.take('>i')[0]}" for _ in range(reader.length(">i", compact))]
         if compact:
-            reader.number()  # tagged fields, of which there are none
+            reader.number()  # the number of tagged fields, which is 0
     return f"{_STATES[state]}, producer {producer}, epoch {epoch}, {', '.join(places) or 'no partitions'}"
 
 
 @final
 class _Reader:
-    """Reads fields one after the other."""
+    """A sequential reader of binary fields."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -75,11 +75,11 @@ class _Reader:
         return found
 
     def length(self, form: str, compact: bool) -> int:
-        """Read the length of a text or a list; that of none at all is 0."""
+        """Read the length of a text or a list; that of null is 0."""
         return max(self.number() - 1 if compact else self.take(form)[0], 0)
 
     def number(self) -> int:
-        """Read a number of seven bits per byte, the lowest first."""
+        """Read a variable-length number: seven bits per byte, the lowest first."""
         found = shift = 0
         while True:
             byte = self._data[self._at]
