@@ -1,14 +1,13 @@
-"""What the harness has to know of an application: its topology, its workload, and what must come out.
+"""The description of an application for the harness: topology, workload and expected results.
 
-The *workload* is what is written to the input topic, made from a seed. The *oracle* is a plain function that says what the
-application must make of it: for every key of the output topic the values in order (its *journal*), and at the end the
-content of every store. The oracle is given the records as the broker holds them, so it can rely on their order within a
-partition, and nothing of Millstream takes part in the answer.
+The *workload* is the records of the input topic, made from a seed. The *oracle* is a plain function that computes the expected
+results: for every key of the output topic the values in order (its *journal*), and the final content of every store. Its
+argument is the records as the broker has them, so it can rely on their order within a partition. It uses nothing of Millstream.
 
-Stores are compared through a question: a record in the *ask* topic makes the application forward all entries of its stores
-to the *contents* topic. So what is compared is what the running application itself reads from its stores. Rejected: reading
-checkpoint or local copies from outside, which would test the reader, and a last start with ``until="end"``, which would
-cost as much as a kill.
+Stores are compared by a query: a record in the *ask* topic makes the application forward all entries of its stores to the
+*contents* topic. So the comparison uses what the running application itself reads from its stores. Rejected: reading checkpoint
+or local copies from outside, which would test the reader, and a final start with ``until="end"``, which would cost as much as a
+kill.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Guarantee = Literal["at_least_once", "exactly_once"]
 """The values of the setting ``processing_guarantee``."""
 
 Entry = tuple[str, Any]
-"""Where something is kept: the name of a store, and a key."""
+"""The name of a store, and a key."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Topics:
     Attributes:
         input: The workload.
         output: The results.
-        ask: A record in each partition asks for the contents of the stores.
+        ask: Queries: a record in each partition requests the contents of the stores.
         contents: The answers.
         history: A second input, for applications that have one.
     """
@@ -52,15 +51,15 @@ class Topics:
 
 @dataclass(frozen=True)
 class Expected:
-    """What an oracle says.
+    """The results that an oracle expects.
 
     Attributes:
-        journals: For each key of the output topic the values in order.
-        stores: For each store its entries, without timestamps.
-        origins: For each key the records of the input that its values come from, as many as values. If they are given, each
-            result must have the timestamp and the headers of its origin.
-        updates: For stores with changelog topics, and each of their keys, all values in order. If they are given, the topic must
-            hold them in that order, each at most once at exactly once; those that a micro-batch has overwritten may be missing.
+        journals: For each key of the output topic, its values in order.
+        stores: For each store, its entries without timestamps.
+        origins: For each key, the input record of each of its values. If given, each result must have the timestamp and the headers
+            of its origin.
+        updates: For stores with changelog topics, all values of each key in order. If given, the topic must contain them in that
+            order, with exactly once each at most once; values overwritten within a micro-batch may be missing.
     """
 
     journals: Mapping[Any, Sequence[Any]]
@@ -74,18 +73,18 @@ class App:
     """An application that can be run under the harness.
 
     Attributes:
-        name: What it is called in reports; letters, digits and dashes.
-        topology: Makes the topology for given topics; crosses to the application's process as cloudpickle.
-        workload: Makes the records of the input topic from their number and a seed.
-        oracle: Says what must come out of the records of the input topic, which come by partition, then by offset; behind
-            them those of the second input, likewise.
+        name: The name in reports; letters, digits and dashes.
+        topology: Builds the topology for given topics; sent to the application's process with cloudpickle.
+        workload: Creates the records of the input topic, given their number and a seed.
+        oracle: Computes the expected results from the records of the input topic, by partition, then by offset, followed by those
+            of the second input in the same order.
         key: Serde of the output's keys.
         value: Serde of the output's values.
-        settings: Settings of the application, over those of the harness.
-        merged: Whether a cache may merge results of a key within a micro-batch; then only the last of its values must come.
+        settings: Settings of the application; they override those of the harness.
+        merged: Whether a cache may merge results of a key within a micro-batch; then only the last value is required.
         output: Configuration of the output topic.
-        history: Makes the records of a second input. With one, both inputs are written before the application starts: a
-            backlog that it has to go through in the order of time.
+        history: Creates the records of a second input. If given, both inputs are written before the application starts, as a backlog
+            that must be processed in the order of time.
     """
 
     name: str
@@ -102,14 +101,14 @@ class App:
 
 @dataclass(frozen=True)
 class Job:
-    """What the application's process is given: see :mod:`millstream.edge.program`.
+    """The job of the application's process; see :mod:`millstream.edge.program`.
 
     Attributes:
-        application_id: Its id.
-        topology: Makes its topology.
-        topics: For this.
-        settings: Its settings.
-        clock: Its wall clock; None: that of the host.
+        application_id: The application's id.
+        topology: Builds the topology.
+        topics: The topics of the topology.
+        settings: The application's settings.
+        clock: The application's wall clock; None: that of the host.
     """
 
     application_id: str
@@ -120,20 +119,20 @@ class Job:
 
 
 def tell_contents(topology: Topology, topics: Topics, stores: Iterable[str]) -> Topology:
-    """Let a topology tell the contents of stores when it is asked.
+    """Add a processor to a topology that forwards the contents of stores on request.
 
-    The stores meet in one processor and so in one sub-topology, whose input topics must have equal numbers of partitions.
+    The stores are connected to one processor, and so are in one sub-topology, whose input topics must have equal partition counts.
 
     Args:
         topology: A topology that has the stores.
-        topics: Where it is asked, and where it answers.
+        topics: The topics of the run; requests are read from ``ask``, answers go to ``contents``.
         stores: Names of stores that have ``all()``, with any serdes.
 
     Returns:
         The same topology.
 
     Raises:
-        TopologyError: If it has no such store.
+        TopologyError: If the topology has no such store.
 
     Example:
         >>> import millstream as ms
@@ -155,7 +154,7 @@ def tell_contents(topology: Topology, topics: Topics, stores: Iterable[str]) -> 
 
 
 class _Teller(Processor[Any, Any, Entry, Any]):
-    """Forwards every entry of its stores for each record."""
+    """Forwards all entries of its stores for each record."""
 
     def __init__(self, stores: tuple[str, ...]) -> None:
         self._stores = stores

@@ -1,19 +1,19 @@
-"""The applications that Millstream itself is crashed with, each with its oracle.
+"""The applications of Millstream's own crash tests, each with its oracle.
 
-* ``word-count``: a repartition through the shuffle and an aggregation, both of the DSL. Each result is the count of a word and the sum of
-  the numbers of its lines. All lines of a word have the same key, so that their order is known behind the repartition, too.
+* ``word-count``: a repartition through the shuffle and an aggregation of the DSL. Each result is the count of a word and the sum of
+  the numbers of its lines. All lines of a word have the same key, so their order is also known after the repartition.
 * ``windowed``: the count and the sum of numbers per key and window of ten seconds in a window store, over records that are out of order.
-  Windows expire after two minutes of stream time, so slices of the store are dropped all the time.
-* ``two-stores``: a processor that keeps the balance of an account in one store and the number of its bookings in another;
-  each result carries both, so stores that come from different micro-batches cannot stay hidden. Both have changelog
-  topics, so it must stand the loss of its checkpoint.
-* ``replay``: orders joined with a table of rates, over two topics that are there before it starts, one with thirty times as
-  many records as the other. The result depends on the order in which they are taken, which is that of their timestamps.
-* ``calls``: a call to the outside world for each record, of 0 to 20 ms, of which one in twenty fails at first, and behind it a
-  processor that numbers the results of a key.
+  Windows expire after two minutes of stream time, so slices of the store are dropped throughout the run.
+* ``two-stores``: a processor that keeps the balance of an account in one store and the number of its bookings in another; each
+  result contains both, which reveals stores from different micro-batches. Both have changelog topics, so the application must
+  survive the loss of its checkpoint.
+* ``replay``: orders joined with a table of rates; both topics are filled before the start, and one has thirty times as many
+  records as the other. The results depend on processing the records in the order of their timestamps.
+* ``calls``: an asynchronous call of 0 to 20 ms for each record, of which one in twenty fails at first, followed by a processor that
+  numbers the results of each key.
 
-No two records are alike in what they add to a result: one that is lost and another that is counted twice do not make up for each
-other. Results carry the timestamp and the headers of the record that they come from.
+Every record contributes differently to the results, so a lost record and one that counts twice cannot cancel out. Results have the
+timestamp and the headers of the record that they come from.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from millstream.testing.kafka import ConsumedRecord, Outgoing
 
 _KEYS = [f"key-{number}" for number in range(16)]
 _WORDS = {key: [f"word-{key}-{number}" for number in range(4)] for key in _KEYS}
-_MOST = 10**12  # so that no two amounts of a run are equal
+_MOST = 10**12  # large, so that no two amounts of a run are equal
 _BEGIN_MS = 1_700_000_000_000
 _STEP_MS = 100
 _DISORDER_MS = 15_000
@@ -64,17 +64,17 @@ class _Journals:
         return Expected(self.values, stores, self._origins)
 
     def part(self, place: int) -> dict[str, list[Any]]:
-        """Return one part of each value."""
+        """Return the element at a position of each value."""
         return {key: [value[place] for value in values] for key, values in self.values.items()}
 
 
 def _one_more(counted: list[int], number: int) -> list[int]:
-    """Add a number to a count and a sum."""
+    """Return a pair of count and sum with a number added."""
     return [counted[0] + 1, counted[1] + number]
 
 
 def _words(line: str) -> list[tuple[str, int]]:
-    """Return the words of a line, each with the line's number, which comes first."""
+    """Return the words of a line, each with the number at the beginning of the line."""
     number, *words = line.split()
     return [(word, int(number)) for word in words]
 
@@ -254,20 +254,20 @@ def _joined(records: Sequence[ConsumedRecord]) -> Expected:
 
 
 _TRIED: Counter[str] = Counter()
-"""How often each record was called in this process, the station."""
+"""The number of calls per record in this process, the async worker."""
 
 
 async def called(value: str) -> str:
-    """Answer after 0 to 20 ms; for one record in twenty, only when asked for the third time.
+    """Return the value in capitals after 0 to 20 ms; for one record in twenty, the first two calls fail.
 
     Args:
-        value: That of the record.
+        value: The value of the record.
 
     Returns:
-        It in capitals.
+        The value in capitals.
 
     Raises:
-        ConnectionError: For some, when they are asked for the first and the second time in a process.
+        ConnectionError: For some values, at the first and the second call in a process.
     """
     _TRIED[value] += 1
     chance = random.Random(value)
@@ -294,7 +294,7 @@ def calling(call: Callable[[str], Awaitable[str]] = called) -> App:
     """Return the application ``calls``, around a function of your own.
 
     Args:
-        call: A coroutine function that does what :func:`called` does, and more: that keeps a journal, for example.
+        call: A coroutine function with the results of :func:`called`, which may do more, for example write a journal.
     """
 
     def topology(topics: Topics) -> Topology:

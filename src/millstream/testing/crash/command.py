@@ -1,4 +1,4 @@
-"""The command: runs applications under the harness, prints their reports, and tells by its exit code whether all were right."""
+"""The command: runs applications under the harness and prints their reports; the exit code is 0 if all runs were right."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Name = TypeVar("Name", bound=str)
 
 @dataclass(frozen=True)
 class Round:
-    """One run of many: an application, its number of kills and its seed."""
+    """One of several runs: application, number of kills and seed."""
 
     app: App
     kills: int
@@ -35,7 +35,7 @@ class Round:
 
 
 def rounds(apps: Sequence[App], kills: int, kills_per_run: int, seed: int) -> Iterator[Round]:
-    """Divide kills into runs, over the applications in turn, each run with the next seed.
+    """Yield runs that divide the kills over the applications in turn, each run with the next seed.
 
     Example:
         >>> [(run.app.name, run.kills, run.seed) for run in rounds(list(APPS.values()), 10, 4, seed=7)]
@@ -49,10 +49,10 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command.
 
     Args:
-        arguments: Without the name of the program.
+        arguments: The arguments without the name of the program.
 
     Returns:
-        0 if every run was right, 1 if one was wrong or could not be finished, those aside that were made again.
+        0 if every run was right, 1 if one was wrong or unfinished; spoiled runs that were repeated do not count.
     """
     parser = options()
     given = parser.parse_args(arguments)
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def summary(reports: Sequence[Report]) -> str:
-    """Return a summary of all runs, including those that could not be finished."""
+    """Return a summary of all runs, including unfinished ones."""
     runs = Counter(report.verdict for report in reports)
     kills = sum(len(report.kills) for report in reports)
     told = ", ".join(f"{number} {verdict}" for verdict, number in sorted(runs.items()))
@@ -93,7 +93,7 @@ def summary(reports: Sequence[Report]) -> str:
 
 
 def _report(run: Round, given: argparse.Namespace, tell: Callable[[Report], None]) -> Report:
-    """Make a run, and again if the broker spoils it."""
+    """Make a run, and repeat it if the broker spoils it."""
 
     def attempt(seed: int, number: int) -> Report:
         return run_with_crashes(
@@ -116,7 +116,7 @@ def _report(run: Round, given: argparse.Namespace, tell: Callable[[Report], None
 
 
 def options() -> argparse.ArgumentParser:
-    """Return the options of the command."""
+    """Return the command's parser."""
     parser = argparse.ArgumentParser(
         prog="python -m millstream.testing.crash",
         description="Runs applications while parts of them are killed, and compares their results with an oracle.",

@@ -1,21 +1,21 @@
-"""The journal checker: what a reader of the output topic saw, against what the oracle says.
+"""The journal checker: compares the values read from the output topic with those that the oracle expects.
 
-The *journal* of a key is the sequence of its values in the output topic, as a reader with ``read_committed`` sees it. It is
-followed step by step through the expected sequence, and every step that is not the next one is put down as one of
+The *journal* of a key is the sequence of its values in the output topic, read with ``read_committed``. It is followed step by step
+through the expected sequence, and every step that is not the next one counts as one of
 
 =============  ==================================================================================
-lost           an expected value that never came
-duplicated     a value that came again
-reordered      a value that came for the first time after one that belongs behind it
-wrong          a value, or a key, that nobody expected
-stale          a key whose last value is not the last one expected: its reader is left with an old result
+lost           an expected value that is missing
+duplicated     a value that occurs again
+reordered      a value that first occurs after one that should follow it
+wrong          a value, or a key, that is not expected
+stale          a key whose last value is not the last expected one: its reader keeps an old result
 =============  ==================================================================================
 
-Exactly once allows none of them. At least once allows ``duplicated``: a repeated micro-batch sends its records again, in
-their order, and may be interleaved with the first attempt; but nothing may be missing and the last value must be right.
+Exactly once allows none of them. At least once allows ``duplicated``: a repeated micro-batch sends its records again, in order,
+perhaps interleaved with the first attempt; but no value may be missing, and the last value must be right.
 
-A cache merges the updates of a key within a micro-batch, so a *merged* journal may leave out any value but the last. A journal
-that is *cut* is that of a run that was not finished: it may end anywhere, but up to there nothing may be missing.
+A cache merges the updates of a key within a micro-batch, so a *merged* journal may omit any value but the last. A *cut* journal is
+from an unfinished run: it may end anywhere, but up to its end no value may be missing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EXAMPLES = 10
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found, as numbers of values (``stale``: of keys), with the first few in words."""
+    """The findings as numbers of values (``stale``: of keys), with descriptions of the first few."""
 
     lost: int = 0
     duplicated: int = 0
@@ -54,22 +54,22 @@ class Findings:
         )
 
     def broken(self, guarantee: Guarantee) -> int:
-        """Count what is more than a guarantee allows."""
+        """Return the number of findings that a guarantee does not allow."""
         never = self.lost + self.reordered + self.wrong + self.stale
         return never + self.duplicated if guarantee == "exactly_once" else never
 
     def breaks(self, guarantee: Guarantee) -> bool:
-        """Return whether this is more than a guarantee allows."""
+        """Return whether there are findings that a guarantee does not allow."""
         return self.broken(guarantee) > 0
 
 
 def journals_of(
     records: Iterable[ConsumedRecord], key: Serde[Any], value: Serde[Any]
 ) -> dict[Any, list[Any]]:
-    """Return the values of each key in the order of the records; a null is None.
+    """Return the values of each key in the order of the records; null is None.
 
     Args:
-        records: Of one topic, by partition, then by offset.
+        records: The records of one topic, by partition, then by offset.
         key: Serde of the keys.
         value: Serde of the values.
     """
@@ -87,16 +87,16 @@ def check_journals(
     merged: bool = False,
     cut: bool = False,
 ) -> Findings:
-    """Compare the journals of all keys with what the oracle says.
+    """Compare the journals of all keys with the expected ones.
 
     Args:
-        expected: Values by key, in order.
-        seen: What was read.
-        merged: Whether values other than the last may be left out.
+        expected: The expected values by key, in order.
+        seen: The values read, by key, in order.
+        merged: Whether values other than the last may be missing.
         cut: Whether journals may end anywhere.
 
     Returns:
-        The sum over all keys.
+        The sum of the findings of all keys.
 
     Example:
         >>> check_journals({"a": [1, 2, 3]}, {"a": [1, 2, 2, 3]})
@@ -138,7 +138,7 @@ def _follow(key: Any, expected: Sequence[Any], seen: Sequence[Any], *, merged: b
 
 
 def _place(expected: Sequence[Any], value: Any, at: int) -> int | None:
-    """Find the value in the expected sequence: the next place, else the nearest one behind, else the nearest ahead."""
+    """Return the position of a value in the expected sequence: the next, else the nearest before, else the nearest after."""
     if at + 1 < len(expected) and expected[at + 1] == value:
         return at + 1
     places = chain(range(at, -1, -1), range(at + 2, len(expected)))
@@ -146,14 +146,14 @@ def _place(expected: Sequence[Any], value: Any, at: int) -> int | None:
 
 
 def check_contents(expected: Expected, told: Mapping[Entry, Any]) -> tuple[int, tuple[str, ...]]:
-    """Compare the contents of stores.
+    """Compare the contents of stores with the expected ones.
 
     Args:
-        expected: What the oracle says.
-        told: What the application told, by store and key.
+        expected: The results that the oracle expects.
+        told: The contents from the application, by store and key.
 
     Returns:
-        The number of entries that are missing, wrong or too many, and the first few in words.
+        The number of missing, wrong or surplus entries, and descriptions of the first few.
 
     Example:
         >>> check_contents(Expected({}, {"counts": {"a": 2}}), {("counts", "a"): 3})

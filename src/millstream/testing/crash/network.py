@@ -1,7 +1,7 @@
-"""The network between an application and its brokers: relays that pass everything on, until they are cut.
+"""The network between an application and its brokers: relays that forward all bytes until they are cut.
 
-A relay stands in front of each broker, and only the application is told of it, so the harness itself is never cut off, nor are
-brokers from each other. A cut ends every connection with a reset, and refuses new ones until it is healed.
+Each broker has a relay that only the application uses, so the harness is never cut off, nor are brokers from each other. A cut
+resets all connections and refuses new ones until it is healed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _CHUNK = 1 << 16
 
 @final
 class Network:
-    """A relay in front of each of some brokers, in a thread of its own. Use it from one thread.
+    """The relays of all brokers, in a separate thread. Use it from one thread.
 
     Args:
-        brokers: How many brokers.
+        brokers: The number of brokers.
 
     Attributes:
-        ports: For each broker the port on which it has to listen, and that of its relay.
+        ports: For each broker, the port on which it must listen, and the port of its relay.
 
     Example:
         >>> with Network(1) as network:
@@ -54,16 +54,16 @@ class Network:
 
     @property
     def servers(self) -> str:
-        """What an application connects to, as ``host:port``, with commas."""
+        """The bootstrap servers for the application, as comma-separated ``host:port``."""
         return ",".join(f"{HOST}:{port}" for _, port in self.ports)
 
     def cut(self) -> None:
-        """End all connections, and refuse new ones."""
+        """Reset all connections and refuse new ones."""
         for relay in self._relays:
             self._do(relay.cut())
 
     def heal(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         for relay in self._relays:
             self._do(relay.heal())
 
@@ -72,7 +72,7 @@ class Network:
 
 
 class _Relay:
-    """What passes on to one broker; runs in the loop."""
+    """The relay of one broker; runs in the event loop."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -102,7 +102,7 @@ class _Relay:
         connection.add_done_callback(self._open.discard)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass on both ways until one side closes, or the broker is not there."""
+        """Forward in both directions until one side closes; end at once if the broker does not accept the connection."""
         ends = [writer]
         ways: list[asyncio.Task[None]] = []
         try:

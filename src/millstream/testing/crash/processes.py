@@ -1,13 +1,12 @@
-"""The application's processes: the program, and what it starts, directly or not.
+"""The application's processes: the program, and all processes that it starts, directly or indirectly.
 
-The program runs as a child that cannot outlive the harness. What it starts (the driver's JVM, executors, Python daemons and
-their workers) carries a mark in its environment, which children inherit. The *family* is all processes with the mark of
-one program. So a process is found when its parent is dead and it belongs to nobody, and no process is ever touched that the
-harness did not start.
+The program runs as a child that cannot outlive the harness. The processes it starts (the driver's JVM, executors, Python daemons
+and their workers) have a mark in their environment, which children inherit. The *family* is all processes with the mark of one
+program. So a process is found even if its parent has ended, and processes that the harness did not start are never touched.
 
-When the program alone dies, the driver's JVM notices the end of its standard input and leaves, its executors follow, and
-their workers too; but until then they go on working. A container would take all of them at once, and so does ``kill``:
-nothing of a former start is left when the next one begins.
+When only the program ends, the driver's JVM notices the end of its standard input and exits, then its executors, then their
+workers; but until then they continue to work. A container ends all of them at once, and so does ``kill``: no process of an
+earlier start is left when the next one begins.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _TASKS = "pyspark.worker"
 _PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 _COMMIT = "pyspark.sql.worker.python_streaming_sink_runner"
 _WORKERS = {_TASKS: "worker", _PLANNER: "source_runner", _COMMIT: "sink_runner"}
-"""Modules of Spark's Python workers, and the names of those that the fork server forks. Others work for a moment only."""
+"""Modules of Spark's Python workers, and their process names under the fork server. Other modules run only for a moment."""
 _FORK_SERVER = "millstream.edge.forks.server"
 _FORK_CLIENT = "forks/client.py"
 _GONE_S = 30.0
@@ -53,24 +52,24 @@ _ERROR_WIDTH = 240
 
 
 class CrashTestError(MillstreamError):
-    """The harness cannot go on: a process does not end, the directory for the logs is not empty, or psutil is missing.
+    """The harness cannot continue, for example because a process does not end, a directory is not empty, or psutil is missing.
 
     Args:
-        message: What happened, and the last lines of the application's log.
+        message: The cause, if useful with the last lines of the application's log.
     """
 
 
 @final
 class Program:
-    """An application in a process of its own, which can be started again and again. Use it from one thread.
+    """An application in a separate process, which can be restarted. Use it from one thread.
 
     Args:
-        home: Existing directory for its log, and for what Spark writes.
-        job: What it runs.
+        home: An existing directory for its log and for files of Spark.
+        job: The application to run.
     """
 
     def __init__(self, home: Path, job: Job) -> None:
-        _processes()  # fails before anything is started
+        _processes()  # fails early if psutil is missing
         self.log = home / "program.log"
         self._home = home
         self._job = home / "job.pickle"
@@ -79,7 +78,7 @@ class Program:
         self._process: TiedProcess | None = None
 
     def start(self) -> None:
-        """Start the program; it does not wait until the application works."""
+        """Start the program without waiting until the application works."""
         path = os.pathsep.join(path or os.getcwd() for path in sys.path)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("MILLSTREAM_")}
         own = {_MARK: self._mark, "PYTHONPATH": path, "SPARK_HOME": str(self._spark_home())}
@@ -91,14 +90,14 @@ class Program:
         )
 
     def exit_code(self) -> int | None:
-        """Return how the program ended: None while it runs, minus the signal's number if it was killed."""
+        """Return the exit code of the program: None while it runs, the negative signal number if it was killed."""
         return None if self._process is None else self._process.exit_code()
 
     def stop(self, grace_s: float) -> int | None:
-        """Stop the program with SIGTERM, and kill what is left of its family.
+        """Stop the program with SIGTERM, and kill the rest of its family.
 
         Args:
-            grace_s: Seconds that it gets.
+            grace_s: The time until SIGKILL, in seconds.
 
         Returns:
             Its exit code.
@@ -110,10 +109,10 @@ class Program:
         return code
 
     def kill(self) -> None:
-        """Kill the program and its family with SIGKILL, and wait until they are gone; harmless if there are none.
+        """Kill the program and its family with SIGKILL, and wait until they have ended.
 
         Raises:
-            CrashTestError: If a process is still there after half a minute.
+            CrashTestError: If a process still runs after half a minute.
         """
         if self._process is not None:
             self._process.signal(signal.SIGKILL)
@@ -123,16 +122,16 @@ class Program:
             self._process.end()
 
     def _others(self) -> list[psutil.Process]:
-        """Return the family without the program: that is a child, and only its owner may wait for it."""
+        """Return the family without the program, which is a child: only its owner may wait for it."""
         own = None if self._process is None else self._process.pid
         return [process for process in self.family() if process.pid != own]
 
     def family(self) -> list[psutil.Process]:
-        """Return the living processes that the program has started and those they have, itself included."""
+        """Return the running processes of the family, including the program."""
         return sorted(self._marked(), key=lambda process: process.pid)
 
     def victims(self, target: Target) -> list[psutil.Process]:
-        """Return the processes that are a target now; none while the application starts.
+        """Return the processes of a target; none while the application starts.
 
         Args:
             target: ``driver``, ``executor``, ``worker``, ``station``, ``main``, ``task``, ``planner`` or ``commit``.
@@ -141,12 +140,12 @@ class Program:
         return [process for process in self.family() if _certainly(is_one, process)]
 
     def last_words(self) -> str:
-        """Return the end of the program's log."""
+        """Return the last lines of the program's log."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return "\n".join(lines[-_LOG_LINES:])
 
     def last_error(self) -> str:
-        """Return the last error in the program's log, in one line; empty if there is none."""
+        """Return the last error in the program's log as one line; empty if there is none."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         errors = [line for line in lines if _ERROR.match(line)]
         return textwrap.shorten(errors[-1], _ERROR_WIDTH) if errors else ""
@@ -158,10 +157,10 @@ class Program:
                 if process.environ().get(_MARK) == self._mark and _is_alive(process):
                     yield process
             except library.Error:
-                continue  # another user's, or just gone
+                continue  # belongs to another user, or has just ended
 
     def _spark_home(self) -> Path:
-        """Make a Spark home of links: executors of ``local-cluster`` write below it, and not into the installation."""
+        """Create a Spark home of links: executors of ``local-cluster`` write below it, and not into the installation."""
         home = self._home / "spark"
         if not home.exists():
             home.mkdir()
@@ -172,13 +171,13 @@ class Program:
 
 
 def kill_one(process: psutil.Process) -> str:
-    """Kill one process with SIGKILL and wait until it is gone.
+    """Kill one process with SIGKILL and wait until it has ended.
 
     Returns:
         Its process id and the last words of its command line.
 
     Raises:
-        CrashTestError: If it is still there after half a minute.
+        CrashTestError: If it still runs after half a minute.
     """
     name = named(process)
     _kill([process])
@@ -186,7 +185,7 @@ def kill_one(process: psutil.Process) -> str:
 
 
 def named(process: psutil.Process) -> str:
-    """Return the id of a process and of its parent, and the last words of its command line; of a fork, its name."""
+    """Return a description of a process: its id, its parent's id, and the last words of its command line, or a fork's name."""
     try:
         parent, command = process.parent(), process.cmdline()
         if _FORK_SERVER in command:
@@ -197,10 +196,10 @@ def named(process: psutil.Process) -> str:
 
 
 def signalled(processes: list[psutil.Process], number: signal.Signals) -> None:
-    """Send a signal to processes, as far as they are still there.
+    """Send a signal to processes; those that have ended are skipped.
 
     Args:
-        processes: Whom.
+        processes: The processes.
         number: For example ``signal.SIGSTOP``.
     """
     for process in processes:
@@ -225,7 +224,7 @@ def _kill(processes: list[psutil.Process]) -> None:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Return whether a process can still do something: a zombie cannot, and who must reap it may take its time."""
+    """Return whether a process runs. A zombie does not, and its parent may reap it much later."""
     library = _processes()
     try:
         return bool(process.is_running() and process.status() != library.STATUS_ZOMBIE)
@@ -234,7 +233,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def _certainly(holds: Callable[[psutil.Process], bool], process: psutil.Process) -> bool:
-    """Return whether something holds of a process that may end at any moment."""
+    """Return whether a condition is true for a process; False if the process has ended."""
     try:
         return holds(process)
     except _processes().Error:
@@ -257,12 +256,12 @@ def _is_worker(process: psutil.Process) -> bool:
 
 
 def _works_as(process: psutil.Process, module: str) -> bool:
-    """Return whether a process is a worker that takes part in micro-batches; a forked worker has the command line of its daemon, which is none."""
+    """Return whether a process is a worker for a module. A worker forked by a daemon has its command line; the daemon is no worker."""
     parent, command = process.parent(), process.cmdline()
     if _FORK_SERVER in command:
         return process.name() == _WORKERS[module]
     if any(part.endswith(_FORK_CLIENT) for part in command):
-        return False  # waits for a fork, which is found too
+        return False  # a client that waits for a fork, which is found itself
     forked = any("daemon" in part for part in command)
     return command[-1:] == [module] and (not forked or _same_command(parent, command))
 
