@@ -35,11 +35,11 @@ class Store(Protocol):
         """
 
     def memory(self) -> dict[str, Any]:
-        """Return the data to persist besides the content, JSON-compatible; it is passed to the store when it is opened again."""
+        """Return JSON-compatible data to persist besides the content; it is passed to the store when it is reopened."""
 
 
 class Surroundings(Protocol):
-    """What a store can see of its task."""
+    """The view of a task for its stores."""
 
     @property
     def stream_time(self) -> int:

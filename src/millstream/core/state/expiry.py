@@ -37,7 +37,7 @@ class ExpiringRows:
         overlay: Its byte store; entries there are (entry, stream time of the last write).
         index: Committed content of the index.
         ttl_ms: Time to live, ms.
-        task: Source of stream time.
+        task: The task, for its stream time.
     """
 
     __slots__ = ("_index", "_name", "_overlay", "_task", "_ttl", "approximate_count")
@@ -76,7 +76,7 @@ class ExpiringRows:
         for key in overlay.own():
             before = overlay.committed(key)
             if before is not None:
-                index[before[:8] + key] = None  # the value begins with the stamp, in the index's own format
+                index[before[:8] + key] = None  # the value begins with the stamp, in the format of the index
         written = len(overlay.own())
         for key, found in overlay.scan_own():
             if found[1] < oldest:
@@ -92,7 +92,7 @@ class ExpiringRows:
         return Drained({name: items for name, items in parts.items() if items})
 
     def memory(self) -> dict[str, Any]:
-        """Return nothing: all data is in the content."""
+        """Return an empty dict: all data is in the content."""
         return {}
 
     def _now(self) -> int:

@@ -5,8 +5,8 @@ the first offset that is not yet in the content. The progress is kept in the cop
 the same transaction as the content; a copy whose update was interrupted between two transactions is recognised by its version.
 
 A micro-batch states the offsets up to which the store must be filled. A copy that is behind them continues from its position;
-a copy that is ahead of them, or has another identity, is filled again from the beginning of the topic. Changes are never
-undone: earlier values of a key can be read again from the topic.
+a copy that is ahead of them, or has another identity, is refilled from the beginning of the topic. Changes are never undone:
+earlier values of a key can be read again from the topic.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from millstream.core.ports import ByteStores, Version
 _PROGRESS: Final = b"progress"
 
 BEHIND: Final = "its topic has more records"
-"""Reason for filling a copy that can continue from its position, shown to users."""
+"""Reason, shown to users, for filling a copy that continues from its position."""
 CUT_OFF: Final = "it was cut off while it was written"
-"""Reason for filling a copy from the beginning that is not empty but has no progress, shown to users."""
+"""Reason, shown to users, for refilling a copy from the beginning that is not empty but has no progress."""
 _OTHER: Final = "its topic was created again, or the types of the store have changed"
 _BEYOND: Final = "it is ahead of the micro-batch, which belongs to an earlier time"
 
@@ -101,7 +101,7 @@ def why_begun_anew(held: Progress, identity: str, planned: Mapping[int, int]) ->
     Args:
         held: Progress of the copy.
         identity: Identity that the copy should have.
-        planned: For each partition, the offset up to which it is to be filled.
+        planned: For each partition, the offset up to which to fill the copy.
 
     Example:
         >>> why_begun_anew(Progress("t", {0: 7}), "t", {0: 9, 1: 3}) is None

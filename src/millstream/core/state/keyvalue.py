@@ -118,7 +118,7 @@ class KeyValueStore(Generic[K, V]):
         return self._rows.approximate_count()
 
     def drain(self) -> Drained:
-        """Return what has changed since the last call, one change per key, and forget it; see ``Store``."""
+        """Return the changes since the last call, one per key, and clear them; see ``Store``."""
         return self._rows.drain()
 
     def memory(self) -> dict[str, Any]:

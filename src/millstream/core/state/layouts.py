@@ -10,8 +10,8 @@ so the windows of a key are adjacent, as sliding windows, joins and queries by k
 
     start (8) | key
 
-so all windows that close at the same time are adjacent, whatever their keys, as results on window close need. A read of one key
-over a range of time reads all keys in that range.
+so windows that close at the same time are adjacent, whatever their keys, as results on window close need. A read of one key over
+a time range reads all keys in that range.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from millstream.core.state.slices import Slice, scan, scan_key
 
 
 class Layout(Protocol):
-    """Maps windows to the keys of their entries in the slices. Stateless; keys are serialised keys."""
+    """Maps windows to the keys of their entries in the slices. Stateless; all keys are serialised."""
 
     def stored(self, key: bytes, start: int) -> bytes:
         """Return the entry's key for a key and the start of a window."""
 
     def in_window(self, start: int) -> Callable[[bytes], bytes]:
-        """Return a function that does the same for the keys of one window."""
+        """Return a function from the keys of one window to the entries' keys."""
 
     def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
         """Return the entries' keys for many keys and starts, pairwise."""

@@ -12,7 +12,7 @@ from typing import Final
 from millstream.core.ports import StoreChange
 
 _ENTRY_BYTES: Final = 180
-"""Estimated overhead of Python for a key, a value and their entries in a dict and a list, in bytes."""
+"""Estimated memory overhead of a key, a value and their entries in a dict and a list, in bytes."""
 _ONE_BY_ONE: Final = 64
 
 
@@ -72,7 +72,7 @@ class MemoryStore:
         return len(self._keys)
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Remove all entries."""
         self.size = 0
         self._values.clear()
         self._keys.clear()
@@ -97,7 +97,7 @@ class MemoryStore:
         self._reorder(added, removed)
 
     def _reorder(self, added: list[bytes], removed: list[bytes]) -> None:
-        """Keep the keys sorted: one by one for few changes, else all at once, which is proportional to the size of the store."""
+        """Update the sorted keys: one by one for few changes, otherwise all at once, which takes time proportional to the store's size."""
         if len(added) + len(removed) <= _ONE_BY_ONE:
             for key in added:
                 insort(self._keys, key)

@@ -40,7 +40,7 @@ def open_store(
     Args:
         spec: Specification of the store.
         stores: Committed content of the task's byte stores.
-        task: The task, as a store sees it; None for a store outside a task.
+        task: The view of the task for the store; None for a store outside a task.
         memory: The result of the store's last ``memory()``.
 
     Returns:

@@ -1,18 +1,18 @@
 """Overlay: a batch's writes to one byte store, over the store's committed content.
 
-A batch never writes to the committed content (see docs/concepts/state.md). It reads through an *overlay*, a dict of its own
-writes; reads and iterators merge the two. At the end of the batch the overlay returns its changes, one per key however often
-the key was written, which keeps the cost per record small.
+A batch never writes to the committed content (see docs/concepts/state.md). It reads through an *overlay*, a dict of the batch's
+writes; reads and iterators merge the two. At the end of the batch the overlay returns its changes, one per key however often the
+key was written, which keeps the cost per record small.
 
 Immutable objects stay in the overlay unchanged and are serialised once, at the end; all others are kept as bytes, so that
 mutating an object after putting or getting it does not change the state.
 
-Iterators need the batch's writes in key order. If each iterator sorted them, the work of a batch would grow with the square of
-its records where each record reads a range, as in windows and joins. So the sorted order is kept, and only the keys that are
-new since the last iterator, which are at the end of the dict, are inserted into it.
+Iterators need the batch's writes in key order. If each iterator sorted them, and each record read a range, as in windows and joins,
+the work of a batch would grow with the square of its records. So the sorted order is kept, and only the keys written since the
+last iterator, which are at the end of the dict, are inserted into it.
 
-A store that is read by key for each record keeps the batch's writes by key besides (``keep_under``, ``scan_under``). A key of
-which many entries were written and deleted in the batch, such as the sessions of a busy key, is then read at no cost for those.
+A store that is read by key for each record also indexes the batch's writes by key (``keep_under``, ``scan_under``). Then a key
+whose entries were often written and deleted in the batch, such as the sessions of a busy key, is read without visiting those.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _ABSENT: Final = _Absent()
 
 
 class _Own(dict[bytes, Any]):
-    """The batch's writes; looking up another key returns its committed entry, without caching it.
+    """The batch's writes; a lookup of any other key returns its committed entry, without caching it.
 
-    So a store of immutable objects is read with the dict's own method, without a Python function in between.
+    So a store of immutable objects is read by the dict's own method, without a call of a Python function.
     """
 
     __slots__ = ("_committed", "_decode")
@@ -88,7 +88,7 @@ class Overlay:
         self._own[key] = kept
 
     def keep_under(self, prefix: bytes, key: bytes, kept: Any) -> None:
-        """Set the entry of a serialised key for :meth:`scan_under`, which then knows all writes of the batch with this prefix."""
+        """Set the entry of a serialised key, and index it for :meth:`scan_under`; all writes of the batch with this prefix must use it."""
         self._own[key] = kept
         if kept is not None:
             self._under.setdefault(prefix, set()).add(key)
@@ -98,7 +98,7 @@ class Overlay:
     def scan_under(
         self, prefix: bytes, low: bytes, high: bytes, *, reverse: bool
     ) -> Iterator[tuple[bytes, Any]]:
-        """Iterate over a snapshot of the entries with ``low <= key < high``, all of which have a prefix."""
+        """Iterate over a snapshot of the entries with ``low <= key < high``; all keys in this range must have the prefix."""
         written, own = self._under.get(prefix, ()), self._own
         mine = sorted([key for key in written if low <= key < high], reverse=reverse)
         base = self._base.scan(low, high, reverse=reverse)

@@ -18,15 +18,15 @@ class Rows(Protocol):
 
     @property
     def get(self) -> Callable[[bytes], Any]:
-        """Returns the entry of a key, or None."""
+        """A function that returns the entry of a key, or None."""
 
     @property
     def put(self) -> Callable[[bytes, Any], None]:
-        """Sets the entry of a key; None deletes it. Raises SerdeError if the value does not fit."""
+        """A function that sets the entry of a key; None deletes it. It raises SerdeError if the value does not fit."""
 
     @property
     def put_fitting(self) -> Callable[[bytes, Any], None]:
-        """Sets the entry of a key, for a value that is known to fit."""
+        """A function that sets the entry of a key, for a value that is known to fit."""
 
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
@@ -65,5 +65,5 @@ class PlainRows:
         return Drained({self._name: changes} if changes else {})
 
     def memory(self) -> dict[str, Any]:
-        """Return nothing: all data is in the content."""
+        """Return an empty dict: all data is in the content."""
         return {}

@@ -11,7 +11,7 @@ of the key's range, as aggregations need.
 
     end (8) | closed key | start (8)
 
-so sessions are ordered by their ends, whatever their keys. A read of one key reads all keys of that time.
+so sessions are ordered by their ends, whatever their keys. A read of one key reads all keys of its time range.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ FoundOfKeys = Iterator[tuple[bytes, int, int, Any]]
 
 
 class SessionLayout(Protocol):
-    """Maps sessions to the keys of their entries in the slices. Stateless; keys are serialised keys."""
+    """Maps sessions to the keys of their entries in the slices. Stateless; all keys are serialised."""
 
     def stored(self, key: bytes, start: int, end: int) -> bytes:
         """Return the entry's key for a session."""
 
     def keep(self, rows: Overlay, stored: bytes, kept: Any) -> None:
-        """Set the entry of a session by its key there; None deletes it."""
+        """Set the entry of a session by the entry's key; None deletes it."""
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
         """Iterate over a key's sessions with ``end >= first`` and ``start <= latest_start``, ordered by end."""
@@ -55,7 +55,7 @@ class SessionLayout(Protocol):
     ) -> FoundOfKeys:
         """Iterate over the sessions of ``low <= key <= high`` with ``first <= end <= last`` and ``start <= latest_start``.
 
-        They are in the layout's order; None means no limit of the keys.
+        They are in the layout's order; None means no limit for the keys.
         """
 
 
@@ -69,7 +69,7 @@ class SessionsByKey:
         return closed(key) + pack_time(end) + pack_time(start)
 
     def keep(self, rows: Overlay, stored: bytes, kept: Any) -> None:
-        """Set the entry of a session by its key there; None deletes it."""
+        """Set the entry of a session by the entry's key; None deletes it."""
         rows.keep_under(stored[:-16], stored, kept)
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
@@ -119,7 +119,7 @@ class SessionsByTime:
         return pack_time(end) + closed(key) + pack_time(start)
 
     def keep(self, rows: Overlay, stored: bytes, kept: Any) -> None:
-        """Set the entry of a session by its key there; None deletes it."""
+        """Set the entry of a session by the entry's key; None deletes it."""
         rows.keep(stored, kept)
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:

@@ -1,10 +1,10 @@
 """Slices: a store as a series of byte stores, one per range of time.
 
-A *slice* has the entries of a range of time in a separate byte store (Kafka Streams calls it a segment of a store). Entries
+A *slice* contains the entries of a time range in a separate byte store (Kafka Streams calls it a segment of a store). Entries
 expire by time, so a slice expires and is dropped as a whole: in the log by removing its segments, in the local copy by dropping
 a database. Expired entries are never searched for, however large the store is.
 
-The *time* of a store is the largest time put into it. It only grows. A slice has expired when its last moment is so old that no
+The *time* of a store is the largest time put into it; it never decreases. A slice has expired when even its end is so old that no
 read can see it (``end <= time - retention``). A put into an expired slice is dropped.
 
 The bounds of slices are kept in the task's snapshot rather than computed from the retention: the retention may change between

@@ -8,8 +8,8 @@ begins, so the versions of a key follow each other without gaps.
     latest deletion    slice of the time it begins         closed key | from (8)        LATEST (8) | 00
 
 So a version expires with the slice of its end, the latest value of a key never expires, and a deleted key does not take space
-for ever. A read as of a time searches the slices from that time on, one entry each, until one has a version that is valid at
-that time. The store's time is the largest timestamp put.
+forever. A read as of a time searches the slices from that time on, one entry each, until it finds a version that is valid at that
+time. The store's time is the largest timestamp put.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class VersionedStore(Generic[K, V]):
     Args:
         spec: Specification of the store.
         stores: Committed content of the task's byte stores.
-        task: The task, as a store sees it.
+        task: The view of the task for the store.
         memory: The result of the last :meth:`memory`.
 
     Source: KIP-889; ``org.apache.kafka.streams.state.VersionedKeyValueStore``.

@@ -44,7 +44,7 @@ class WindowStore(Generic[K, V]):
     Args:
         spec: Specification of the store.
         stores: Committed content of the task's byte stores.
-        task: The task, as a store sees it.
+        task: The view of the task for the store.
         memory: The result of the last :meth:`memory`.
 
     Source: ``org.apache.kafka.streams.state.WindowStore``; for timestamped stores ``TimestampedWindowStore``.

@@ -1,4 +1,4 @@
-"""Choose what a batch compacts."""
+"""Selects the segments that a micro-batch compacts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from millstream.core.state.segments.log import Manifest, Segment, Step, split_gr
 
 LARGEST_BYTES = 2 << 20
 LARGEST_CHANGES = 32_768
-"""Size in bytes and in changes beyond which a key group is split. A step reads about twice as much, in a tenth of a second."""
+"""Size in bytes and in changes beyond which a key group is split. A step reads about twice as much, in 0.1 s."""
 _TOO_FEW_TO_SPLIT = 1024
-"""A key group with fewer changes is not split for its bytes alone: a few large values stay together."""
+"""A key group with fewer changes is not split because of its bytes alone: a few large values stay together."""
 _MOVED_DOWN_AT = 4
 """A split key group moves its changes down when they reach this fraction (1/n) of the largest size."""
 
@@ -22,11 +22,11 @@ _MOST_BITS = 30
 
 
 def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[Step]:
-    """Choose the key groups to compact in this batch, the most wasteful first.
+    """Yield the key groups to compact in this batch, those with the most segments first.
 
     Args:
         manifest: The manifest with this batch's segments.
-        budget: Bytes of segments that may be read; at least one step is chosen if any is due.
+        budget: Limit for the bytes of segments to read; if any step is due, at least one is chosen.
 
     Yields:
         The steps, at most one per key group.
@@ -57,7 +57,7 @@ def _whole(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
 
 
 def _collecting(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
-    """Move changes down when there are enough; merge them if there are too many segments."""
+    """Move changes down if there are enough of them; otherwise merge them if there are too many segments."""
     size, touched = _weight(segments)
     if size * _MOVED_DOWN_AT >= LARGEST_BYTES or touched * _MOVED_DOWN_AT >= LARGEST_CHANGES:
         return Step(group, segments, split=True)
