@@ -1,8 +1,8 @@
 """The local copy of a task's byte stores in LMDB. Implements ``LocalCopy``.
 
-Spark's Python workers take turns, so any worker of a host must be able to open any task's stores at once. LMDB opens in half a
-millisecond, is shared by memory map, and allows many readers beside one writer. The copy is a cache of committed state that
-can always be rebuilt from the log, so it is never synced to disk.
+Spark's Python workers take turns, so any worker of a host must be able to open any task's stores quickly. LMDB opens in 0.5 ms, is
+shared by memory map, and allows many readers besides one writer. The copy is a cache of committed state that can always be rebuilt
+from the log, so it is never synced to disk.
 
 The memory limit of a copy bounds two things: the resident pages of the map (see ``pages.py``), and the dirty pages of a
 transaction, which LMDB keeps on the heap until the commit. Writing a random key dirties a page of forty times the key's size,
@@ -53,7 +53,7 @@ _PARKED_VERSIONS = 2
 _KEY = itemgetter(0)
 _DATA_FILES, _LOCK = "data*.mdb", f"{DATA_FILE}-lock"
 _VERIFIED = "verified"
-"""File with the run of the application that has verified the data file, and that file's inode. A truncated one is ignored."""
+"""File with the application's run that has verified the data file, and that file's inode. A truncated file is ignored."""
 _LOCK_BYTES = 1 << 16
 _PAGE_BYTES = 4096
 _PAGES_SHARE = 3 / 8
@@ -93,9 +93,7 @@ class LmdbCopy:
         self._directory = CopyDirectory(directory, _PARKED_VERSIONS)
         self._budget = int(memory_bytes * _CHANGES_SHARE)
         self._view: LmdbView | None = None
-        self._seen: tuple[
-            Version | None, ...
-        ] = ()  # empty from close_view() until the next call of version()
+        self._seen: tuple[Version | None, ...] = ()  # empty from close_view() until the next version()
         self._env: Any = self._opened()
 
     def alive(self) -> bool:
@@ -224,7 +222,7 @@ class LmdbCopy:
             raise self._directory.moved(self._seen[0], found)
 
     def _leave(self) -> None:
-        """Close after an error; the next batch opens the copy again."""
+        """Close after an error; the next batch reopens the copy."""
         self._env.close()
         self._env = None
 
@@ -266,7 +264,7 @@ class LmdbCopy:
             return False
 
     def _note_verified(self) -> None:
-        """Record that the file is verified, so that other processes of this run need not do it."""
+        """Record that the file is verified, so that other processes of this run do not verify it again."""
         if self._run and not self._is_verified():
             (self._directory.path / _VERIFIED).write_text(f"{self._run} {self._inode}")
 
@@ -286,13 +284,13 @@ class LmdbCopy:
         return env
 
     def _make_room(self, wanted: int) -> None:
-        """Reopen the environment when its table of handles is nearly full: dropped slices do not free theirs."""
+        """Reopen the environment when its table of handles is nearly full: dropped slices do not free their handles."""
         if len(self._databases) + wanted > _MAX_STORES // 2:
             before = self._inode
             self._env.close()
             self._env = self._opened()
             if self._seen and self._inode != before:
-                # The version is the same if both restore from nothing.
+                # Even if the versions are equal (both None), the files are not the same.
                 raise self._directory.moved(self._seen[0], self.version())
 
     def _database(self, store: str) -> Any:
@@ -307,13 +305,13 @@ def _version(meta: ByteReader) -> Version | None:
 
 
 def _reserve(lock: Path) -> None:
-    """Create the lock file with all its bytes: LMDB makes it sparse, and a write to it on a full disk kills the process."""
+    """Create the lock file with all its bytes: LMDB creates a sparse file, and a write to it on a full disk kills the process."""
     if not lock.exists():
         lock.write_bytes(bytes(_LOCK_BYTES))
 
 
 def _put(transaction: Any, database: Any, ordered: list[StoreChange], seed: int) -> None:
-    """Write changes of a store in key order; after the last key they are appended, at half the cost."""
+    """Write changes of a store in key order; changes after the last key are appended, at half the cost."""
     entries = [stored_row(key, value, seed) for key, value in ordered if value is not None]
     if entries:
         if max(map(len, map(_KEY, entries))) > LONGEST_SHORT:

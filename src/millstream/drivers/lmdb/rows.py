@@ -61,7 +61,7 @@ def stored_row(key: bytes, value: bytes, seed: int) -> tuple[bytes, bytes]:
 
 
 def whole_value(stored: bytes, data: bytes, seed: int) -> bytes | None:
-    """Return what LMDB holds for a key without its checksum, None if that does not match.
+    """Return the stored value of a row without its checksum, or None if the checksum does not match.
 
     Example:
         >>> whole_value(b"kplum", stored_row(b"plum", b"85", 7)[1], 7), whole_value(b"kplum", b"85?!?!", 7)
@@ -77,10 +77,10 @@ def long_row(stored: bytes, value: bytes) -> tuple[bytes, bytes]:
 
 
 def not_above(key: bytes) -> bytes:
-    """Return where LMDB holds the first row that may belong to a key or one above it."""
+    """Return a lower bound of the stored keys of all keys from this one on, to start a forward scan at."""
     return PREFIX + key[:SHORT_BYTES]
 
 
 def not_below(key: bytes) -> bytes:
-    """Return a place that no row of a key below this one lies behind."""
+    """Return an upper bound of the stored keys of all keys below this one, to start a backward scan at."""
     return PREFIX + key if len(key) <= SHORT_BYTES else PREFIX + key[:SHORT_BYTES] + _BEHIND_DIGESTS

@@ -1,16 +1,16 @@
 """Verification of an LMDB file, page by page, before LMDB opens it.
 
-LMDB has no checksums, and a damaged page can make it miss keys, give old rows, or end the process. So a file is walked first, as
-it lies on disk. Each row has a checksum of its own (see ``rows.py``); what LMDB puts around the rows has none, but it can be
-proven consistent:
+LMDB has no checksums, and a damaged page can make it miss keys, return old rows, or crash the process. So a file is checked first,
+as it is on disk. Each row has a checksum (see ``rows.py``); LMDB's structures around the rows have none, but their consistency can
+be proven:
 
-* every page says its own number and kind, and its entries fill it exactly;
-* keys ascend through the whole tree, and lie between the keys of the branches above them;
+* every page contains its number and kind, and its entries fill it exactly;
+* keys ascend through the whole tree, and are between the keys of the branches above them;
 * each page is used once: by one tree, or by the list of free pages, so that no reference leads to an old page;
-* the numbers of pages and entries, and the depth, are those that the root of the tree says.
+* the numbers of pages and entries, and the depth, match the root of the tree.
 
-What differs without breaking one of these changes no answer. The format is that of LMDB 0.9 (``mdb.c``: ``MDB_meta``,
-``MDB_db``, ``MDB_page``, ``MDB_node``) on 64 bits, little endian.
+Damage that violates none of these rules does not change the result of any read. The format is that of LMDB 0.9 (``mdb.c``:
+``MDB_meta``, ``MDB_db``, ``MDB_page``, ``MDB_node``) on 64 bits, little endian.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CHANGED: Final = 3
 
 
 class DamagedFileError(Exception):
-    """A file is not as it was written; its text says what was found where."""
+    """A file is damaged; the text describes the damage and where it is."""
 
 
 class _Db(NamedTuple):
@@ -64,10 +64,10 @@ class _Meta(NamedTuple):
 
 
 def verify(path: Path) -> None:
-    """Walk an LMDB file; a file that is not there or empty is none yet.
+    """Verify an LMDB file; one that is missing or empty is valid.
 
     Raises:
-        DamagedFileError: If something in it cannot be as it was written.
+        DamagedFileError: If it is damaged.
         OSError: If it cannot be read.
     """
     if not path.exists() or not path.stat().st_size:
@@ -79,7 +79,9 @@ def verify(path: Path) -> None:
                 walk.run()
                 return
             except (DamagedFileError, struct.error, RecursionError, UnicodeDecodeError) as error:
-                if not left or not walk.changed():  # else another process has written in the meantime
+                if (
+                    not left or not walk.changed()
+                ):  # if it changed, another process has written in the meantime: retry
                     raise DamagedFileError(f"{path.name}: {error}") from error
 
 
@@ -93,7 +95,7 @@ class _Walk:
         self._counts = [0, 0, 0, 0]
 
     def changed(self) -> bool:
-        """Return whether somebody has written to the file since."""
+        """Return whether another process has written to the file since it was opened."""
         size = self._size if self._size in _PAGE_BYTES else 4096
         return os.pread(self._file, 2 * size, 0) != self._head[: 2 * size]
 
@@ -116,7 +118,7 @@ class _Walk:
             self._rows(name, db)
 
     def _meta(self) -> _Meta:
-        """Return the newest of the two descriptions of the file; both have to be whole."""
+        """Return the newer of the two meta pages; both must be intact."""
         self._size = struct.unpack_from("<I", self._head, 40)[0]
         if self._size not in _PAGE_BYTES:
             raise DamagedFileError(f"its pages have {self._size} bytes")
@@ -136,7 +138,7 @@ class _Walk:
         return newest
 
     def _use(self, number: int, pages: int) -> None:
-        """Count pages as used."""
+        """Mark pages as used; each may be used only once."""
         for each in range(number, number + pages):
             if each in self._used or each > self._newest.last_page:
                 raise DamagedFileError(f"page {each} is used twice, or lies behind the end")
@@ -149,7 +151,7 @@ class _Walk:
         return page
 
     def _tree(self, db: _Db, what: str, *, turned: bool) -> Iterator[bytes]:
-        """Iterate over the leaves of a tree, and check that it has what its root says once they are read."""
+        """Iterate over the leaves of a tree; at the end, check its depth and counts against its root."""
         self._last = self._floor = b""
         self._counts = [0, 0, 0, 0]
         depth = 0
@@ -185,7 +187,7 @@ class _Walk:
         _check_filled(page, number, used)
 
     def _entries(self, db: _Db, what: str, *, turned: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate over a tree that LMDB keeps for itself: keys, and what they stand for."""
+        """Iterate over the keys and values of one of LMDB's own trees: the list of free pages or of stores."""
         for page in self._tree(db, what, turned=turned):
             places, used = _places(page), 0
             number = _PAGE.unpack_from(page)[0]
@@ -204,14 +206,14 @@ class _Walk:
             _check_filled(page, number, used)
 
     def _follow(self, key: bytes, number: int) -> None:
-        """Go on to a key of the tree."""
+        """Check that a key follows the last one, and count it."""
         if key <= self._last or key < self._floor:
             raise DamagedFileError(f"page {number} has keys out of order")
         self._last = key
         self._counts[3] += 1
 
     def _big(self, data: bytes, length: int) -> bytes:
-        """Return a value that has pages of its own."""
+        """Return a value that is stored in overflow pages."""
         number = _NUMBER.unpack(data)[0]
         pages = (_HEAD - 1 + length) // self._size + 1
         self._use(number, pages)
@@ -222,7 +224,7 @@ class _Walk:
         return os.pread(self._file, length, number * self._size + _HEAD)
 
     def _rows(self, name: str, db: _Db) -> None:
-        """Walk the rows of a store."""
+        """Verify the rows of a store."""
         if db.pad or db.flags:
             raise DamagedFileError(f"store {name!r} is of the wrong kind")
         seed, what = seed_of(name), f"store {name!r}"
@@ -259,13 +261,13 @@ class _Walk:
 
 
 def _places(page: bytes) -> tuple[int, ...]:
-    """Return where the entries of a page lie, in the order of their keys."""
+    """Return the positions of the entries of a page, in key order."""
     lower = _PAGE.unpack_from(page)[3]
     return struct.unpack_from(f"<{max(lower - _HEAD, 0) // 2}H", page, _HEAD)
 
 
 def _check_filled(page: bytes, number: int, used: int) -> None:
-    """Refuse a page that its entries do not fill exactly."""
+    """Raise an error if the entries of a page do not fill it exactly."""
     _, _, _, lower, upper = _PAGE.unpack_from(page)
     if lower % 2 or lower < _HEAD or lower > upper or upper + used != len(page):
         raise DamagedFileError(f"page {number} is not filled by its entries")

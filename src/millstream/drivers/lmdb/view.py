@@ -41,7 +41,7 @@ BROKEN = (
     lmdb.PanicError,
     lmdb.VersionMismatchError,
 )
-"""Errors that LMDB raises if its file is damaged."""
+"""The errors that LMDB raises if its file is damaged."""
 
 
 class LmdbView:
