@@ -1,4 +1,4 @@
-"""RocksDB: the local copy of a task's stores, without a limit on keys. Needs the extra ``millstream[rocksdb]``."""
+"""RocksDB: the local copy of a task's stores, without a limit on the key length. Needs the extra ``millstream[rocksdb]``."""
 
 from millstream.drivers.rocksdb.copy import open_local_copy
 

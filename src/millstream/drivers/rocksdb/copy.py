@@ -1,8 +1,8 @@
 """The local copy of a task's byte stores in RocksDB. Implements ``LocalCopy``, ``ByteStores`` and ``ByteReader``.
 
-Only one process at a time can open a RocksDB database, and Spark's Python workers take turns. So the database is opened when
-a micro-batch first needs it and closed at the end of the micro-batch, which takes a few milliseconds. A worker that finds it
-locked waits: another worker is about to finish, or Spark has abandoned it while it was still running.
+Only one process at a time can open a RocksDB database, and Spark's Python workers take turns. So the database is opened when a
+micro-batch first needs it and closed at the end of the micro-batch, which takes a few ms. A worker that finds it locked waits:
+either the other worker is about to finish, or Spark has abandoned it while it was still running.
 
 Each byte store is a column family, so that it is dropped with its files and counted separately. Column families are numbered.
 The default one maps byte stores to numbers, in the same write batch as the version; a number without a byte store is left over
@@ -57,7 +57,7 @@ _OPEN: dict[str, RocksCopy] = {}
 
 
 def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> RocksCopy:
-    """Return this process's local copy for a directory; its files are opened when they are needed.
+    """Return this process's local copy for a directory; its files are opened on first use.
 
     Args:
         directory: Directory of the files.
@@ -96,7 +96,7 @@ class RocksCopy:
         database = self._opened()
         try:
             stored = database.meta.get(_VERSION)
-        except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
+        except Exception as error:  # rocksdict has no error class for RocksDB's errors
             raise self._failed(error) from error
         return None if stored is None else version_from_bytes(stored)
 
@@ -119,12 +119,12 @@ class RocksCopy:
             for part in before:
                 database.write(part, unfinished, ())
             database.write(last, version, dropped)
-        except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
+        except Exception as error:  # rocksdict has no error class for RocksDB's errors
             raise self._failed(error) from error
 
     def wipe(self) -> None:
         """Remove everything, before a rebuild from the log."""
-        self._opened()  # so that no other process has it open
+        self._opened()  # makes sure that no other process has it open
         self._database = None
         self.directory.clear(MISSING)
 
@@ -182,7 +182,7 @@ class RocksCopy:
         while True:
             try:
                 return _Database(path, self._options)
-            except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
+            except Exception as error:  # rocksdict has no error class for RocksDB's errors
                 if not any(sign in str(error) for sign in _LOCKED):
                     if damaged or any(sign in str(error) for sign in _NO_ROOM):
                         raise self.directory.failed(error) from error
@@ -217,7 +217,7 @@ def _failure(directory: CopyDirectory, error: Exception) -> StoreError:
 
 
 class _Database:
-    """An open database. It closes when the last reference to it, its families and its iterators is gone.
+    """An open database. It closes when the last reference to it, its families and its iterators is released.
 
     Attributes:
         meta: The default column family.
@@ -320,7 +320,7 @@ class RocksReader:
         """Return the value of a key, or None."""
         try:
             found: bytes | None = self._family.get(key)
-        except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
+        except Exception as error:  # rocksdict has no error class for RocksDB's errors
             raise _failure(self._directory, error) from error
         return found
 
@@ -388,7 +388,7 @@ class _Scan:
         self.close()
         try:
             cursor.status()
-        except Exception as error:  # rocksdict has no class of its own for RocksDB's errors
+        except Exception as error:  # rocksdict has no error class for RocksDB's errors
             raise _failure(self._directory, error) from error
         raise StopIteration
 
