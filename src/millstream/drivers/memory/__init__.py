@@ -1,4 +1,4 @@
-"""Memory: a local copy that lives and dies with the worker process."""
+"""Memory: the local copy of a task's stores in the worker process, lost when the process ends."""
 
 from millstream.drivers.memory.copy import open_local_copy
 

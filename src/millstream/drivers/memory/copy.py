@@ -1,9 +1,9 @@
 """The local copy of a task's byte stores in the memory of the worker process. Implements ``LocalCopy``.
 
-Spark's Python workers take turns, so each of them has its own copy, which lags behind by the batches that other workers ran.
-The changes of the latest versions are in files (see ``millstream.drivers.directory``), from which a copy catches up without the
-log. A worker that is new, or further behind, restores from the log. Reads are as fast as a dict, but every worker keeps the
-whole content in memory, so this engine is for small stores.
+Spark's Python workers take turns, so each of them has its own copy, which lags behind by the batches that other workers ran. Files
+contain the changes of the latest versions (see ``millstream.drivers.directory``), from which a copy catches up without the log. A
+new worker, or one that is further behind, restores from the log. Reads are as fast as a dict, but every worker keeps the whole
+content in memory, so this engine is for small stores.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ class MemoryCopy:
         return self._stores.names()
 
     def open_view(self) -> ByteStores:
-        """Return the content; it is not written before :meth:`close_view`."""
+        """Return the content; it does not change before :meth:`close_view`."""
         return self._stores
 
     def close_view(self) -> None:
         """Do nothing: no other process sees this copy."""
 
     def size(self) -> int:
-        """Return the approximate memory of the content, bytes."""
+        """Return the approximate memory use of the content, bytes."""
         return self._stores.size()
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
