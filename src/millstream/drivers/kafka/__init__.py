@@ -1,1 +1,1 @@
-"""Kafka, through confluent-kafka: reading ranges, sending, and asking the broker."""
+"""Kafka, through confluent-kafka: reads offset ranges, produces records, and sends requests to the broker."""

@@ -122,7 +122,7 @@ class Broker:
             topic: Its name.
             partitions: Its number of partitions.
             config: Its configuration.
-            replication_factor: Replicas; -1 is the broker's default.
+            replication_factor: Number of replicas; -1: the broker's default.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time, or the partitions do not appear.
@@ -170,7 +170,7 @@ class Broker:
         )
 
     def _await_count(self, topic: str, is_right: Callable[[int], bool], otherwise: str) -> None:
-        """Wait until the brokers return an expected number of partitions of a topic, 0 for one that does not exist."""
+        """Wait until the brokers return an expected partition count of a topic; a missing topic has 0."""
         deadline = monotonic() + _APPEAR_S
         while not is_right(self.partition_counts([topic]).get(topic, 0)):
             if monotonic() > deadline:
@@ -178,7 +178,7 @@ class Broker:
             sleep(_RETRY_S)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic if it exists, and wait until it is gone.
+        """Delete a topic if it exists, and wait until it has disappeared.
 
         Raises:
             BrokerUnavailableError: If no broker answers, or the topic still exists after the timeout.
@@ -380,7 +380,7 @@ class Broker:
                 if cause.code() not in again or monotonic() > deadline:
                     raise translated(error, doing, self.servers) from error
                 sleep(_RETRY_S)
-                # Otherwise librdkafka keeps using outdated leaders and epochs for minutes.
+                # Refresh the metadata: otherwise librdkafka keeps using outdated leaders and epochs for minutes.
                 with suppress(KafkaException):
                     self.admin().list_topics(timeout=self._attempt_s)
 

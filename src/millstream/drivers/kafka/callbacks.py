@@ -13,7 +13,7 @@ from uuid import uuid4
 
 @dataclass(frozen=True)
 class Callback:
-    """A function of the user's that a client calls. Picklable if the function is.
+    """A user function that a client calls. Picklable if the function is.
 
     Attributes:
         function: The function.

@@ -50,7 +50,7 @@ NOT_READY = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
 }
-"""Errors while coordinators and leaders start or move; a retry helps."""
+"""Errors while coordinators and leaders start or move; requests are retried."""
 _NO_TOPIC = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
@@ -77,7 +77,7 @@ def warm(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
 
 
 def warmed(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> Client | None:
-    """Return the client that :func:`warm` has made in this process; None if it has made none."""
+    """Return the client that :func:`warm` has created in this process, or None."""
     client: Client | None = _WARM.get(_identity(make, settings))
     return client
 
@@ -92,10 +92,10 @@ def made(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
 
     Args:
         make: Class or function that creates a client from a dict of settings.
-        settings: librdkafka's settings; references to secrets are followed here, and nowhere else.
+        settings: librdkafka's settings; references to secrets are resolved here, and nowhere else.
 
     Raises:
-        SettingsError: If librdkafka does not know a setting or refuses its value, or if a secret is not where it should be.
+        SettingsError: If librdkafka does not know a setting or refuses its value, or if a secret is missing.
     """
     try:
         return make({"logger": _THEIRS, **with_secrets(settings)})
@@ -109,7 +109,7 @@ def made(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
 
 
 def check(make: Callable[[dict[str, Any]], Any], settings: ClientSettings) -> None:
-    """Create a client without connecting it, and drop it.
+    """Check settings by creating a client that does not connect.
 
     Args:
         make: Class or function that creates a client from a dict of settings.

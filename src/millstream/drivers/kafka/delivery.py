@@ -1,4 +1,4 @@
-"""What one Spark partition sends in one micro-batch, in a transaction; see ``transactions`` for the whole."""
+"""The delivery of one Spark partition in one micro-batch, as a transaction; ``transactions`` describes the protocol."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ Answer = TypeVar("Answer")
 
 _STEP_S = 10.0
 _GRACE_S = 5.0
-"""How much longer than its time limit a call may take before it is given up."""
+"""Time by which a call may exceed its timeout before it is abandoned, in seconds."""
 _RETRY_S = 0.05
 _YIELD_S = 5.0
-"""How long a delivery that has lost its id lets another attempt of the same batch finish, before it takes the id back."""
+"""Time that a delivery which has lost its id waits for another attempt of the same batch, before it takes the id back, in seconds."""
 _FENCED: Final = {
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
@@ -49,22 +49,22 @@ _FENCED: Final = {
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 }
 _LOST: Final = _FENCED | {KafkaError._FATAL, KafkaError._STATE}
-"""What a producer says that cannot be used any more."""
+"""Errors of a producer that can no longer be used."""
 _TAKEN_BACK: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._MSG_TIMED_OUT}
-"""What records are reported with that an aborted transaction takes back, or that were not sent while it was open."""
+"""Errors of records that an aborted transaction discards, or that were not sent while it was open."""
 
 
 @dataclass(frozen=True)
 class TransactionSpec:
-    """How an application sends in transactions.
+    """The settings with which an application sends in transactions.
 
     Attributes:
         settings: Producer settings.
-        consumer: Consumer settings, to read the marks with.
+        consumer: Consumer settings, for reading the marks.
         application_id: The group whose offsets are committed, and the prefix of the transactional ids.
         patience_s: How long to wait for a broker that does not answer, seconds (``task.timeout.ms``).
-        timeout_ms: When the broker ends a transaction that nobody has ended (``transaction.timeout.ms``).
-        run: The id of the application's run, which owns what it has claimed.
+        timeout_ms: Time after which the broker aborts an open transaction, ms (``transaction.timeout.ms``).
+        run: The id of the application's run, which owns the partitions that it has claimed.
     """
 
     settings: ClientSettings = field(repr=False)
@@ -102,7 +102,7 @@ class Transaction:
         self._take_over()
 
     def _take_over(self) -> None:
-        """Take the transactional id over with a new producer, whatever has become of the one before."""
+        """Take over the transactional id with a new producer, whatever the state of the previous one."""
         deadline = monotonic() + self._spec.patience_s
         doing = "taking over the transactional id"
         while True:
@@ -121,17 +121,17 @@ class Transaction:
                 return
 
     def claim(self, newest: BatchId, before: Mark | None) -> bool:
-        """Let the run own the partition, unless somebody else has claimed it since.
+        """Make the run the owner of the partition, unless another run has claimed it in the meantime.
 
         Args:
-            newest: The micro-batch that was planned last on the run's checkpoint; -1 if it begins.
-            before: The mark on which it was decided that the run may.
+            newest: The last micro-batch planned on the run's checkpoint; -1 for a new checkpoint.
+            before: The mark on which the decision to claim is based.
 
         Returns:
-            Whether the partition is the run's.
+            Whether the run now owns the partition.
 
         Raises:
-            ProductionError: If a delivery of the run before has come between; it can be done again.
+            ProductionError: If a delivery of the previous run has interfered; the claim can be retried.
         """
         mark = self._last_mark()
         mine = mark is not None and mark.checkpoint == newest.checkpoint
@@ -145,11 +145,11 @@ class Transaction:
         return True
 
     def begin(self, batch: BatchId) -> bool:
-        """Begin, unless the batch has been delivered before.
+        """Begin the transaction; return False if the batch was delivered before.
 
         Raises:
-            OtherCheckpointError: If a later start, on another checkpoint or a copy of this one, or a reset has taken the application
-                over.
+            OtherCheckpointError: If the application was reset, or taken over by a later start on another checkpoint or on a copy of
+                this one.
         """
         self._batch = batch
         if self._overtaken and self._finished_elsewhere():
@@ -171,7 +171,7 @@ class Transaction:
             self._producer.begin_transaction()
 
     def _finished_elsewhere(self) -> bool:
-        """Wait a moment for whoever has taken the id over, and tell whether the batch is delivered then."""
+        """Wait a few seconds for the attempt that has taken the id over; return whether it has delivered the batch."""
         deadline = monotonic() + _YIELD_S
         while monotonic() < deadline:
             mark = self._last_mark(isolation="read_uncommitted")
@@ -182,7 +182,7 @@ class Transaction:
         return False
 
     def publish(self, topic: str, records: Records) -> None:
-        """Hand records to the producer.
+        """Pass records to the producer.
 
         Raises:
             ProductionError: If a record is refused.
@@ -196,7 +196,7 @@ class Transaction:
 
         Raises:
             ProductionError: If a record was refused.
-            DeliveryAbortedError: If the transaction was aborted, another attempt has taken over, or nobody knows.
+            DeliveryAbortedError: If the transaction was aborted, another attempt has taken over, or the outcome is unknown.
             BrokerUnavailableError: If no broker answers for ``patience_s``.
         """
         positions = [ClientPartition(at.topic, at.partition, offset) for at, offset in offsets.items()]
@@ -211,7 +211,7 @@ class Transaction:
             self._insist("committing a transaction", self._producer.commit_transaction)
 
     def abort(self) -> None:
-        """End the transaction without an effect, if the broker can still be told."""
+        """Abort the transaction if the producer is still usable."""
         if self._lost:
             return
         try:
@@ -220,7 +220,7 @@ class Transaction:
             self._lost = True
 
     def _last_mark(self, *, isolation: str = "read_committed") -> Mark | None:
-        """Read the mark of the batch that was delivered last."""
+        """Return the mark of the last delivered batch, or None."""
         doing = "asking which batch was delivered last"
         deadline = monotonic() + self._spec.patience_s
         while True:
@@ -239,7 +239,7 @@ class Transaction:
                 return mark_of(mark)
 
     def _answers_at_once(self) -> bool:
-        """Return whether the mark can be read by those who do not wait for transactions."""
+        """Return whether the mark can be read with ``read_uncommitted``, that is, without waiting for transactions."""
         marks = self._consumer(self._mark.topic, isolation="read_uncommitted")
         try:
             return bool(marks.committed([self._mark], timeout=_STEP_S))
@@ -247,7 +247,7 @@ class Transaction:
             return False
 
     def _hanging(self) -> BrokerUnavailableError:
-        """Make the error for a mark that stays undecided although all transactions that could write it are over."""
+        """Return the error for a mark that stays pending although all transactions that could write it have ended."""
         return BrokerUnavailableError(
             f"the broker at {self._servers} has a hanging transaction: {self._place} waits for it, and no producer can end it. "
             "Find it with 'kafka-transactions find-hanging --broker-id ... --max-transaction-timeout 0', abort it with "
@@ -262,16 +262,16 @@ class Transaction:
         )
 
     def _consumer(self, group: str, *, isolation: str = "read_committed") -> Consumer:
-        """Return a consumer of a group; read_committed makes it wait for transactions that are being ended."""
+        """Return a consumer of a group; with ``read_committed`` it waits for transactions that are being committed or aborted."""
         settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": isolation}
         return warm(Consumer, {**self._spec.consumer, **settings})
 
     def _insist(self, doing: str, call: Callable[[float], Answer]) -> Answer:
-        """Call, and call again while the broker is not there or not ready.
+        """Call a function, and retry while the broker is unavailable or not ready.
 
         Raises:
-            KafkaException: If the transaction, or the producer, is at its end.
-            Overdue: If the call does not return.
+            KafkaException: If the transaction must be aborted, or the producer can no longer be used.
+            Overdue: If the call does not return in time.
             MillstreamError: If the broker refuses, or does not answer for ``patience_s``.
         """
         deadline = monotonic() + self._spec.patience_s
@@ -298,7 +298,7 @@ class Transaction:
 
     @contextmanager
     def _aborting(self) -> Iterator[None]:
-        """Make errors of the client errors for people; abort what has to be aborted."""
+        """Translate errors of the client for users, and abort the transaction if necessary."""
         self._watch.look()
         try:
             yield
@@ -331,7 +331,7 @@ class Transaction:
         return translated(error, "sending in a transaction", self._servers)
 
     def _fenced(self, cause: KafkaError) -> DeliveryAbortedError:
-        """Say why the broker takes nothing from this producer any more: it was too slow, or has a successor."""
+        """Return the error for a fenced producer, with the reason: it was too slow, or has a successor."""
         self._lost = True
         self._watch.look()
         name = f"{self._spec.application_id}-{self._mark.partition}"

@@ -60,7 +60,7 @@ _PRESET = {
 
 @dataclass(frozen=True)
 class KafkaFetcher:
-    """Reads ranges of partitions. Picklable; its consumer is kept by the process that uses it.
+    """Reads ranges of partitions. Picklable; the consumer is cached by the process that uses it.
 
     Attributes:
         settings: Consumer settings.
@@ -80,7 +80,7 @@ class KafkaFetcher:
         """Check the settings without connecting.
 
         Raises:
-            SettingsError: If librdkafka does not take a setting.
+            SettingsError: If librdkafka does not accept a setting.
         """
         check(Consumer, self._complete_settings())
 
@@ -99,7 +99,7 @@ class KafkaFetcher:
         """Read a range in offset order, at most 20,000 records or 4 MiB at a time.
 
         Raises:
-            OffsetsLostError: If the broker has deleted the beginning of the range, or the partition has become shorter.
+            OffsetsLostError: If the broker has deleted the beginning of the range, or the partition now ends before it.
             BrokerUnavailableError: If no broker answers for ``patience_s``.
         """
         consumer = self._consumer()
@@ -112,7 +112,7 @@ class KafkaFetcher:
             raise
 
     def sample_bytes(self, planned: OffsetRange) -> float | None:
-        """Return the average size of the records at both ends of a range, the larger of the two.
+        """Return the larger of the average record sizes at both ends of a range.
 
         Args:
             planned: The range.
@@ -161,7 +161,7 @@ class KafkaFetcher:
         yield from _columns(list(waiting))
 
     def _sorted_out(self, messages: list[Any], planned: OffsetRange, position: int) -> tuple[list[Any], int]:
-        """Return the records of the range, without events, and the position after them."""
+        """Return the records of the range without events, and the position after them."""
         reached = messages[-1].offset() + 1
         events = [message for message in messages if message.error() is not None]
         if events:
@@ -190,7 +190,7 @@ class KafkaFetcher:
         return min(first, planned.end)
 
     def _past_end(self, planned: OffsetRange, position: int) -> int:
-        """Return where to continue if the partition has become shorter than the range, or raise."""
+        """Return the position to continue from if the partition now ends before the range, or raise."""
         topic, partition = planned.topic, planned.partition
         try:
             end = Broker(self.settings, self.group).log_end_offsets({topic: partition + 1})[topic][partition]

@@ -32,7 +32,7 @@ class InternalTopics:
     broker: Broker
 
     def topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
-        """Return the configuration of topics, with the broker's defaults; empty, with a warning, without the permission.
+        """Return the configuration of topics, including the broker's defaults; without permission, warn and return an empty dict.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -60,7 +60,7 @@ class InternalTopics:
             return {}
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> bool:
-        """Delete the records before offsets.
+        """Delete the records before the given offsets.
 
         Returns:
             Whether this user has the permission.

@@ -1,13 +1,12 @@
-"""Marks: the last micro-batch that each Spark partition has delivered, and its checkpoint, stored in Kafka.
+"""Marks: the last delivered micro-batch of each Spark partition and its checkpoint, stored in Kafka.
 
-A mark is written by a transaction (see ``transactions``) in two forms. As an offset of the group ``<application>-commits``
-it is read in a millisecond; but brokers forget the offsets of a group that nobody has used for a week
-(``offsets.retention.minutes``). As a record of the compacted topic ``<application>-commits`` it stays. Partition ``n`` of
-the topic belongs to Spark partition ``n``.
+A transaction (see ``transactions``) writes a mark in two forms. As an offset of the group ``<application>-commits`` it is read in
+1 ms, but brokers delete the offsets of a group that was unused for a week (``offsets.retention.minutes``). As a record of the
+compacted topic ``<application>-commits`` it is permanent. Partition ``n`` of the topic belongs to Spark partition ``n``.
 
-The checkpoint in the mark owns the partition: nobody delivers there for another one. So does the *owner* in it, a run of the
-application: two copies of one checkpoint have different runs. A run claims the partitions before it reads or plans anything; the
-marks of a checkpoint that begins are of batch -1.
+Only the checkpoint in the mark may deliver to the partition, and only the *owner* in the mark, a run of the application: two copies
+of one checkpoint have different runs. A run claims all partitions before it reads or plans anything; the marks of a new checkpoint
+have batch number -1.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ class Mark(NamedTuple):
     """The mark of a Spark partition.
 
     Attributes:
-        checkpoint: The checkpoint that delivers there.
-        number: The micro-batch that was delivered last; -1 if there was none.
-        run: The run of the application that planned it.
-        owner: The run that may deliver. Marks of older versions have no run and no owner.
+        checkpoint: The checkpoint that may deliver to the partition.
+        number: The number of the last delivered micro-batch; -1 if there was none.
+        run: The run of the application that planned this micro-batch.
+        owner: The run that may deliver. Marks from older versions have neither run nor owner.
     """
 
     checkpoint: str
@@ -46,7 +45,7 @@ class Mark(NamedTuple):
 
 
 def mark_record(partition: int, mark: Mark) -> tuple[bytes, bytes]:
-    """Return key and value of a mark's record."""
+    """Return the key and value of a mark's record."""
     return str(partition).encode(), json.dumps(mark._asdict()).encode()
 
 
@@ -65,7 +64,7 @@ class Marks:
     timeout_s: float
 
     def found(self) -> dict[int, Mark]:
-        """Return the mark of each partition that has one; waits for no transaction, and changes nothing.
+        """Return the mark of each partition that has one, without waiting for transactions or changing anything.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -81,12 +80,12 @@ class Marks:
     def prepare(
         self, partitions: int, replication_factor: int, given: Mapping[str, str] | None = None
     ) -> None:
-        """Create the topic, or give it more partitions; bring back marks that the broker has forgotten.
+        """Create the topic or add partitions; restore marks whose offsets the broker has deleted.
 
         Args:
             partitions: Number of Spark partitions.
-            replication_factor: Replicas of the topic; -1 is the broker's default.
-            given: What the user adds to the configuration of internal topics.
+            replication_factor: Number of replicas of the topic; -1: the broker's default.
+            given: The user's configuration of internal topics, which overrides the default.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -98,7 +97,7 @@ class Marks:
             self._bring_back(planned)
 
     def brought_back(self, partition: int) -> Mark | None:
-        """Return the mark of a partition that the broker has forgotten, and let it be known again; None if there is none.
+        """Restore and return the mark of a partition whose offset the broker has deleted; None if there is none.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -111,7 +110,7 @@ class Marks:
         return None
 
     def _forgotten(self, counts: Mapping[str, int], known: Collection[int]) -> Iterator[OffsetRange]:
-        """Return what there is to read of partitions whose marks the group does not know."""
+        """Yield the offset ranges of partitions whose mark is not among the group's offsets."""
         broker = self._broker()
         for name, count in counts.items():
             unknown = [partition for partition in range(count) if partition not in known]
@@ -125,7 +124,7 @@ class Marks:
         return Broker(self.settings, commits_topic(self.application_id), read_committed, self.timeout_s)
 
     def _recorded(self, planned: OffsetRange) -> Mark | None:
-        """Read the mark of a partition as the topic has it."""
+        """Read the mark of a partition from the topic."""
         fetcher = KafkaFetcher(self.settings, planned.topic, read_committed=True, patience_s=self.timeout_s)
         wanted = str(planned.partition).encode()
         mark = None
@@ -157,7 +156,7 @@ def mark_offset(partition: int, mark: Mark, topic: str) -> ClientPartition:
 
 
 def mark_of(found: ClientPartition) -> Mark | None:
-    """Return the mark that a committed offset is; None if there is none.
+    """Return the mark encoded in a committed offset, or None.
 
     Example:
         >>> mark_of(mark_offset(0, Mark("5f3a", 7, "c41d", "d8e0"), "app-commits"))
@@ -171,7 +170,7 @@ def mark_of(found: ClientPartition) -> Mark | None:
 
 
 def owner_of(mark: Mark | None) -> tuple[str, str] | None:
-    """Return the checkpoint and the run that may deliver; None without a mark."""
+    """Return the checkpoint and the run that may deliver, or None without a mark."""
     return None if mark is None else (mark.checkpoint, mark.owner)
 
 
@@ -180,7 +179,7 @@ def ahead_of(mark: Mark, newest: BatchId) -> bool:
 
     Args:
         mark: A mark of this checkpoint.
-        newest: The micro-batch that was planned last on it.
+        newest: The last micro-batch planned on the checkpoint.
     """
     return mark.number > newest.number or (mark.number == newest.number >= 0 and mark.run != newest.run)
 
@@ -190,8 +189,8 @@ def taken_over(application_id: str, batch: BatchId, mark: Mark | None) -> OtherC
 
     Args:
         application_id: The application.
-        batch: The batch that was to be delivered.
-        mark: What lies there in place of its own mark; None is nothing.
+        batch: The micro-batch that could not be delivered.
+        mark: The mark found instead of the own one, or None.
     """
     if mark is None:
         who = f"its topic {commits_topic(application_id)!r} was deleted, as `millstream reset` does"

@@ -1,8 +1,8 @@
 """Calls of librdkafka with an enforced timeout, and the time that a transaction has been open.
 
-Transactional calls may exceed their timeout: after a broker restart, ``send_offsets_to_transaction(..., 10)`` has returned after
-75 to 117 s. So they run in a thread. An overdue call is abandoned: Kafka shows what became of its transaction, and its producer
-is not used again.
+Transactional calls may exceed their timeout: after a broker restart, ``send_offsets_to_transaction(..., 10)`` was seen to return
+after 75 to 117 s. So they run in a thread. An overdue call is abandoned: the mark in Kafka shows whether its transaction was
+committed, and its producer is not used again.
 """
 
 from __future__ import annotations

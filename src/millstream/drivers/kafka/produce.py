@@ -42,7 +42,7 @@ class FailingProducer:
         self.producer = Producer({**settings, "on_delivery": self._failed})
 
     def check(self) -> None:
-        """Raise if there is a failure.
+        """Raise an error if there is a failure.
 
         Raises:
             KafkaException: If a record was refused.
@@ -56,10 +56,10 @@ class FailingProducer:
 
 
 def hand_over(failing: FailingProducer, topic: str, records: Records) -> None:
-    """Hand records to a producer, which sends them in the background.
+    """Pass records to a producer, which sends them in the background.
 
     Raises:
-        KafkaException: If a record is refused, at once or since the last call; ``failures`` has what is known of it.
+        KafkaException: If a record is refused, now or since the last call; ``failures`` contains the details.
     """
     produce, poll = failing.producer.produce, failing.producer.poll
     partitions = repeat(-1) if records.partitions is None else records.partitions
@@ -82,7 +82,7 @@ def hand_over(failing: FailingProducer, topic: str, records: Records) -> None:
 
 
 def _headers(records: Records) -> Iterable[Any]:
-    """Return the headers of each record to send; those of a repartition topic say which task wrote them."""
+    """Return the headers of each record; records for a repartition topic get a header with the task that wrote them."""
     writer = [(WRITER_HEADER, records.writer.encode())] if records.writer else []
     if records.headers is None:
         return repeat(writer or None)

@@ -21,7 +21,7 @@ _FLUSH_S = 1.0
 
 @dataclass(frozen=True)
 class KafkaSender:
-    """Sends records at least once. Picklable; its producer is kept by the process that uses it.
+    """Sends records at least once. Picklable; the producer is cached by the process that uses it.
 
     Attributes:
         settings: Producer settings.
@@ -33,12 +33,12 @@ class KafkaSender:
         """Check the settings without connecting.
 
         Raises:
-            SettingsError: If librdkafka does not take a setting.
+            SettingsError: If librdkafka does not accept a setting.
         """
         check(FailingProducer, self._complete_settings())
 
     def publish(self, topic: str, records: Records) -> None:
-        """Hand records to the producer of this process; the first call connects it.
+        """Pass records to the producer of this process; the first call connects it.
 
         Raises:
             ProductionError: If a record is refused at once, for example because it is too large.
@@ -48,10 +48,10 @@ class KafkaSender:
             hand_over(producer, topic, records)
 
     def flush(self) -> None:
-        """Return when everything that this process has published is acknowledged.
+        """Wait until all records that this process has published are acknowledged.
 
         Raises:
-            ProductionError: If the broker refused a record, or did not take it in time.
+            ProductionError: If the broker refused a record, or did not acknowledge it in time.
         """
         producer = warmed(_connected, self._complete_settings())
         if producer is None:

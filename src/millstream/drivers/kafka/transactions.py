@@ -1,25 +1,24 @@
 """Exactly-once delivery. Implements ``Publisher`` and ``Delivery``.
 
-Per Spark partition and micro-batch there is one Kafka transaction. It carries the records, the offsets of what was
-processed, and a *mark*: the number of the batch. The mark is what makes a batch that is run again harmless, because Spark
-commits a batch only after Kafka has, and may die in between. Per Spark partition:
+There is one Kafka transaction per Spark partition and micro-batch. It contains the records, the offsets of the processed input, and a
+*mark*: the number of the micro-batch. The mark makes a repeated micro-batch harmless: Spark commits a micro-batch only after Kafka
+has committed, and may fail in between. Per Spark partition:
 
-* The transactional id is ``<application>-<partition>``. Whoever gets ready to send takes it over: the broker then refuses
-  every other producer of that id (a zombie: an executor that was thought lost, a speculative copy), and ends its open
-  transaction.
-* Only then the mark is read. A batch that is already marked was delivered by an earlier attempt; it is not sent again.
-* A mark of another checkpoint, or of another run of the application, means that a later start has taken it over: nothing is sent
-  any more.
-* Reading the mark waits for a transaction that is being ended, so it is never read too early.
+* The transactional id is ``<application>-<partition>``. A delivery takes it over before it sends: the broker then refuses every other
+  producer of that id (a zombie: an executor that was considered lost, a speculative copy), and ends its open transaction.
+* Only then is the mark read. A micro-batch that is already marked was delivered by an earlier attempt; it is not sent again.
+* A mark of another checkpoint, or of another run of the application, means that a later start has taken it over: nothing more is
+  sent.
+* Reading the mark waits for a transaction that is being committed or aborted, so it is never read too early.
 
-What has happened to a transaction is not what the client says, but what the mark says. The client may have been fenced because
-the broker has ended a transaction that was open for too long, its call may not return (see ``overdue``), and an answer may be lost.
-Then the delivery is begun again with a new producer, which takes the id over and finds the mark, or does not.
+Only the mark decides whether a transaction was committed, not the client. The client may have been fenced because the broker has
+ended a transaction that was open for too long, its call may not return (see ``overdue``), and a response may be lost. Then the
+delivery starts again with a new producer, which takes the id over and checks whether the mark exists.
 
-A new run claims all partitions in the same way, one after the other. The run that claims the first one continues with the next;
-a run that finds it claimed by another one gives up.
+A new run claims all partitions in the same way, one after the other. The run that claims the first one continues with the next; a
+run that finds it claimed by another one stops.
 
-``marks`` describes where marks are stored.
+``marks`` describes how marks are stored.
 
 Source: KIP-98, KIP-447; Kafka Streams ``StreamsProducer``.
 """
@@ -55,14 +54,14 @@ class KafkaTransactions(TransactionSpec):
         """Check the settings without connecting.
 
         Raises:
-            SettingsError: If librdkafka does not take a setting.
+            SettingsError: If librdkafka does not accept a setting.
         """
         check(FailingProducer, self.producer_settings(0))
 
     def end_open(self, partitions: int) -> None:
-        """End the transactions that an earlier run has left open, instead of waiting until the broker does.
+        """End the transactions that an earlier run has left open, instead of waiting until they time out.
 
-        While one is open, the committed offsets are unknown.
+        While a transaction is open, the committed offsets are unknown.
 
         Args:
             partitions: Number of Spark partitions of the earlier run.
@@ -82,7 +81,7 @@ class KafkaTransactions(TransactionSpec):
             partitions: Number of partitions.
 
         Raises:
-            OtherCheckpointError: If another start has claimed one since.
+            OtherCheckpointError: If another start has claimed a partition in the meantime.
             BrokerUnavailableError: If no broker answers for ``patience_s``.
         """
         for partition in range(partitions):
