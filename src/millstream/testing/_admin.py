@@ -119,7 +119,6 @@ class BrokerAdmin:
         ask: Callable[[AdminClient], Mapping[T, Future[Any]]],
         not_yet: Collection[int] = _NOT_YET,
     ) -> dict[T, Any]:
-        """Send requests and wait for all answers."""
 
         def answers() -> dict[T, Any]:
             return {key: future.result(_REQUEST_TIMEOUT_S) for key, future in ask(self._client).items()}

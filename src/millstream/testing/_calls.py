@@ -45,7 +45,7 @@ class ManualStation:
 
     @property
     def now_ms(self) -> int:
-        """The time, ms since the epoch."""
+        """The current time of the loop's clock, ms since the epoch."""
         return self._loop.now_ms
 
     def offer(self, task: TaskId, calls: Iterable[Call]) -> None:
@@ -139,7 +139,7 @@ class _ManualLoop(asyncio.SelectorEventLoop):
 
     @property
     def now_ms(self) -> int:
-        """The time, ms since the epoch."""
+        """The current time of the loop's clock, ms since the epoch."""
         return self._begin_ms + round(self._passed * 1000)
 
     def time(self) -> float:

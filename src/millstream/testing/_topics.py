@@ -152,7 +152,6 @@ class Topics:
 
 
 def _one_each(plan: Plan) -> Layout:
-    """Lay out a plan with one partition per topic."""
     topics = {sub.id: dict.fromkeys(sub.source_topics, 1) for sub in plan.subtopologies}
     tasks = {TaskId(number, 0): group for number, own in topics.items() for group in default_grouper(own)}
     return Layout({topic: 1 for own in topics.values() for topic in own}, tasks)

@@ -238,7 +238,7 @@ class EmbeddedKafka:
         self._admin.create_topic(name, count, config or {})
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and wait until it is gone.
+        """Delete a topic and wait until it has disappeared.
 
         Args:
             name: Name of the topic.

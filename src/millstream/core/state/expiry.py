@@ -1,8 +1,8 @@
 """Expiring entries: a key-value store with a time to live (TTL).
 
-The clock is the task's stream time, so results do not depend on how records are cut into batches, and a replayed batch gives
-the same results. Each entry carries the stream time of its last write. Once stream time has advanced by the TTL, reads no
-longer return the entry.
+The clock is the task's stream time, so results do not depend on how records are divided into batches, and a repeated batch has the
+same results. Each entry contains the stream time of its last write. Once stream time has advanced by the TTL, reads no longer
+return the entry.
 
 The bytes are removed later, in small steps, so that a jump in time does not make one batch expensive. An index in a separate
 byte store has one key per entry

@@ -99,7 +99,7 @@ def why_begun_anew(held: Progress, identity: str, planned: Mapping[int, int]) ->
     """Return why a copy cannot continue from its position, as text for users; None if it can.
 
     Args:
-        held: Progress of the copy.
+        held: The progress of the copy.
         identity: Identity that the copy should have.
         planned: For each partition, the offset up to which to fill the copy.
 

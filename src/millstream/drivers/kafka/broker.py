@@ -161,7 +161,6 @@ class Broker:
         return max(existing, partitions)
 
     def _await_partitions(self, topic: str, partitions: int) -> None:
-        """Wait until the brokers know of new partitions."""
         self._await_count(
             topic,
             lambda count: count >= partitions,

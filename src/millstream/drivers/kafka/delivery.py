@@ -145,7 +145,7 @@ class Transaction:
         return True
 
     def begin(self, batch: BatchId) -> bool:
-        """Begin the transaction; return False if the batch was delivered before.
+        """Begin the transaction, unless the batch was delivered before; return whether it has begun.
 
         Raises:
             OtherCheckpointError: If the application was reset, or taken over by a later start on another checkpoint or on a copy of

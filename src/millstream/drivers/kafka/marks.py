@@ -124,7 +124,6 @@ class Marks:
         return Broker(self.settings, commits_topic(self.application_id), read_committed, self.timeout_s)
 
     def _recorded(self, planned: OffsetRange) -> Mark | None:
-        """Read the mark of a partition from the topic."""
         fetcher = KafkaFetcher(self.settings, planned.topic, read_committed=True, patience_s=self.timeout_s)
         wanted = str(planned.partition).encode()
         mark = None

@@ -41,7 +41,7 @@ class KafkaSender:
         """Pass records to the producer of this process; the first call connects it.
 
         Raises:
-            ProductionError: If a record is refused at once, for example because it is too large.
+            ProductionError: If a record is refused immediately, for example because it is too large.
         """
         producer = warm(_connected, self._complete_settings())
         with self._refusing(producer):
@@ -75,7 +75,7 @@ class KafkaSender:
 
 
 def _connected(settings: dict[str, Any]) -> FailingProducer:
-    """Create a producer and connect at once. If that fails, the first record waits for the broker."""
+    """Create a producer and connect it. If that fails, the first record waits for the broker."""
     failing = FailingProducer(settings)
     with suppress(KafkaException):
         failing.producer.list_topics(timeout=CONNECT_S)

@@ -290,7 +290,7 @@ class LmdbCopy:
             self._env.close()
             self._env = self._opened()
             if self._seen and self._inode != before:
-                # Even if the versions are equal (both None), the files are not the same.
+                # Raise even if the versions are equal, as they are if both processes restore from nothing.
                 raise self._directory.moved(self._seen[0], self.version())
 
     def _database(self, store: str) -> Any:

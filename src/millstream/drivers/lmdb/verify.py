@@ -213,7 +213,6 @@ class _Walk:
         self._counts[3] += 1
 
     def _big(self, data: bytes, length: int) -> bytes:
-        """Return a value that is stored in overflow pages."""
         number = _NUMBER.unpack(data)[0]
         pages = (_HEAD - 1 + length) // self._size + 1
         self._use(number, pages)
@@ -224,7 +223,6 @@ class _Walk:
         return os.pread(self._file, length, number * self._size + _HEAD)
 
     def _rows(self, name: str, db: _Db) -> None:
-        """Verify the rows of a store."""
         if db.pad or db.flags:
             raise DamagedFileError(f"store {name!r} is of the wrong kind")
         seed, what = seed_of(name), f"store {name!r}"

@@ -1,6 +1,6 @@
 """The description of an application for the harness: topology, workload and expected results.
 
-The *workload* is the records of the input topic, made from a seed. The *oracle* is a plain function that computes the expected
+The *workload* consists of the records of the input topic, made from a seed. The *oracle* is a plain function that computes the expected
 results: for every key of the output topic the values in order (its *journal*), and the final content of every store. Its
 argument is the records as the broker has them, so it can rely on their order within a partition. It uses nothing of Millstream.
 
@@ -154,8 +154,6 @@ def tell_contents(topology: Topology, topics: Topics, stores: Iterable[str]) -> 
 
 
 class _Teller(Processor[Any, Any, Entry, Any]):
-    """Forwards all entries of its stores for each record."""
-
     def __init__(self, stores: tuple[str, ...]) -> None:
         self._stores = stores
 

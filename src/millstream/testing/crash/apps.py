@@ -69,7 +69,6 @@ class _Journals:
 
 
 def _one_more(counted: list[int], number: int) -> list[int]:
-    """Return a pair of count and sum with a number added."""
     return [counted[0] + 1, counted[1] + number]
 
 
@@ -278,8 +277,6 @@ async def called(value: str) -> str:
 
 
 class _Numbering(Processor[str, str, str, Any]):
-    """Numbers the results of each key."""
-
     def init(self, context: ProcessorContext[str, Any]) -> None:
         super().init(context)
         self._numbers = context.state_store("numbers")

@@ -91,7 +91,6 @@ def _short(data: bytes, at: int) -> int:
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
-    """Return a text and the position of its end."""
     begin = at + 2
     end = begin + _short(data, at)
     return data[begin:end].decode(), end

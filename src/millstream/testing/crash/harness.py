@@ -259,7 +259,7 @@ class _Run:
         if not self._kafka.hanging_transactions():
             return
         self._program.kill()
-        # With the program killed, no transaction begins or ends, so a transaction found now is really hanging.
+        # With the program killed, no transaction starts or ends, so one that is found now is really hanging.
         if hanging := self._kafka.hanging_transactions():
             raise self._spoiled(
                 f"has forgotten a transaction in {len(hanging)} partitions, first {hanging[0]}"

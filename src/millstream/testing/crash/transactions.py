@@ -63,8 +63,6 @@ def _state(value: bytes) -> str:
 
 @final
 class _Reader:
-    """A sequential reader of binary fields."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0

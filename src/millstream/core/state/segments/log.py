@@ -263,7 +263,7 @@ def _renamed(byte_store: str, names: Mapping[str, str]) -> str:
 def without_slices(manifest: Manifest, dropped: Collection[str]) -> tuple[Manifest, list[Segment]]:
     """Remove slices that have expired; return the manifest and the segments to delete.
 
-    A slice never comes back, because time does not go back: so copies that still contain it need no rebuild, they drop it.
+    Stream time never decreases, so a slice never returns: copies that still contain it drop it, without a rebuild.
     """
     gone = [s for (store, _), group in manifest.segments.items() if store in dropped for s in group]
     left = {key: group for key, group in manifest.segments.items() if key[0] not in dropped}
