@@ -6,7 +6,7 @@ the store when both checkpoint and local state are lost (KIP-28, "Local State Ma
 
 A plain key-value store is written in the format of Kafka Streams: key, value, and the entry's timestamp as the record's
 timestamp. Stores that consist of several byte stores (slices, indexes) prefix the key with the name of the byte store, so that
-compaction does not confuse keys of different byte stores. The timestamp of their records is the wall-clock time of the batch:
+compaction does not confuse keys of different byte stores. The timestamp of their records is the wall-clock time of the micro-batch:
 with ``cleanup.policy=delete``, a topic must not delete entries that are old in stream time but were written recently.
 """
 
@@ -35,7 +35,7 @@ def to_records(
         byte_store: Name of the byte store.
         changes: Its changes.
         partition: Partition of the topic, which is the task's number.
-        now_ms: Wall-clock time of the batch, ms since the epoch.
+        now_ms: Wall-clock time of the micro-batch, ms since the epoch.
     """
     keys, values = map(list, zip(*changes))
     if not _is_plain(spec):

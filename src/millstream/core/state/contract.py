@@ -9,7 +9,7 @@ from millstream.core.ports import StoreChange
 
 
 class Drained(NamedTuple):
-    """The changes of a store in one batch, ready to be committed.
+    """The changes of a store in one micro-batch, ready to be committed.
 
     Attributes:
         changes: Changes of each byte store, each key at most once.

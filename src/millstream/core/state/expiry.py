@@ -1,17 +1,17 @@
 """Expiring entries: a key-value store with a time to live (TTL).
 
-The clock is the task's stream time, so results do not depend on how records are divided into batches, and a repeated batch has the
-same results. Each entry contains the stream time of its last write. Once stream time has advanced by the TTL, reads no longer
-return the entry.
+The clock is the task's stream time, so results do not depend on how records are divided into micro-batches, and a repeated
+micro-batch has the same results. Each entry contains the stream time of its last write. Once stream time has advanced by the TTL,
+reads no longer return the entry.
 
-The bytes are removed later, in small steps, so that a jump in time does not make one batch expensive. An index in a separate
+The bytes are removed later, in small steps, so that a jump in time does not make one micro-batch expensive. An index in a separate
 byte store has one key per entry
 
     time of the last write (8) | key
 
-and each batch removes the oldest expired entries from the beginning of the index: a fixed number, plus one for each key that
-the batch has written. So the store is never scanned, and expired entries do not pile up, because a batch removes at least as
-many entries as it adds.
+and each micro-batch removes the oldest expired entries from the beginning of the index: a fixed number, plus one for each key that
+the micro-batch has written. So the store is never scanned, and expired entries do not pile up, because a micro-batch removes at
+least as many entries as it adds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from millstream.core.state.keys import pack_time
 from millstream.core.state.overlay import Overlay
 
 REMOVED_PER_BATCH: Final = 1000
-"""Number of expired entries that a batch removes, in addition to one for each key it has written."""
+"""Number of expired entries that a micro-batch removes, in addition to one for each key it has written."""
 
 
 class ExpiringRows:

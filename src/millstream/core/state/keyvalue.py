@@ -17,7 +17,7 @@ V = TypeVar("V")
 class KeyValueStore(Generic[K, V]):
     """A key-value store of one task, for processors and the DSL. Owned by the task; not thread-safe.
 
-    Iterators include the batch's own writes up to the moment they are created; entries are ordered by serialised key.
+    Iterators include the micro-batch's own writes up to the moment they are created; entries are ordered by serialised key.
 
     Args:
         spec: Specification of the store.
@@ -114,7 +114,7 @@ class KeyValueStore(Generic[K, V]):
         return self._iterate(None, None, reverse=True)
 
     def approximate_count(self) -> int:
-        """Return the number of keys; keys written in this batch may be counted twice."""
+        """Return the number of keys; keys written in this micro-batch may be counted twice."""
         return self._rows.approximate_count()
 
     def drain(self) -> Drained:

@@ -3,15 +3,15 @@
 Reading an entry by its key and writing it count as use; iterating does not (Kafka Streams: ``MemoryLRUCache``). When the
 capacity is exceeded, the least recently used entry is removed at once; an eviction is a change, like a deletion.
 
-The order of use is persisted across batches and restarts in two byte stores:
+The order of use is persisted across micro-batches and restarts in two byte stores:
 
     <store>/used     number of the last use (8) -> key
     <store>/use      key -> number of its last use (8)
 
-A batch only records which keys it has used, in order; their uses are later than all earlier ones. The entry to evict is found
-at the beginning of ``used``, skipping the keys that this batch has touched. At the end of the batch the recorded keys get the
-next numbers. So the work is proportional to the keys that the batch has used, never to the number of entries. Each read costs
-a write; to limit only the age of entries, use a time to live.
+A micro-batch only records which keys it has used, in order; their uses are later than all earlier ones. The entry to evict is found
+at the beginning of ``used``, skipping the keys that this micro-batch has touched. At the end of the micro-batch the recorded keys
+get the next numbers. So the work is proportional to the keys that the micro-batch has used, never to the number of entries. Each
+read costs a write; to limit only the age of entries, use a time to live.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Overlay: a batch's writes to one byte store, over the store's committed content.
+"""Overlay: a micro-batch's writes to one byte store, over the store's committed content.
 
-A batch never writes to the committed content (see docs/concepts/state.md). It reads through an *overlay*, a dict of the batch's
-writes; reads and iterators merge the two. At the end of the batch the overlay returns its changes, one per key however often the
-key was written, which keeps the cost per record small.
+A micro-batch never writes to the committed content (see docs/concepts/state.md). It reads through an *overlay*, a dict of the
+micro-batch's writes; reads and iterators merge the two. At the end of the micro-batch the overlay returns its changes, one per key
+however often the key was written, which keeps the cost per record small.
 
 Immutable objects stay in the overlay unchanged and are serialised once, at the end; all others are kept as bytes, so that
 mutating an object after putting or getting it does not change the state.
 
-Iterators need the batch's writes in key order. If each iterator sorted them, and each record read a range, as in windows and joins,
-the work of a batch would grow with the square of its records. So the sorted order is kept, and only the keys written since the
-last iterator, which are at the end of the dict, are inserted into it.
+Iterators need the micro-batch's writes in key order. If each iterator sorted them, and each record read a range, as in windows and
+joins, the work of a micro-batch would grow with the square of its records. So the sorted order is kept, and only the keys written
+since the last iterator, which are at the end of the dict, are inserted into it.
 
-A store that is read by key for each record also indexes the batch's writes by key (``keep_under``, ``scan_under``). Then a key
-whose entries were often written and deleted in the batch, such as the sessions of a busy key, is read without visiting those.
+A store that is read by key for each record also indexes the micro-batch's writes by key (``keep_under``, ``scan_under``). Then a key
+whose entries were often written and deleted in the micro-batch, such as the sessions of a busy key, is read without visiting those.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ABSENT: Final = _Absent()
 
 
 class _Own(dict[bytes, Any]):
-    """The batch's writes; a lookup of any other key returns its committed entry, without caching it.
+    """The micro-batch's writes; a lookup of any other key returns its committed entry, without caching it.
 
     So a store of immutable objects is read by the dict's own method, without a call of a Python function.
     """
@@ -80,7 +80,7 @@ class Overlay:
         return self._base.get(key) is not None if entry is _ABSENT else entry is not None
 
     def committed(self, key: bytes) -> bytes | None:
-        """Return the committed bytes of a key from before the batch, or None."""
+        """Return the committed bytes of a key from before the micro-batch, or None."""
         return self._base.get(key)
 
     def keep(self, key: bytes, kept: Any) -> None:
@@ -88,7 +88,7 @@ class Overlay:
         self._own[key] = kept
 
     def keep_under(self, prefix: bytes, key: bytes, kept: Any) -> None:
-        """Set the entry of a serialised key, and index it for :meth:`scan_under`; all writes of the batch with this prefix must use it."""
+        """Set the entry of a serialised key, and index it for :meth:`scan_under`; all writes with this prefix must use it."""
         self._own[key] = kept
         if kept is not None:
             self._under.setdefault(prefix, set()).add(key)
@@ -109,11 +109,11 @@ class Overlay:
         return self._merged(iter(committed), [(key, own[key]) for key in mine], reverse)
 
     def own(self) -> dict[bytes, Any]:
-        """Return the batch's writes; None marks a deleted key."""
+        """Return the micro-batch's writes; None marks a deleted key."""
         return self._own
 
     def scan_own(self) -> list[tuple[bytes, Any]]:
-        """Return the entries that the batch has written, unordered, without deleted ones."""
+        """Return the entries that the micro-batch has written, unordered, without deleted ones."""
         get = self.get
         return [(key, get(key)) for key, kept in self._own.items() if kept is not None]
 
@@ -127,7 +127,7 @@ class Overlay:
         return self._merged(self._base.scan(low, high, reverse=reverse), own, reverse)
 
     def approximate_count(self) -> int:
-        """Return the number of keys; keys written in this batch may be counted twice."""
+        """Return the number of keys; keys written in this micro-batch may be counted twice."""
         return self._base.approximate_count() + len(self._own)
 
     def drain(self) -> list[StoreChange]:

@@ -14,7 +14,7 @@ from millstream.core.state.overlay import Overlay
 
 
 class Rows(Protocol):
-    """Entries by serialised key, including the batch's own writes."""
+    """Entries by serialised key, including the micro-batch's own writes."""
 
     @property
     def get(self) -> Callable[[bytes], Any]:

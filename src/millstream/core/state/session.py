@@ -31,7 +31,7 @@ class SessionStore(Generic[K, V]):
     """A session store of one task. Owned by the task; not thread-safe.
 
     A session is a ``Windowed``: a key, a start and an end, both inclusive, in int ms since the epoch. Iterators include the
-    batch's own writes up to the moment they are created. Sessions are ordered by serialised key, end and start; in a store by
+    micro-batch's own writes up to the moment they are created. Sessions are ordered by serialised key, end and start; in a store by
     time, by end, key and start.
 
     Args:

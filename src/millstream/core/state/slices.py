@@ -31,7 +31,7 @@ from millstream.core.topology.stores import SlicedSpec
 
 
 class Slice:
-    """A range of time of a store, including the batch's own writes. Owned by its :class:`Slices`.
+    """A range of time of a store, including the micro-batch's own writes. Owned by its :class:`Slices`.
 
     Attributes:
         start: First ms of the range, inclusive.

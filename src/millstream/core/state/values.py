@@ -92,7 +92,7 @@ class Values:
         return self.checked(entry) if self.live else self.encode(entry)
 
     def written(self, own: dict[bytes, Any]) -> list[tuple[bytes, bytes | None]]:
-        """Return the batch's writes as encoded changes.
+        """Return the micro-batch's writes as encoded changes.
 
         Raises:
             SerdeError: If a value does not fit, which :meth:`put` could not detect.

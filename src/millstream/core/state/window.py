@@ -37,7 +37,7 @@ _MAX_NUMBER: Final = (1 << 31) - 1
 class WindowStore(Generic[K, V]):
     """A window store of one task. Owned by the task; not thread-safe.
 
-    Times are int milliseconds since the epoch; ranges of time include both ends. Iterators include the batch's own writes up to
+    Times are int milliseconds since the epoch; ranges of time include both ends. Iterators include the micro-batch's own writes up to
     the moment they are created. Iterators over one key are ordered by time, those over several keys by serialised key, then by
     time; in a store by time, by time, then by serialised key.
 

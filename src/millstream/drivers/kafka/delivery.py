@@ -41,7 +41,7 @@ _GRACE_S = 5.0
 """Time by which a call may exceed its timeout before it is abandoned, in seconds."""
 _RETRY_S = 0.05
 _YIELD_S = 5.0
-"""Time that a delivery which has lost its id waits for another attempt of the same batch, before it takes the id back, in seconds."""
+"""Time in seconds that a delivery which lost its id waits for another attempt of the micro-batch, before it takes the id back."""
 _FENCED: Final = {
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
@@ -145,7 +145,7 @@ class Transaction:
         return True
 
     def begin(self, batch: BatchId) -> bool:
-        """Begin the transaction, unless the batch was delivered before; return whether it has begun.
+        """Begin the transaction, unless the micro-batch was delivered before; return whether it has begun.
 
         Raises:
             OtherCheckpointError: If the application was reset, or taken over by a later start on another checkpoint or on a copy of
@@ -220,7 +220,7 @@ class Transaction:
             self._lost = True
 
     def _last_mark(self, *, isolation: str = "read_committed") -> Mark | None:
-        """Return the mark of the last delivered batch, or None."""
+        """Return the mark of the last delivered micro-batch, or None."""
         doing = "asking which batch was delivered last"
         deadline = monotonic() + self._spec.patience_s
         while True:

@@ -220,7 +220,7 @@ def _complete(waiting: deque[Any], start: int, position: int) -> Iterator[Record
     """Yield the complete chunks.
 
     Chunks end at fixed offsets, so that reading a range again yields the same chunks: Spark compares the shuffle output of a
-    repeated task with the first one, and fails the batch if they differ.
+    repeated task with the first one, and fails the micro-batch if they differ.
     """
     now = (position - start) // _CHUNK_RECORDS
     while waiting and (chunk := (waiting[0].offset() - start) // _CHUNK_RECORDS) < now:

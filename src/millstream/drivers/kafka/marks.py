@@ -6,7 +6,7 @@ compacted topic ``<application>-commits`` it is permanent. Partition ``n`` of th
 
 Only the checkpoint in the mark may deliver to the partition, and only the *owner* in the mark, a run of the application: two copies
 of one checkpoint have different runs. A run claims all partitions before it reads or plans anything; the marks of a new checkpoint
-have batch number -1.
+have micro-batch number -1.
 """
 
 from __future__ import annotations

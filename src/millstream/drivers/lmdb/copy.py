@@ -123,7 +123,7 @@ class LmdbCopy:
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
     ) -> None:
-        """Drop byte stores, write changes of committed batches, and set the version. No view may be open.
+        """Drop byte stores, write changes of committed micro-batches, and set the version. No view may be open.
 
         Raises:
             StoreError: If the disk is full or the directory is not writable.
@@ -187,7 +187,7 @@ class LmdbCopy:
             raise error
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Save the changes of an uncommitted batch next to the copy; those of old batches are removed."""
+        """Save the changes of an uncommitted micro-batch next to the copy; those of old micro-batches are removed."""
         self._directory.park(version, changes, dropped)
 
     def parked(self, version: Version) -> ParkedChanges | None:
@@ -222,7 +222,7 @@ class LmdbCopy:
             raise self._directory.moved(self._seen[0], found)
 
     def _leave(self) -> None:
-        """Close after an error; the next batch reopens the copy."""
+        """Close after an error; the next micro-batch reopens the copy."""
         self._env.close()
         self._env = None
 

@@ -1,7 +1,7 @@
 """The local copy of a task's byte stores in the memory of the worker process. Implements ``LocalCopy``.
 
-Spark's Python workers take turns, so each of them has its own copy, which lags behind by the batches that other workers ran. Files
-contain the changes of the latest versions (see ``millstream.drivers.directory``), from which a copy catches up without the log. A
+Spark's Python workers take turns, so each of them has its own copy, which lags behind by the micro-batches that other workers ran.
+Files contain the changes of the latest versions (see ``millstream.drivers.directory``), from which a copy catches up without the log. A
 new worker, or one that is further behind, restores from the log. Reads are as fast as a dict, but every worker keeps the whole
 content in memory, so this engine is for small stores.
 """
@@ -40,7 +40,7 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
 
 
 class MemoryCopy:
-    """A dict per byte store. Owned by the process, used by one batch at a time.
+    """A dict per byte store. Owned by the process, used by one micro-batch at a time.
 
     Attributes:
         directory: Directory of the parked changes of the latest batches.
@@ -65,7 +65,7 @@ class MemoryCopy:
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
     ) -> None:
-        """Drop byte stores, write changes of committed batches, and set the version. No view may be open."""
+        """Drop byte stores, write changes of committed micro-batches, and set the version. No view may be open."""
         self._version = RESTORING
         self._stores.apply(changes, dropped)
         self._version = version
@@ -92,7 +92,7 @@ class MemoryCopy:
         return self._stores.size()
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Save the changes of an uncommitted batch in a file; those of old batches are removed."""
+        """Save the changes of an uncommitted micro-batch in a file; those of old micro-batches are removed."""
         self.directory.park(version, changes, dropped)
 
     def parked(self, version: Version) -> ParkedChanges | None:

@@ -70,7 +70,7 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
     copy = _OPEN.get(directory)
     if copy is None:
         copy = _OPEN[directory] = RocksCopy(directory, memory_bytes)
-    copy.close_view()  # a failed batch may have left it open, and the directory may have been replaced
+    copy.close_view()  # a failed micro-batch may have left it open, and the directory may have been replaced
     copy.directory.prepare()
     return copy
 
@@ -107,7 +107,7 @@ class RocksCopy:
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
     ) -> None:
-        """Drop byte stores, write changes of committed batches, and set the version. No view may be open.
+        """Drop byte stores, write changes of committed micro-batches, and set the version. No view may be open.
 
         Raises:
             StoreError: If the disk is full, the directory is not writable, or another process has the database open.
@@ -156,7 +156,7 @@ class RocksCopy:
             self._database = None
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Save the changes of an uncommitted batch next to the copy; those of old batches are removed."""
+        """Save the changes of an uncommitted micro-batch next to the copy; those of old micro-batches are removed."""
         self.directory.park(version, changes, dropped)
 
     def parked(self, version: Version) -> ParkedChanges | None:
@@ -271,7 +271,7 @@ class _Database:
     def settle(self) -> None:
         """Wait a limited time for running compactions.
 
-        Closing aborts them. With short batches none would ever finish, and files would pile up until writes stall.
+        Closing aborts them. With short micro-batches none would ever finish, and files would pile up until writes stall.
         """
         deadline = time.monotonic() + _SETTLE_S
         while self.meta.property_int_value(_RUNNING) and time.monotonic() < deadline:

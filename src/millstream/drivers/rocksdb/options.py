@@ -16,7 +16,7 @@ _CACHE_SHARE, _BUFFERS_SHARE, _BUFFER_SHARE = 3 / 8, 1 / 8, 1 / 16
 _LEAST_BUFFER_BYTES: Final = 1 << 20
 _LEVEL_BYTES: Final = 32 << 20
 _FILE_BYTES: Final = 8 << 20
-"""Small levels of small files make compactions so short that a batch can wait for their end."""
+"""Small levels of small files make compactions so short that a micro-batch can wait for their end."""
 _FILTER_BITS: Final = 10
 _OPEN_FILES: Final = 256
 

@@ -22,10 +22,10 @@ _MOST_BITS = 30
 
 
 def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[Step]:
-    """Yield the key groups to compact in this batch, those with the most segments first.
+    """Yield the key groups to compact in this micro-batch, those with the most segments first.
 
     Args:
-        manifest: The manifest with this batch's segments.
+        manifest: The manifest with this micro-batch's segments.
         budget: Limit for the bytes of segments to read; if any step is due, at least one is chosen.
 
     Yields:

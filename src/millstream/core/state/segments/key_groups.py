@@ -1,10 +1,10 @@
 """Key groups: fixed shares of the keys of a store, by checksum.
 
-Key groups form a trie over the checksum of the key. A batch's changes are written to the 64 *top* key groups, by the last
+Key groups form a trie over the checksum of the key. A micro-batch's changes are written to the 64 *top* key groups, by the last
 six bits. A key group that has become too large for one step of compaction is split by two more bits: its content moves
 down to four key groups. From then on it only collects changes, which move down when there are enough of them. Changes get
 older from a top key group downwards, so the deepest key group is read first. Without the split, a step would grow with the
-store; with more top key groups, every batch would pay for all of them.
+store; with more top key groups, every micro-batch would pay for all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from millstream.core.ports import StoreChange
 
 KEY_GROUPS = 64
-"""Top key groups per store and task: a power of two. 64 keeps the segments of a large batch at 64 state writes per store
+"""Top key groups per store and task: a power of two. 64 keeps the segments of a large micro-batch at 64 state writes per store
 (about 5 ms)."""
 
 _TOP_BITS = KEY_GROUPS.bit_length() - 1

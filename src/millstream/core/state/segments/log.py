@@ -1,12 +1,12 @@
 """The log: the durable content of a task's stores, as segments of changes in Spark's state.
 
-Each batch writes one segment per store and *key group* (a fixed share of the keys, by checksum). The *manifest* lists the
+Each micro-batch writes one segment per store and *key group* (a fixed share of the keys, by checksum). The *manifest* lists the
 segments; it is written in the same Spark commit, so the two cannot disagree. The manifest determines
 
 * how a local copy at version v catches up: it applies the segments that reach past v, in order, or, if deletions between v and
   the current version are no longer in the log, it is rebuilt from scratch;
-* what is compacted: one key group at a time, whenever its changes outweigh its base, so that the work per batch is
-  proportional to the batch's own changes and never to the size of the store.
+* what is compacted: one key group at a time, whenever its changes outweigh its base, so that the work per micro-batch is
+  proportional to the micro-batch's own changes and never to the size of the store.
 
 A *base* is a segment with all live keys of its key group. ``since`` is the version from which on a segment contains every
 deletion; a base keeps the deletions of the compaction that created it, so that copies that are only slightly behind need no

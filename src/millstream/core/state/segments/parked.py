@@ -1,4 +1,4 @@
-"""Parked changes: the encoded changes of a batch, for the file next to a local copy.
+"""Parked changes: the encoded changes of a micro-batch, for the file next to a local copy.
 
 Format, little endian:
 
