@@ -25,9 +25,8 @@ _LEVELS: dict[Isolation, IsolationLevel] = {
     "read_committed": IsolationLevel.READ_COMMITTED,
 }
 _REQUEST_TIMEOUT_S = 30.0
-_ANSWER_WITHIN_S = (
-    5.0  # per broker: librdkafka leaves a request at a broker that has just crashed until it times out
-)
+# per broker: librdkafka leaves a request at a broker that has just crashed until it times out
+_ANSWER_WITHIN_S = 5.0
 _PAUSE_S = 0.02
 _HEARD_WITHIN_S = 10.0  # until all brokers of a cluster know a new topic
 _NOT_YET = {

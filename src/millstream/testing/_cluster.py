@@ -85,9 +85,8 @@ class Cluster:
             orderly: Whether they may close their logs first; otherwise they are killed.
         """
         chosen = self._chosen(broker)
-        if (
-            orderly and len(chosen) > 1
-        ):  # together: the last broker cannot shut down in order without the others
+        # together: the last broker cannot shut down in order without the others
+        if orderly and len(chosen) > 1:
             for one in chosen:
                 one.signal(signal.SIGCONT)
                 one.signal(signal.SIGTERM)

@@ -76,9 +76,8 @@ class Topics:
             return _one_each(plan)
         self._check_names(plan)
         external = {topic: self.partitions_of(topic) for topic in plan.external_topics}
-        if (
-            plan.has_patterns
-        ):  # a pattern's topics are unknown, and may be the only source of a repartition's count
+        # a pattern's topics are unknown, and may be the only source of a repartition's count
+        if plan.has_patterns:
             most = self._given if isinstance(self._given, int) else max(self._given.values(), default=1)
             kept = {**dict.fromkeys(plan.internal_topics, most), **(kept or {})}
         layout = lay_out(plan, external, kept=kept)

@@ -340,9 +340,8 @@ class Broker:
             offset = answer.offset
             if offset < 0 and may_be_missing:
                 continue
-            if (
-                offset < 0
-            ):  # librdkafka returns this, without an error, if it loses the broker after the request
+            # librdkafka returns this, without an error, if it loses the broker after the request
+            if offset < 0:
                 raise KafkaException(
                     KafkaError(KafkaError._TRANSPORT, f"no offset for {at.topic}-{at.partition}")
                 )

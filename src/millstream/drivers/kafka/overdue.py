@@ -17,7 +17,7 @@ from typing import TypeVar
 Answer = TypeVar("Answer")
 
 
-class Overdue(Exception):  # noqa: N818 - it says that a call is overdue, and its caller makes an error of it
+class Overdue(Exception):  # noqa: N818 - internal: callers translate it into an error for users
     """A call has not returned in time. It may still be running."""
 
 

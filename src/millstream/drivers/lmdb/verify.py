@@ -79,9 +79,8 @@ def verify(path: Path) -> None:
                 walk.run()
                 return
             except (DamagedFileError, struct.error, RecursionError, UnicodeDecodeError) as error:
-                if (
-                    not left or not walk.changed()
-                ):  # if it changed, another process has written in the meantime: retry
+                # if it changed, another process has written in the meantime: retry
+                if not left or not walk.changed():
                     raise DamagedFileError(f"{path.name}: {error}") from error
 
 

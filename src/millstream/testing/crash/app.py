@@ -1,7 +1,7 @@
 """The description of an application for the harness: topology, workload and expected results.
 
-The *workload* consists of the records of the input topic, made from a seed. The *oracle* is a plain function that computes the expected
-results: for every key of the output topic the values in order (its *journal*), and the final content of every store. Its
+The *workload* consists of the records of the input topic, made from a seed. The *oracle* is a plain function that computes the
+expected results: for every key of the output topic the values in order (its *journal*), and the final content of every store. Its
 argument is the records as the broker has them, so it can rely on their order within a partition. It uses nothing of Millstream.
 
 Stores are compared by a query: a record in the *ask* topic makes the application forward all entries of its stores to the
@@ -59,7 +59,7 @@ class Expected:
         origins: For each key, the input record of each of its values. If given, each result must have the timestamp and the headers
             of its origin.
         updates: For stores with changelog topics, all values of each key in order. If given, the topic must contain them in that
-            order, with exactly once each at most once; values overwritten within a micro-batch may be missing.
+            order, each at most once under exactly once; values overwritten within a micro-batch may be missing.
     """
 
     journals: Mapping[Any, Sequence[Any]]
