@@ -53,7 +53,7 @@ class _Own(dict[bytes, Any]):
 
 
 class Overlay:
-    """One byte store in one batch. Owned by the task; not thread-safe.
+    """One byte store in one micro-batch. Owned by the task; not thread-safe.
 
     Attributes:
         get: Returns the entry of a serialised key, or None.

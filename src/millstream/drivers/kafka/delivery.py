@@ -171,7 +171,7 @@ class Transaction:
             self._producer.begin_transaction()
 
     def _finished_elsewhere(self) -> bool:
-        """Wait a few seconds for the attempt that has taken the id over; return whether it has delivered the batch."""
+        """Wait a few seconds for the attempt that has taken the id over; return whether it has delivered the micro-batch."""
         deadline = monotonic() + _YIELD_S
         while monotonic() < deadline:
             mark = self._last_mark(isolation="read_uncommitted")

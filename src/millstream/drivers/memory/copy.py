@@ -25,7 +25,7 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
     """Return this process's local copy for a directory.
 
     Args:
-        directory: Directory of the parked changes of the latest batches.
+        directory: Directory of the parked changes of the latest micro-batches.
         memory_bytes: Memory limit of the copies in this process, bytes.
         run: Id of the application's run; unused, because no content survives the process.
 
@@ -43,7 +43,7 @@ class MemoryCopy:
     """A dict per byte store. Owned by the process, used by one micro-batch at a time.
 
     Attributes:
-        directory: Directory of the parked changes of the latest batches.
+        directory: Directory of the parked changes of the latest micro-batches.
     """
 
     exclusive = False

@@ -22,7 +22,7 @@ _HEAD = b"head"
 
 
 def encode(changes: Changes, dropped: Collection[str]) -> bytes:
-    """Encode the changes of a batch.
+    """Encode the changes of a micro-batch.
 
     Example:
         >>> decode(encode({"s": [(b"a", b"1")]}, ["t/4"]))
