@@ -51,5 +51,5 @@ def options(memory_bytes: int) -> rocksdict.Options:
 def unlogged() -> rocksdict.WriteOptions:
     """Return the options of writes without a write-ahead log."""
     made = rocksdict.WriteOptions()
-    made.disable_wal = True  # a property, although its stub declares a method
+    made.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, although its stub declares a method
     return made
