@@ -24,7 +24,7 @@ from bench.stage import Stage
 from millstream.testing import EmbeddedKafka
 from millstream.testing._java import find_java
 
-_RATE_HZ: Final = 200
+_RATE_HZ: Final = 50
 _DEPTH: Final = 64
 
 
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     build = ROOT / "build"
     build.mkdir(exist_ok=True)
     flames, stacks = build / f"{options.job}-python.svg", build / f"{options.job}-jvm.collapsed"
-    with tempfile.TemporaryDirectory(prefix="millstream-bench-") as scratch, EmbeddedKafka() as kafka:
+    with tempfile.TemporaryDirectory(prefix="stacks-") as scratch, EmbeddedKafka() as kafka:
         stage = Stage(kafka, Path(scratch), options.records)
         recording = Path(scratch, "jvm.jfr")
         _run(stage, options.job, flames, recording)
@@ -69,12 +69,17 @@ def _run(stage: Stage, job: str, flames: Path, recording: Path) -> None:
     ]
     recorder = f"-Xshare:off -XX:StartFlightRecording=filename={recording},settings=profile,dumponexit=true"
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    subprocess.run(
+    home = stage.directory("run")
+    said = subprocess.run(
         [*spy, sys.executable, "-m", "bench.ours", "race", json.dumps(asked)],
-        cwd=stage.directory("profile"),
-        env={**os.environ, "PYTHONPATH": path, "SPARK_SUBMIT_OPTS": recorder},
+        cwd=home,
+        env={**os.environ, "PYTHONPATH": path, "SPARK_SUBMIT_OPTS": recorder, "TMPDIR": str(home)},
+        stdout=subprocess.PIPE,
+        text=True,
         check=True,
     )
+    if not any(line.startswith("{") for line in said.stdout.splitlines()):  # py-spy ends well whatever it ran
+        raise SystemExit(f"{job} did not come to its end; what it wrote is above")
 
 
 def _collapsed(recording: Path) -> str:
@@ -93,7 +98,7 @@ def _collapsed(recording: Path) -> str:
 
 def _stack(sample: dict[str, Any]) -> str:
     methods = [frame["method"] for frame in reversed(sample["stackTrace"]["frames"])]
-    names = [f"{method['type']['name']}.{method['name']}" for method in methods]
+    names = [f"{method['type']['name']}.{method['name']}".replace("/", ".") for method in methods]
     return ";".join([sample["sampledThread"]["javaName"] or "?", *names])
 
 
