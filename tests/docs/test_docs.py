@@ -23,6 +23,7 @@ from typer.main import get_command
 
 import millstream as ms
 from millstream.core.engine.threads import ThreadFigures
+from millstream.core.metrics.metric import Number
 from millstream.core.model import errors
 from millstream.drivers.kafka.fetch import _PRESET
 from millstream.drivers.kafka.produce import DEFAULTS
@@ -30,6 +31,7 @@ from millstream.drivers.spark.submit.wanted import FILE_MANAGER, QUERY_CONF, WAN
 from millstream.drivers.spark.worker.report import CallReport, Hottest, Report
 from millstream.edge.cli.app import app as command_line
 from millstream.edge.client_settings import RULES
+from millstream.edge.metrics.application import EXPORTED
 from millstream.edge.settings import Settings
 from millstream.edge.status import Book, Status
 from millstream.testing.crash import TARGETS
@@ -239,10 +241,21 @@ def test_metrics_are_those_of_the_code() -> None:
     book = Book()
     calls = CallReport(hottest=[Hottest("call", "key", 1, 1, 10.0, 1)])
     several = {"calls": calls, "threads": ThreadFigures((1, 1))}
-    told = Report("0_0", dropped={"<reason>": 1}, counted={"<name>": 1}, first_record_ms=1, **several)
+    drops, counts = ("task_dropped_records_total", "<reason>"), ("processor_count_total", "<name>")
+    numbers: list[Number] = [(name, ("0_0", label), 1) for name, label in (drops, counts)]
+    told = Report("0_0", measured=numbers, first_record_ms=1, **several)
     book.committed(0, [told])
     assert {row[0].strip("`") for row in table_rows(page, "metric")} == set(book.metrics())
     assert [row[0].strip("`") for row in table_rows(page, "field")] == list(Status.__dataclass_fields__)
+
+
+def test_metrics_with_labels_are_those_of_the_code() -> None:
+    rows = table_rows(ROOT / "docs/reference/metrics.md", "name")
+    told = [
+        (name.strip("`"), tuple(re.findall("`([^`]+)`", labels)), meaning)
+        for name, labels, meaning, _ in rows
+    ]
+    assert told == [(metric.exported, metric.labels, metric.help) for metric in EXPORTED]
 
 
 def test_options_of_the_crash_harness_are_those_of_the_code() -> None:

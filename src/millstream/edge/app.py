@@ -63,9 +63,6 @@ from millstream.edge.upkeep import Upkeep
 log = logging.getLogger("millstream.application")
 
 _QUERY_STARTS = "starting the query; the first micro-batch initialises the tasks"
-_TOPIC_WAIT_S = 3.0
-_STOP_WAIT_S = 60.0
-_POLL_S = 0.02
 
 
 class Application:
@@ -160,6 +157,7 @@ class Application:
         broker = self._clients.broker()
         running = self._leased(broker)
         try:
+            running.listeners.open(running, self.settings, running._progress.say)
             servers = self.settings.bootstrap_servers
             running._progress.say(
                 "starting", f"looking at the topics on {servers}", bootstrap_servers=servers

@@ -19,12 +19,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from millstream.core.model.errors import (
-    BrokerUnavailableError,
-    ControlError,
-    MillstreamError,
-    SparkRuntimeError,
-)
+from millstream.core.metrics.metric import Numbers
+from millstream.core.model.errors import BrokerUnavailableError, ControlError, MillstreamError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.ports import TopicFacts
 from millstream.core.runtime.intake import topics_in_front
@@ -48,9 +44,10 @@ from millstream.edge.orders import StandingOrders
 from millstream.edge.progress import Progress, Repeated, facts_of, summary
 from millstream.edge.purging import Purge, RecordDeleter
 from millstream.edge.settings import Settings
-from millstream.edge.spark_errors import translated
+from millstream.edge.spark_errors import spark_is_gone, translated
 from millstream.edge.status import Book, Status
 from millstream.edge.upkeep import Upkeep
+from millstream.edge.web.listeners import Listeners
 
 log = logging.getLogger("millstream.application")
 
@@ -86,7 +83,6 @@ class RunningApplication:
         self._lease = lease
         self._orders = orders
         self._checkpoint = ""
-        """Where it is."""
         self._session: SparkSession | None = None
         self._lacking: Sequence[str] = ()
         """What the session lacks if it is somebody else's."""
@@ -104,6 +100,7 @@ class RunningApplication:
         self._steady = threading.Event()
         self._steady.set()
         self._book = Book()
+        self.listeners = Listeners()
         self._draining = Draining(self._book.left)
         self._hold = threading.Event()
         self._between_batches = threading.Event()
@@ -136,7 +133,7 @@ class RunningApplication:
             try:
                 self._halt(self._query, timeout_s)
             except (OSError, Py4JError) as gone:
-                self._remember(_spark_is_gone(gone))
+                self._remember(spark_is_gone(gone))
             outcome = self._draining.outcome(self._book.left(0).unfinished)
             if outcome:
                 log.warning("stopped: %s", outcome)
@@ -161,7 +158,7 @@ class RunningApplication:
         except StreamingQueryException as error:
             self._fail(error)
         except (OSError, Py4JError) as gone:
-            self._fail(_spark_is_gone(gone))
+            self._fail(spark_is_gone(gone))
         if self._error is not None:
             raise self._error
         if ended:
@@ -229,7 +226,7 @@ class RunningApplication:
             try:
                 error = None if self._query.isActive else self._query.exception()
             except (OSError, Py4JError) as gone:
-                error = _spark_is_gone(gone)
+                error = spark_is_gone(gone)
             if error is not None:
                 self._remember(error)
         draining = self._draining.ordered and self._state in ("starting", "running")
@@ -241,6 +238,10 @@ class RunningApplication:
     def metrics(self) -> dict[str, int]:
         """Return what has been counted since the start; see ``docs/reference/metrics.md``."""
         return self._book.metrics()
+
+    def measured(self) -> Numbers:
+        """Return what tasks have counted, with labels; see ``millstream.core.metrics.metric``."""
+        return self._book.measured()
 
     def __enter__(self) -> Self:
         return self
@@ -513,6 +514,7 @@ class RunningApplication:
 
     def _release(self) -> None:
         """Release what only one application can hold at a time."""
+        self.listeners.close()
         self._progress.end()
         for upkeep in (self._upkeep, self._purging):
             if upkeep is not None:
@@ -522,10 +524,3 @@ class RunningApplication:
             contact.withdraw(self._lease.home)
         self._lease.release()
         self._hang_up()
-
-
-def _spark_is_gone(gone: Exception) -> SparkRuntimeError:
-    return SparkRuntimeError(
-        f"Spark has ended: its JVM does not answer ({type(gone).__name__}). It was killed, or ran out of memory (setting "
-        "spark={'spark.driver.memory': ...}). Nothing is lost: start the application again, in a new program"
-    )

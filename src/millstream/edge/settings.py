@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -35,16 +34,14 @@ from millstream.core.model.errors import SettingsError
 from millstream.core.model.topics import checked_topic_config
 from millstream.core.runtime.threads import check_threads
 from millstream.drivers.directory import DEFAULT_MEMORY_BYTES
-from millstream.drivers.kafka.callbacks import Callback
 from millstream.drivers.kafka.secret import Secret
 from millstream.drivers.spark.inputs import WaitSettings
-from millstream.edge.client_settings import librdkafka_settings, revealed
+from millstream.edge.client_settings import SECRET, librdkafka_settings, revealed, without_secret
 from millstream.edge.durations import Milliseconds
 from millstream.edge.output import Output
 
 _ENVIRONMENT = "MILLSTREAM_"
 _MAY_HOLD_SECRETS = ("settings", "kafka", "consumer", "producer", "spark", "app_config")
-_SECRET = re.compile(r"password|secret|token|sasl\.jaas|key\.pem|oauthbearer\.config", re.IGNORECASE)
 
 
 class Settings(BaseSettings):
@@ -230,12 +227,15 @@ class Settings(BaseSettings):
     metadata_max_age_ms: Milliseconds = Field(
         30_000, ge=100, description="how long it may take to notice that a topic has changed"
     )
-
     output: Output = Field(
         "lines",
         description="what the terminal shows, if the program has not configured logging: lines, json, quiet (only warnings "
         "and errors) or debug (also what Spark writes)",
     )
+    metrics_port: int | None = Field(
+        None, ge=0, lt=65_536, description="port of /metrics, /healthz and /readyz; 0: a free one; None: none"
+    )
+    http_host: str = Field("127.0.0.1", description="address on which metrics_port listens")
 
     @classmethod
     def settings_customise_sources(
@@ -350,7 +350,7 @@ class Settings(BaseSettings):
         return tuple(
             name
             for name, value in given.items()
-            if (_SECRET.search(name) or revealed(value) is not value) and not isinstance(value, Secret)
+            if (SECRET.search(name) or revealed(value) is not value) and not isinstance(value, Secret)
         )
 
     def home(self, application_id: str) -> Path:
@@ -426,7 +426,7 @@ def _explained(problem: Any) -> str:
         return f"the setting {name!r} is missing ({Settings.model_fields[name].description})"
     if problem["type"] == "extra_forbidden":
         return _unknown(name)
-    hidden = _SECRET.search(name) or name.split(".")[0] in _MAY_HOLD_SECRETS
+    hidden = SECRET.search(name) or name.split(".")[0] in _MAY_HOLD_SECRETS
     shown = "(not shown)" if hidden else repr(problem.get("input"))
     return f"the setting {name!r} cannot be {shown}: {problem['msg']}"
 
@@ -436,16 +436,5 @@ def shown(settings: Settings) -> dict[str, Any]:
     named = ("kafka", "consumer", "producer", "spark")
     plain = settings.model_dump(mode="json", exclude={*named, "app_config"}, fallback=repr)
     given = {name: getattr(settings, name) for name in named}
-    plain |= {name: {k: _without_secret(k, v) for k, v in values.items()} for name, values in given.items()}
+    plain |= {name: {k: without_secret(k, v) for k, v in values.items()} for name, values in given.items()}
     return plain | {"app_config": dict.fromkeys(settings.app_config, "(not shown)")}
-
-
-def _without_secret(name: str, value: Any) -> Any:
-    """Return the value of a client's setting as it may be printed."""
-    if isinstance(value, Secret):
-        return repr(value)
-    if _SECRET.search(name) or revealed(value) is not value:
-        return "(secret)"
-    if isinstance(value, Callback):
-        return f"({value.name})"
-    return value if isinstance(value, str | int | float | None) else repr(value)

@@ -64,3 +64,11 @@ def _disks(checkpoint: str, usage: Usage) -> str:
         places = {"the checkpoint": unquote(url.path), **places}
     told = [f"the disk of {what}, {path}, has {room(path, usage)}" for what, path in places.items()]
     return "; ".join(told) if url.scheme == "file" else f"look at {checkpoint}, and here {told[0]}"
+
+
+def spark_is_gone(gone: Exception) -> SparkRuntimeError:
+    """Return the error of an application whose JVM does not answer any more."""
+    return SparkRuntimeError(
+        f"Spark has ended: its JVM does not answer ({type(gone).__name__}). It was killed, or ran out of memory (setting "
+        "spark={'spark.driver.memory': ...}). Nothing is lost: start the application again, in a new program"
+    )

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 from millstream.core.engine.readiness import Waiting
 from millstream.core.engine.threads import ThreadFigures, added
+from millstream.core.metrics.metric import Numbers, kind_of, summed, total_of, without_labels
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets, flat, positions_from_json
 from millstream.core.runtime.origins import oldest_by_topic
 from millstream.drivers.spark.inputs import Held
+from millstream.drivers.spark.worker import measures
 from millstream.drivers.spark.worker.progress import RestoreProgress
 from millstream.drivers.spark.worker.report import Report, offsets_of, waiting_of
 from millstream.edge.call_status import CallStatus, call_counts, call_metrics, call_status, left_of
@@ -77,9 +79,9 @@ class _Recent:
     """Counts of the last ten seconds. Guarded by the book's lock."""
 
     def __init__(self) -> None:
-        self._counts: deque[tuple[float, int]] = deque()
+        self._counts: deque[tuple[float, float]] = deque()
 
-    def add(self, count: int) -> None:
+    def add(self, count: float) -> None:
         """Add a count of now."""
         self._counts.append((time.monotonic(), count))
 
@@ -109,11 +111,11 @@ class Book:
     first_record_ms: int | None = None
     last_batch_ms: int | None = None
     restores: dict[tuple[str, str], RestoreProgress] = field(default_factory=dict)
-    enforced: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
+    numbers: Numbers = field(default_factory=Numbers)
+    """Counters and largest values since the start."""
+    gauges: dict[str, Numbers] = field(default_factory=dict)
+    """The other numbers of each task's last report."""
     threads: dict[str, ThreadFigures] = field(default_factory=dict)
-    buffered_max: int = 0
-    cache_bytes_max: int = 0
     hottest: dict[str, dict[str, HotKeys]] = field(default_factory=dict)
     finished: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     """How far topics are finished, and have been read, whose records go through Spark's shuffle and are finished later."""
@@ -161,8 +163,8 @@ class Book:
                 self._add(report)
             for at, offset in offsets.items():
                 self.positions.setdefault(at.topic, {})[at.partition] = offset
-            self._recent.add(sum(report.read for report in reports))
-            self._recent_enforced.add(sum(report.enforced for report in reports))
+            self._recent.add(sum(total_of(report.measured, measures.READ) for report in reports))
+            self._recent_enforced.add(sum(total_of(report.measured, measures.ENFORCED) for report in reports))
         return offsets
 
     def oldest(self, behind: Mapping[str, Collection[str]]) -> dict[str, int]:
@@ -199,7 +201,19 @@ class Book:
                     news[at] = self.positions.setdefault(at.topic, {})[at.partition] = now[0]
         return news
 
+    def _measure(self, report: Report) -> None:
+        if (
+            report.task not in self.tasks
+        ):  # a counter that appears with its first increment hides that one from rate()
+            self.numbers.take((metric.name, (report.task,), 0) for metric in measures.OF_EACH_TASK)
+        self.numbers.take(row for row in report.measured if kind_of(row[0]) != "gauge")
+        self.gauges[report.task] = now = Numbers()
+        now.take(row for row in report.measured if kind_of(row[0]) == "gauge")
+        if report.gone:
+            del self.gauges[report.task]
+
     def _add(self, report: Report) -> None:
+        self._measure(report)
         if report.gone:
             self.tasks.pop(report.task, None)
         else:
@@ -207,18 +221,6 @@ class Book:
         for topic, times in positions_from_json(report.times).items():
             self.times.setdefault(topic, {}).update(times)
         self._place(report)
-        self.totals.update(read=report.read, read_bytes=report.read_bytes)
-        self.totals.update(processed=report.processed, sent=report.sent, punctuated=report.punctuated)
-        self.buffered_max = max([self.buffered_max, *(records for *_, records, _, _ in report.buffered)])
-        self.totals.update(merged=report.merged)
-        self.cache_bytes_max = max(self.cache_bytes_max, report.cache_bytes)
-        if report.enforced:
-            self.enforced[report.task] += report.enforced
-        own = sum(report.dropped.values()) - sum(report.global_dropped.values())
-        self.dropped += Counter({report.task: own, **report.global_dropped})
-        self.totals.update({f"dropped: {reason}": count for reason, count in report.dropped.items()})
-        self.totals.update({f"counted: {name}": count for name, count in report.counted.items()})
-        self.totals.update(restored=report.restored, global_records=report.global_records)
         if report.calls is not None:
             self.totals.update(call_counts(report.calls))
             for told in report.calls.hottest:
@@ -239,7 +241,8 @@ class Book:
     def bytes_per_record(self) -> float | None:
         """Return the average size of the records read so far, None before the first."""
         with self.lock:
-            return self.totals["read_bytes"] / self.totals["read"] if self.totals["read"] else None
+            read = self.numbers.total(measures.READ)
+            return self.numbers.total(measures.READ_BYTES) / read if read else None
 
     def due(self, now_ms: int, resting: Collection[int] = ()) -> list[str]:
         """Return the tasks to wake by now, those of sub-topologies that rest only for their unfinished records.
@@ -341,10 +344,10 @@ class Book:
                 error,
                 lines,
                 {task: _waits(waiting) for task, waiting in sorted(self._waiting().items())},
-                dict(sorted(self.enforced.items())),
+                _counts(self.numbers.by(measures.ENFORCED, 0)),
                 self._recent_enforced.per_second(),
                 dict(sorted(self._buffered().items())),
-                dropped=dict(sorted(self.dropped.items())),
+                dropped=_counts(self.numbers.by(measures.DROPPED, 0)),
                 calls={
                     task: call_status(r.calls, self.hottest.get(task, {}))
                     for task, r in sorted(self.tasks.items())
@@ -358,31 +361,11 @@ class Book:
     def metrics(self) -> dict[str, int]:
         """Return the totals since the start."""
         with self.lock:
-            state = sum(report.state_bytes for report in self.tasks.values())
             return {
-                "read_records": self.totals["read"],
-                "read_bytes": self.totals["read_bytes"],
-                "processed_records": self.totals["processed"],
-                "sent_records": self.totals["sent"],
-                "dropped_records": sum(self.dropped.values()),
-                **{
-                    name.replace(": ", "_records: "): n
-                    for name, n in self.totals.items()
-                    if name.startswith("dropped: ")
-                },
-                **{name: n for name, n in self.totals.items() if name.startswith("counted: ")},
-                "enforced_records": sum(self.enforced.values()),
-                "buffered_records": sum(self._buffered().values()),
-                "buffered_records_max": self.buffered_max,
-                "merged_updates": self.totals["merged"],
-                "cache_bytes_max": self.cache_bytes_max,
-                "punctuations": self.totals["punctuated"],
+                **without_labels(measures.TASK_METRICS, summed([self.numbers, *self.gauges.values()])),
                 "task_runs": self.totals["task_runs"],
                 "moved_tasks": self.totals["moved_tasks"],
-                "restored_changes": self.totals["restored"],
-                "global_records": self.totals["global_records"],
                 "throttled_ms": self.totals["held_back_ms"],
-                "state_bytes": state,
                 "batches": self.batch + 1,
                 **call_metrics(
                     [r.calls for r in self.tasks.values() if r.calls is not None],
@@ -393,6 +376,18 @@ class Book:
                 **({"first_record_ms": self.first_record_ms} if self.first_record_ms is not None else {}),
                 **({"last_batch_ms": self.last_batch_ms} if self.last_batch_ms is not None else {}),
             }
+
+    def measured(self) -> Numbers:
+        """Return the numbers of all tasks, with their labels."""
+        with self.lock:
+            found = summed([self.numbers, *self.gauges.values()])
+            restores = self.restores.items()
+            found.take((measures.RESTORING.name, of, max(now.total - now.done, 0)) for of, now in restores)
+            return found
+
+
+def _counts(numbers: Mapping[str, float]) -> dict[str, int]:
+    return {name: round(count) for name, count in numbers.items() if count}
 
 
 def _waits(waiting: Waiting) -> str:

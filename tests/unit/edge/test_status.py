@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from millstream.core.engine.threads import ThreadFigures
+from millstream.core.metrics.metric import Number
 from millstream.core.model.ids import TopicPartition
 from millstream.drivers.spark.worker.progress import RestoreProgress
 from millstream.drivers.spark.worker.report import CallReport, Report
@@ -12,6 +13,10 @@ from millstream.edge.status import Book
 from millstream.edge.thread_status import ThreadStatus
 
 HALF = RestoreProgress("0_1", "counts", "the local copy is missing", None, 9, 50, 100, 1.0)
+
+
+def drops(task: str, reason: str, count: int) -> Number:
+    return "task_dropped_records_total", (task, reason), count
 
 
 def restoring(book: Book) -> list[str]:
@@ -57,12 +62,10 @@ def test_where_tasks_ran_last_is_shown_and_moves_are_counted() -> None:
 
 def test_drops_are_counted_by_task_and_by_reason() -> None:
     book = Book()
-    late, null = {"late for a window": 2}, {"null key in a table": 1}
-    for batch, reports in enumerate(
-        [[Report("0_0", dropped=late), Report("1_0")], [Report("1_0", dropped=null)]]
-    ):
-        book.committed(batch, reports)
-    book.committed(2, [Report("0_0", dropped=null)])
+    late, null = "late for a window", "null key in a table"
+    book.committed(0, [Report("0_0", measured=[drops("0_0", late, 2)]), Report("1_0")])
+    book.committed(1, [Report("1_0", measured=[drops("1_0", null, 1)])])
+    book.committed(2, [Report("0_0", measured=[drops("0_0", null, 1)])])
     assert book.status("running", None).dropped == {"0_0": 3, "1_0": 1}
     counted = book.metrics()
     assert counted["dropped_records"] == 4
@@ -74,18 +77,48 @@ def test_records_of_global_topics_are_dropped_by_what_fills_the_stores_not_by_th
     None
 ):
     book = Book()
-    dropped = {"null key in a table": 3, "late for a window": 1}
-    book.committed(0, [Report("0_0", dropped=dropped, global_dropped={"2_0": 3})])
+    dropped = [drops("2_0", "null key in a table", 3), drops("0_0", "late for a window", 1)]
+    book.committed(0, [Report("0_0", measured=dropped)])
     assert book.status("running", None).dropped == {"0_0": 1, "2_0": 3}
     assert book.metrics()["dropped_records"] == 4
 
 
 def test_a_task_that_is_gone_is_not_shown_any_more() -> None:
     book = Book()
-    book.committed(0, [Report("0_0", dropped={"null key": 1}), Report("1_0")])
-    book.committed(1, [Report("0_0", dropped={"null key": 2}, gone=True)])
+    state = ("store_bytes", ("0_0", "counts"), 7)
+    book.committed(0, [Report("0_0", measured=[drops("0_0", "null key", 1), state]), Report("1_0")])
+    assert book.metrics()["state_bytes"] == 7
+    book.committed(1, [Report("0_0", measured=[drops("0_0", "null key", 2)], gone=True)])
     assert list(book.tasks) == ["1_0"]
-    assert book.metrics()["dropped_records"] == 3
+    assert (book.metrics()["dropped_records"], book.metrics()["state_bytes"]) == (3, 0)
+
+
+def test_counters_add_up_peaks_stay_and_gauges_are_those_of_the_last_report() -> None:
+    book = Book()
+    for batch, (processed, peak, size) in enumerate([(3, 9, 100), (4, 5, 80)]):
+        numbers: list[Number] = [
+            ("task_process_total", ("0_0",), processed),
+            ("task_cache_size_bytes_max", (), peak),
+            ("store_bytes", ("0_0", "counts"), size),
+        ]
+        book.committed(batch, [Report.decode(Report("0_0", measured=numbers).encode())])
+    counted = book.metrics()
+    assert (counted["processed_records"], counted["cache_bytes_max"], counted["state_bytes"]) == (7, 9, 80)
+    assert book.measured().of("store_bytes") == {("0_0", "counts"): 80}
+
+
+def test_a_task_has_its_counters_from_its_first_report_on() -> None:
+    book = Book()
+    book.committed(0, [Report("0_0")])
+    assert book.measured().of("task_process_total") == {("0_0",): 0}
+
+
+def test_a_restore_shows_how_much_is_left_while_it_runs() -> None:
+    book = Book()
+    book.restoring(HALF)
+    assert book.measured().of("task_restore_remaining_records") == {("0_1", "counts"): 50}
+    book.committed(1, [])
+    assert book.measured().of("task_restore_remaining_records") == {}
 
 
 def test_when_the_clock_goes_back_tasks_are_woken_that_wait_for_a_time() -> None:

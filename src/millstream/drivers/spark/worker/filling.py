@@ -55,21 +55,18 @@ class Filled:
 
     Attributes:
         records: How many were read.
-        dropped: How many were left out, by reason.
-        dropped_by: The same by what fills the stores, as the id of a task.
+        dropped: How many were left out, by what fills the stores, as the id of a task, and by reason.
         notices: Lines for the log.
     """
 
     records: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    dropped_by: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
     notices: list[str] = field(default_factory=list)
 
     def add(self, task: TaskId, outcome: Outcome) -> None:
         """Count what a step of a global task has left out."""
-        self.dropped.update(outcome.metrics.dropped)
-        if outcome.metrics.dropped:
-            self.dropped_by[str(task)] += sum(outcome.metrics.dropped.values())
+        for reason, count in outcome.metrics.dropped.items():
+            self.dropped[str(task), reason] += count
         self.notices = [*self.notices, *outcome.notices][:_MAX_NOTICES]
 
 

@@ -18,8 +18,9 @@ import gc
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 from uuid import uuid4
@@ -59,6 +60,7 @@ from millstream.drivers.spark.worker.copies import CopiesSpec, TaskCopies
 from millstream.drivers.spark.worker.filling import Filled, GlobalTopics
 from millstream.drivers.spark.worker.global_stores import GlobalStores, GlobalStoresSpec
 from millstream.drivers.spark.worker.letters import sending_letters
+from millstream.drivers.spark.worker.measures import StepFacts
 from millstream.drivers.spark.worker.progress import Relay, Tell, log_progress
 from millstream.drivers.spark.worker.report import Report, call_report, report_of, report_of_gone
 from millstream.drivers.spark.worker.restore import RestoreSettings
@@ -171,8 +173,9 @@ class _TaskBatch:
         self._tell = Relay(spec.tell)
         restores = RestoreSettings(spec.copies.memory_per_engine, spec.copies.directory, self._tell)
         self._log = StateLog(segments, self._id, restores)
-        self._read = self._read_bytes = 0
-        self._filled: Filled | None = None
+        self._read: dict[str, tuple[int, int]] = {}
+        self._filled = Filled()
+        self._began = time.perf_counter()
         self._calls: TaskCalls | None = None
 
     def run(self) -> Iterator[Row]:
@@ -220,21 +223,19 @@ class _TaskBatch:
         yield from self._sends(outcome.sends)
         if changed or self._begin:
             yield from self._sends(changelogs.publish(outcome.changes, kept, self._now_ms))
+        read, filled = self._read, self._filled
+        yield self._report(StepFacts(str(self._id), outcome, read, filled, removed, restored, manifest))
+
+    def _report(self, step: StepFacts) -> Row:
+        """Return the report of a step as a row."""
         report = report_of(
-            self._id,
-            outcome,
-            read=self._read,
-            read_bytes=self._read_bytes,
-            first_record_ms=self._now_ms if self._read else None,
-            state_bytes=manifest.live_bytes(),
-            restored=restored,
-            filled=self._filled,
-            calls=call_report(outcome, self._calls, self._now_ms),
-            removed=removed,
+            replace(step, seconds=time.perf_counter() - self._began),
+            calls=call_report(step.outcome, self._calls, self._now_ms),
             unheard=self._tell.unheard,
+            first_record_ms=self._now_ms if self._read else None,
             executor=this_executor(),
         )
-        yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
+        return Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
     def _stepped_over(
         self, copies: TaskCopies, manifest: Manifest, sub: SubTopology, snapshot: Snapshot | None
@@ -245,7 +246,7 @@ class _TaskBatch:
         except (DamagedCopyError, CopyMovedError) as error:
             log.warning("task %s begins the micro-batch anew: %s", self._id, error)
         gc.collect()  # the traceback may hold files that only one at a time may have open
-        self._read = self._read_bytes = 0
+        self._read = {}
         return self._over(copies, manifest, sub, snapshot)
 
     def _over(
@@ -391,7 +392,7 @@ class _TaskBatch:
         for row in self._rows:
             if row.kind == wire.RECORDS:
                 records = wire.decode(row.payload) if row.payload else Records()
-                if row.lane in ("", MERGED):
-                    self._read += len(records)
-                    self._read_bytes += records.byte_count()
+                if records and row.lane in ("", MERGED):
+                    count, size = self._read.get(row.topic, (0, 0))
+                    self._read[row.topic] = count + len(records), size + records.byte_count()
                 task.feed(TopicPartition(row.topic, row.partition), records, row.end, lane=row.lane)

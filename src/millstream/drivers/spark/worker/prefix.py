@@ -6,6 +6,7 @@ other topics is sent here, or passes through the shuffle untouched, to the sink.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.queue import QueueId
 from millstream.core.engine.task import Task
 from millstream.core.engine.threads import added
+from millstream.core.metrics.metric import Numbers
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import nested, positions_to_json
 from millstream.core.model.record import Records
@@ -28,6 +30,7 @@ from millstream.drivers.spark.clock import Reading
 from millstream.drivers.spark.partitioning import split_by_partition
 from millstream.drivers.spark.times import encode_times, timed_topics
 from millstream.drivers.spark.worker.letters import sending_letters
+from millstream.drivers.spark.worker.measures import StepFacts, measured
 from millstream.drivers.spark.worker.report import Report, report_of
 
 if TYPE_CHECKING:
@@ -60,8 +63,9 @@ class Prefix:
         self._clock = clock
         self._lane = f"{planned.topic}-{planned.partition}"
         self._start = planned.start
-        self._read = 0
-        self._read_bytes = 0
+        self._read = self._read_bytes = 0
+        self._began = time.perf_counter()
+        self._numbers = Numbers()
         self._reports: list[Report] = []
         self._task = Task(
             sub,
@@ -86,7 +90,9 @@ class Prefix:
             self._task.feed(self._at, records, end)
             outcome = self._task.step(self._clock.now_ms)
         yield from self._rows(outcome, end)
-        self._reports.append(report_of(self._id, outcome))
+        report = report_of(StepFacts(str(self._id), outcome))
+        self._numbers.take(report.measured)
+        self._reports.append(report)
         self._start = end
 
     def finish(self) -> Iterator[pa.RecordBatch]:
@@ -94,19 +100,14 @@ class Prefix:
         if self._timed:
             self.time_ms = max(self._task.snapshot().partition_times.values(), default=-1)
         self._task.close()
-        dropped: dict[str, int] = {}
-        for report in self._reports:
-            for reason, count in report.dropped.items():
-                dropped[reason] = dropped.get(reason, 0) + count
+        read = {self._at.topic: (self._read, self._read_bytes)}
+        seconds = time.perf_counter() - self._began
+        self._numbers.take(measured(StepFacts(str(self._id), read=read, seconds=seconds)))
         report = Report(
             str(self._id),
             {} if self._is_committed_later() else positions_to_json(nested({self._at: self._planned.end})),
             stream_time_ms=max((r.stream_time_ms for r in self._reports), default=-1),
-            read=self._read,
-            read_bytes=self._read_bytes,
-            processed=sum(r.processed for r in self._reports),
-            sent=sum(r.sent for r in self._reports),
-            dropped=dropped,
+            measured=self._numbers.rows(),
             first_record_ms=self._clock.now_ms if self._read else None,
             notices=[notice for r in self._reports for notice in r.notices][:5],
             threads=added(r.threads for r in self._reports),

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from millstream.core.asynchronous.book import CallCounts, together
 from millstream.core.asynchronous.frontier import Progress
 from millstream.core.engine.outcome import Outcome
 from millstream.core.engine.readiness import Reason, Waiting
 from millstream.core.engine.threads import ThreadFigures
+from millstream.core.metrics.metric import Number
 from millstream.core.model.durations import earliest
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.drivers.spark.worker.calls import TaskCalls
-from millstream.drivers.spark.worker.filling import Filled
-
-_REMOVED: Final = "unfinished record of a removed operator"
+from millstream.drivers.spark.worker.measures import StepFacts, measured
 
 
 class Hottest(NamedTuple):
@@ -73,27 +71,13 @@ class Report:
         offsets: Topic to partition to the offset before which everything has been processed.
         wake_at_ms: When wall-clock punctuation is due next, None if never.
         stream_time_ms: Stream time, -1 if no record has been seen.
-        read: Records that came from the broker.
-        read_bytes: Their bytes, keys and values.
-        processed: Records processed, those that came through the shuffle included.
-        sent: Records handed to sinks.
-        dropped: Records left out, by reason.
-        punctuated: Calls of punctuators.
         first_record_ms: When a batch with records was planned; None without records.
-        state_bytes: Bytes of the task's log.
-        restored: Changes applied from the log to the local copy beyond the previous batch's.
         notices: Lines for the log.
-        enforced: Records taken while an input was empty that might still have brought an earlier one.
         waiting: Topic, partition, reason and since when (ms) the task waits for an input; None if it does not.
         buffered: Topic, partition, lane, records, bytes and largest timestamp (ms) of each queue that holds records.
         given_up: Topic and partition of the empty inputs that are no longer waited for.
         idle_until_ms: When records that are held may go on, because the wait for an empty input ends or calls may have come to
             something; None if there are none.
-        global_records: Records of global topics that went into this host's copies.
-        global_dropped: Those of ``dropped`` that were records of global topics, by what fills the stores, as the id of a task.
-        merged: Updates of tables that were not forwarded, because a later one of the same row was.
-        cache_bytes: The most bytes that the task's caches held, about.
-        counted: What processors have counted, by name.
         calls: What there is to see of asynchronous operators, None if the task has none.
         gone: Whether the task has no state any more, and this is the last that is heard of it.
         threads: What the threads of the task did, None if it has one.
@@ -101,32 +85,19 @@ class Report:
         shuffled: Repartition to partition to the lowest offset of a record that is unfinished or held, of what came through the shuffle.
         times: Topic to partition to the partition time, ms since the epoch, for readers that extract timestamps.
         executor: Host and executor on which the task ran, empty if it keeps nothing there.
+        measured: What was counted; see ``millstream.drivers.spark.worker.measures``.
     """
 
     task: str
     offsets: dict[str, dict[str, int]] = field(default_factory=dict)
     wake_at_ms: int | None = None
     stream_time_ms: int = -1
-    read: int = 0
-    read_bytes: int = 0
-    processed: int = 0
-    sent: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    punctuated: int = 0
     first_record_ms: int | None = None
-    state_bytes: int = 0
-    restored: int = 0
     notices: list[str] = field(default_factory=list)
-    enforced: int = 0
     waiting: tuple[str, int, str, int] | None = None
     buffered: list[tuple[str, int, str, int, int, int]] = field(default_factory=list)
     given_up: list[tuple[str, int]] = field(default_factory=list)
     idle_until_ms: int | None = None
-    global_records: int = 0
-    global_dropped: dict[str, int] = field(default_factory=dict)
-    merged: int = 0
-    cache_bytes: int = 0
-    counted: dict[str, int] = field(default_factory=dict)
     calls: CallReport | None = None
     gone: bool = False
     threads: ThreadFigures | None = None
@@ -134,6 +105,7 @@ class Report:
     times: dict[str, dict[str, int]] = field(default_factory=dict)
     shuffled: dict[str, dict[str, int]] = field(default_factory=dict)
     executor: str = ""
+    measured: list[Number] = field(default_factory=list)
 
     def wakes_at(self, *, rests: bool) -> int | None:
         """Return when the task wants to be woken, ms since the epoch; if it rests, only for its unfinished records."""
@@ -163,6 +135,7 @@ class Report:
         if told["calls"] is not None:
             hottest = tuple(Hottest(*each) for each in told["calls"].pop("hottest"))
             told["calls"] = CallReport(**told["calls"], hottest=hottest)
+        told["measured"] = [(name, tuple(labels), value) for name, labels, value in told["measured"]]
         if told["threads"] is not None:
             told["threads"] = ThreadFigures(tuple(told["threads"]["executed"]), told["threads"]["ended"])
         return Report(**told)
@@ -200,45 +173,24 @@ def _hottest(outcome: Outcome, calls: TaskCalls) -> Iterator[Hottest]:
 
 
 def report_of(
-    task: TaskId,
-    outcome: Outcome,
-    *,
-    filled: Filled | None = None,
-    calls: CallReport | None = None,
-    removed: Mapping[str, int] | None = None,
-    unheard: Iterable[str] = (),
-    **more: Any,
+    step: StepFacts, *, calls: CallReport | None = None, unheard: Iterable[str] = (), **more: Any
 ) -> Report:
-    """Make the report of an outcome, of its calls, and of what was done before it.
+    """Make the report of a task's step, of its calls, and of what was done before it.
 
     Args:
-        task: The task.
-        outcome: What became of the step.
-        filled: What was done to bring global stores up for it.
+        step: What is measured of it.
         calls: What there is to see of its asynchronous operators.
-        removed: How many unfinished records there were, by the store of an operator that the topology no longer has.
         unheard: Lines about restores that the application did not hear otherwise.
         more: Further attributes of the report.
     """
-    waits, filled, removed = outcome.waiting, filled or Filled(), removed or {}
-    look_at_ms = None if calls is None else calls.look_at_ms
+    outcome, look_at_ms = step.outcome, None if calls is None else calls.look_at_ms
     return Report(
-        str(task),
+        step.task,
         _by_topic(outcome.committable),
         earliest(outcome.wake_at_ms, look_at_ms),
         outcome.stream_time_ms,
-        processed=outcome.metrics.processed,
-        sent=outcome.metrics.sent,
-        dropped=dict(filled.dropped + Counter(outcome.metrics.dropped) + _dropped(removed)),
-        punctuated=outcome.metrics.punctuated,
-        notices=[*unheard, *filled.notices, *_told(removed), *outcome.notices],
-        global_records=filled.records,
-        global_dropped=dict(filled.dropped_by),
-        enforced=outcome.metrics.enforced,
-        merged=outcome.metrics.merged,
-        cache_bytes=outcome.metrics.cache_bytes,
-        counted=dict(outcome.metrics.counted),
-        waiting=None if waits is None else (*waits.partition, waits.reason, waits.since_ms),
+        notices=[*unheard, *step.filled.notices, *_told(step.removed), *outcome.notices],
+        waiting=_waits(outcome.waiting),
         buffered=[(*queue.partition, queue.lane, *held) for queue, held in sorted(outcome.buffered.items())],
         given_up=[(at.topic, at.partition) for at in outcome.given_up],
         idle_until_ms=earliest(outcome.idle_until_ms, look_at_ms),
@@ -246,6 +198,7 @@ def report_of(
         threads=outcome.threads,
         commit_requested=outcome.commit_requested,
         shuffled=_by_topic(outcome.shuffled),
+        measured=measured(step),
         **more,
     )
 
@@ -261,7 +214,8 @@ def report_of_gone(
         progress: What had been done of each partition: what was unfinished holds no offset back now.
     """
     offsets = _by_topic({at: done.position for at, done in progress.items()})
-    return Report(str(task), offsets, dropped=dict(_dropped(removed)), notices=_told(removed), gone=True)
+    numbers = measured(StepFacts(str(task), removed=removed))
+    return Report(str(task), offsets, notices=_told(removed), gone=True, measured=numbers)
 
 
 def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
@@ -271,8 +225,8 @@ def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]
     return found
 
 
-def _dropped(removed: Mapping[str, int]) -> Counter[str]:
-    return Counter({_REMOVED: sum(removed.values())} if removed else {})
+def _waits(waiting: Waiting | None) -> tuple[str, int, str, int] | None:
+    return None if waiting is None else (*waiting.partition, waiting.reason, waiting.since_ms)
 
 
 def _told(removed: Mapping[str, int]) -> list[str]:

@@ -29,7 +29,7 @@ from millstream.drivers.spark.worker.report import Report
 from millstream.drivers.threads import ThreadsOfTasks
 from unit.drivers.engines import COPIES
 from unit.drivers.state import MapState
-from unit.helpers import Meeting, records
+from unit.helpers import Meeting, records, totals
 from unit.helpers import Row as Cells
 
 OPENERS = {name: engine.opener for name, engine in COPIES.items()}
@@ -156,14 +156,10 @@ def test_batch_after_batch_counts_on(spark: Spark) -> None:
     second = spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 3), start=2)])
     assert sent(second) == [(b"a", b"2")]
     done = report(second)
-    assert (done.task, done.offsets, done.read, done.processed, done.sent) == (
-        "0_0",
-        {"in": {"0": 3}},
-        1,
-        1,
-        1,
-    )
-    assert (done.stream_time_ms, done.restored, done.first_record_ms) == (3, 0, 0)
+    counted = totals(done)
+    assert (done.task, done.offsets) == ("0_0", {"in": {"0": 3}})
+    assert [counted[f"{what}_records"] for what in ("read", "processed", "sent")] == [1, 1, 1]
+    assert (done.stream_time_ms, totals(done)["restored_changes"], done.first_record_ms) == (3, 0, 0)
 
 
 def test_a_batch_that_is_run_again_begins_where_the_first_attempt_did(spark: Spark) -> None:
@@ -177,7 +173,7 @@ def test_without_its_local_copy_a_task_is_built_from_the_log(spark: Spark, tmp_p
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1), ("b", "x", 1))])
     spark.state_dir = tmp_path / "another-host"
     out = spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 2), start=2)])
-    assert (sent(out), report(out).restored) == ([(b"a", b"2")], 2)
+    assert (sent(out), totals(report(out))["restored_changes"]) == ([(b"a", b"2")], 2)
 
 
 @pytest.mark.parametrize("engine", COPIES)
@@ -186,7 +182,7 @@ def test_every_engine_counts_on(spark: Spark, tmp_path: Path, engine: str) -> No
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1), ("b", "x", 1))])
     for number in range(2, 6):
         out = spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 2), start=number)])
-        assert (sent(out), report(out).restored) == ([(b"a", b"%d" % number)], 0)
+        assert (sent(out), totals(report(out))["restored_changes"]) == ([(b"a", b"%d" % number)], 0)
     assert [path.name for path in (tmp_path / "0_0").iterdir()] == [engine]
 
 
@@ -205,7 +201,7 @@ class TestStoresOfSeveralEngines:
         assert sorted(path.name for path in (tmp_path / "0_0").iterdir()) == ["lmdb", "rocksdb"]
         COPIES["rocksdb"].discard(str(tmp_path / "0_0" / "rocksdb"))
         out = spark.batch(topology, [row(wire.RECORDS, ("a", "x", 1), start=3)])
-        assert (sent(out), report(out).restored) == ([(b"a", b"4 4")], 1)
+        assert (sent(out), totals(report(out))["restored_changes"]) == ([(b"a", b"4 4")], 1)
 
     def test_may_change_their_engine(self, spark: Spark, tmp_path: Path) -> None:
         names = [
@@ -234,7 +230,7 @@ class TestATaskWithTwoInputs:
         lag = {"lag": {"other": {"0": 5}}}
         first = spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5), ("a", "3", 8)), told(**lag)])
         done = report(first)
-        assert (sent(first), done.offsets, done.read) == ([], {"in": {"0": 0}}, 2)
+        assert (sent(first), done.offsets, totals(done)["read_records"]) == ([], {"in": {"0": 0}}, 2)
         assert (done.waiting, done.buffered) == (("other", 0, "lag", 0), [("in", 0, "", 2, 4, 8)])
         other = row(wire.RECORDS, ("b", "2", 6), topic="other")
         second = spark.batch(self.topology(), [other, told(until={"other": {"0": 7}}, **lag)])
@@ -242,7 +238,7 @@ class TestATaskWithTwoInputs:
         assert report(second).offsets == {"in": {"0": 1}, "other": {"0": 1}}
         third = spark.batch(self.topology(), [told()])
         assert sent(third) == [(b"a", b"3")]
-        assert (report(third).offsets, report(third).enforced) == ({"in": {"0": 2}}, 1)
+        assert (report(third).offsets, totals(report(third))["enforced_records"]) == ({"in": {"0": 2}}, 1)
 
     def test_commits_no_gap_behind_a_record_that_it_keeps(self, spark: Spark) -> None:
         spark.idle_ms = 0
@@ -256,11 +252,11 @@ class TestATaskWithTwoInputs:
     def test_of_which_it_is_told_nothing_waits_for_none(self, spark: Spark) -> None:
         spark.idle_ms = 0
         out = spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5))])
-        assert (sent(out), report(out).enforced) == ([(b"a", b"1")], 0)
+        assert (sent(out), totals(report(out))["enforced_records"]) == ([(b"a", b"1")], 0)
 
     def test_counts_its_guesses_if_it_is_to_wait_for_none(self, spark: Spark) -> None:
         out = spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5))])
-        assert (sent(out), report(out).enforced) == ([(b"a", b"1")], 1)
+        assert (sent(out), totals(report(out))["enforced_records"]) == ([(b"a", b"1")], 1)
 
 
 def test_pieces_of_a_partition_are_put_in_order(spark: Spark) -> None:
@@ -275,7 +271,7 @@ def test_pieces_of_a_partition_are_put_in_order(spark: Spark) -> None:
 
 def test_a_tick_starts_a_task_without_records(spark: Spark) -> None:
     out = spark.batch(counting(), [row(wire.TICK, topic="")])
-    assert (sent(out), report(out).processed, report(out).first_record_ms) == ([], 0, None)
+    assert (sent(out), totals(report(out))["processed_records"], report(out).first_record_ms) == ([], 0, None)
 
 
 def test_what_others_have_made_passes_through_untouched(spark: Spark) -> None:
@@ -420,10 +416,10 @@ def test_a_store_with_a_new_name_keeps_its_content(spark: Spark) -> None:
     renamed = {"counts": "seen"}
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
     lost = spark.batch(builder.build(), [row(wire.TICK)], renamed=renamed, commit=False)
-    assert report(lost).restored == 1  # the local copy has the old name
+    assert totals(report(lost))["restored_changes"] == 1  # the local copy has the old name
     spark.batch(builder.build(), [row(wire.TICK)], renamed=renamed)
     again = spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 2), start=1)], renamed=renamed)
-    assert (sent(again), report(again).restored) == ([(b"a", b"2")], 0)
+    assert (sent(again), totals(report(again))["restored_changes"]) == ([(b"a", b"2")], 0)
     assert sent(spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 3), start=2)])) == [(b"a", b"3")]
 
 

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import re
+
 import millstream as ms
 from millstream.core.engine.threads import ThreadFigures
+from millstream.core.state.segments.log import Manifest, Segment
+from millstream.drivers.spark.worker.measures import TASK_METRICS, StepFacts
 from millstream.drivers.spark.worker.report import Report, report_of
 from unit.helpers import Host, one_processor, processing
 
@@ -12,13 +16,8 @@ def test_crosses_the_wire() -> None:
         {"in": {"0": 5}},
         wake_at_ms=9,
         stream_time_ms=7,
-        processed=3,
-        sent=2,
-        dropped={"process error": 1},
-        punctuated=4,
+        measured=[("task_process_total", ("0_3",), 3), ("task_process_seconds_total", ("0_3",), 0.5)],
         first_record_ms=8,
-        state_bytes=100,
-        restored=6,
         notices=["ä"],
         threads=ThreadFigures((3, 2), ended=1),
     )
@@ -38,16 +37,31 @@ def test_is_made_of_an_outcome() -> None:
     host = Host(one_processor(processing(step, init=init)), policies=ms.ErrorPolicies(process="skip"))
     host.feed("in", [("a", "1", 5), ("b", "bad", 6)], partition=2)
     outcome = host.step(now_ms=25)
-    report = report_of(ms.TaskId(0, 0), outcome, state_bytes=7)
+    manifest = Manifest(segments={("counts/rows", 0): (Segment(1, 0, 1, 7, base=True),)})
+    facts = StepFacts("0_0", outcome, read={"in": (2, 9)}, removed={"gone": 5}, restored=3, manifest=manifest)
+    report = report_of(facts)
     assert Report.decode(report.encode()) == Report(
         "0_0",
         {"in": {"2": 2}},
         wake_at_ms=30,
         stream_time_ms=6,
-        processed=2,
-        sent=1,
-        dropped={"process error": 1},
-        punctuated=1,
-        state_bytes=7,
-        notices=list(outcome.notices),
+        notices=[*report.notices[:1], *outcome.notices],
+        measured=[
+            ("task_dropped_records_total", ("0_0", "unfinished record of a removed operator"), 5),
+            ("topic_records_consumed_total", ("0_0", "in"), 2),
+            ("topic_bytes_consumed_total", ("0_0", "in"), 9),
+            ("task_process_total", ("0_0",), 2),
+            ("topic_records_produced_total", ("0_0", "out"), 1),
+            ("task_dropped_records_total", ("0_0", "process error"), 1),
+            ("task_punctuate_total", ("0_0",), 1),
+            ("task_stream_time_seconds", ("0_0",), 0.006),
+            ("task_restore_total", ("0_0",), 3),
+            ("store_bytes", ("0_0", "counts"), 7),
+        ],
     )
+
+
+def test_names_of_metrics_are_those_that_prometheus_takes() -> None:
+    names = [metric.exported for metric in TASK_METRICS]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch("millstream_[a-z_]+", name) for name in names)

@@ -1,0 +1,145 @@
+"""A metric is declared once, beside the function that reads its value. Everything else follows from the declaration.
+
+Numbers travel in one map from a metric's name and the values of its labels to a number. The end of the name says how numbers
+of the same metric and labels are combined, as is usual in Prometheus: ``_total`` adds up, ``_max`` keeps the largest, anything
+else is the last value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+PREFIX: Final = "millstream_"
+"""Begin of every name outside of this process."""
+
+Kind = Literal["counter", "peak", "gauge"]
+Key = tuple[str, tuple[str, ...]]
+"""The name of a metric, and the values of its labels in the order of the declaration."""
+Number = tuple[str, tuple[str, ...], float]
+"""A number with the name of its metric and the values of its labels."""
+
+_TOTAL: Final = "_total"
+_MAX: Final = "_max"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric.
+
+    Attributes:
+        name: Its name without ``millstream_``. Where Kafka Streams has the metric, the name is made of its group and its name.
+        labels: The names of its labels; ``application`` is added where metrics leave the process.
+        help: What it counts, in one line.
+        streams: The metric of Kafka Streams that counts the same, or empty.
+        flat: Its name in ``RunningApplication.metrics()``, which adds up over labels; empty if it is not there.
+        part: The label by which ``metrics()`` has ``<flat>: <value>`` too, or instead if ``whole`` is false.
+        whole: Whether ``metrics()`` has the sum.
+
+    Example:
+        >>> Metric("task_process_total", ("task",), "records processed").kind
+        'counter'
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    help: str
+    streams: str = ""
+    flat: str = ""
+    part: str = ""
+    whole: bool = True
+
+    @property
+    def kind(self) -> Kind:
+        """How its numbers are combined."""
+        return kind_of(self.name)
+
+    @property
+    def exported(self) -> str:
+        """Its name for Prometheus and OpenTelemetry."""
+        return PREFIX + self.name
+
+
+def kind_of(name: str) -> Kind:
+    """Return how the numbers of a metric are combined."""
+    if name.endswith(_TOTAL):
+        return "counter"
+    return "peak" if name.endswith(_MAX) else "gauge"
+
+
+class Numbers(dict[Key, float]):
+    """Numbers by metric and labels.
+
+    Example:
+        >>> numbers = Numbers()
+        >>> numbers.take([("read_total", ("0_0",), 2), ("size_max", (), 5), ("open", (), 7)])
+        >>> numbers.take([("read_total", ("0_0",), 3), ("size_max", (), 4), ("open", (), 1)])
+        >>> sorted(numbers.values())
+        [1, 5, 5]
+    """
+
+    def take(self, numbers: Iterable[Number]) -> None:
+        """Take numbers in; those of the same metric and labels are combined."""
+        for name, labels, value in numbers:
+            key, kind = (name, labels), kind_of(name)
+            if kind == "counter":
+                self[key] = self.get(key, 0) + value
+            else:
+                self[key] = max(self.get(key, value), value) if kind == "peak" else value
+
+    def rows(self) -> list[Number]:
+        """Return them as rows."""
+        return [(name, labels, value) for (name, labels), value in self.items()]
+
+    def of(self, name: str) -> dict[tuple[str, ...], float]:
+        """Return the numbers of one metric by the values of its labels."""
+        return {labels: value for (known, labels), value in self.items() if known == name}
+
+    def total(self, name: str) -> float:
+        """Return the numbers of one metric as one: the largest of a peak, else the sum."""
+        found = self.of(name).values()
+        return max(found, default=0) if kind_of(name) == "peak" else sum(found)
+
+    def by(self, name: str, label: int) -> dict[str, float]:
+        """Return the sums of one metric by the value of one label, sorted.
+
+        Args:
+            name: The metric.
+            label: The place of the label in the declaration.
+        """
+        found: dict[str, float] = {}
+        for labels, value in sorted(self.of(name).items()):
+            found[labels[label]] = found.get(labels[label], 0) + value
+        return found
+
+
+def total_of(numbers: Iterable[Number], name: str) -> float:
+    """Return the sum of one metric over rows."""
+    return sum(value for known, _, value in numbers if known == name)
+
+
+def without_labels(metrics: Collection[Metric], numbers: Numbers) -> dict[str, int]:
+    """Return numbers without labels, by the names that ``RunningApplication.metrics()`` has.
+
+    Example:
+        >>> drops = Metric("drop_total", ("task", "reason"), "", flat="dropped", part="reason")
+        >>> without_labels([drops], Numbers({("drop_total", ("0_0", "late")): 2, ("drop_total", ("0_1", "late")): 1}))
+        {'dropped': 3, 'dropped: late': 3}
+    """
+    found: dict[str, int] = {}
+    for metric in metrics:
+        if metric.flat and metric.whole:
+            found[metric.flat] = round(numbers.total(metric.name))
+        if metric.part:
+            parts = numbers.by(metric.name, metric.labels.index(metric.part))
+            found |= {f"{metric.flat}: {part}": round(value) for part, value in parts.items()}
+    return found
+
+
+def summed(numbers: Iterable[Mapping[Key, float]]) -> Numbers:
+    """Return several maps as one."""
+    found = Numbers()
+    for each in numbers:
+        found.take((name, labels, value) for (name, labels), value in each.items())
+    return found

@@ -1,0 +1,49 @@
+"""The text that Prometheus scrapes. Needs the extra ``prometheus``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from millstream.edge.metrics.application import EXPORTED, View
+
+
+def exposition(view: View, accept: str = "") -> tuple[bytes, str]:
+    """Return the metrics of an application in a text format of Prometheus, and the type of its content.
+
+    Args:
+        view: The application.
+        accept: The header ``Accept`` of who asks, which chooses the format.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(view))
+    encoder, kind = choose_encoder(accept)
+    return encoder(registry), kind
+
+
+class _Families(Collector):
+    """Gives the metrics of a view as Prometheus' client wants them."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def collect(self) -> Iterator[Metric]:
+        """Return every metric that has a value."""
+        found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+        for (name, labels), value in sorted(self._view.all_numbers().items()):
+            found.setdefault(name, []).append((labels, value))
+        for metric in EXPORTED:
+            if metric.name in found:
+                names, samples = ["application", *metric.labels], found[metric.name]
+                family: CounterMetricFamily | GaugeMetricFamily
+                if metric.kind == "counter":
+                    family = CounterMetricFamily(metric.exported, metric.help, labels=names)
+                else:
+                    family = GaugeMetricFamily(metric.exported, metric.help, labels=names)
+                for labels, value in samples:
+                    family.add_metric([self._view.application, *labels], value)
+                yield family

@@ -1,0 +1,64 @@
+"""``/metrics``, ``/healthz`` and ``/readyz``: what Prometheus and Kubernetes ask an application."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from http import HTTPStatus
+from typing import Final
+
+from millstream.edge.metrics.application import Measured, View
+from millstream.edge.web.listener import Answer, Asked, Route
+
+_WAIT_S: Final = 10.0
+_ENDED: Final = ("stopped", "failed")
+_READY: Final = ("running", "draining")
+
+
+class Viewer:
+    """Looks at an application for requests, in one thread: each thread that asks Spark has a connection of its own to the JVM.
+
+    Args:
+        application: The application.
+    """
+
+    def __init__(self, application: Measured) -> None:
+        self._application = application
+        self._thread = ThreadPoolExecutor(1, "millstream-view")
+
+    def now(self) -> View:
+        """Look at the application."""
+        looked: Future[View] = self._thread.submit(View.of, self._application)
+        return looked.result(_WAIT_S)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def metrics_routes(viewer: Viewer) -> Mapping[tuple[str, str], Route]:
+    """Return what the port for metrics answers.
+
+    Args:
+        viewer: Looks at the application.
+    """
+    from millstream.edge.metrics.exposition import exposition
+
+    def metrics(asked: Asked) -> Answer:
+        return Answer(*exposition(viewer.now(), asked.headers.get("accept", "")))
+
+    return {("GET", "/metrics"): metrics, **health_routes(viewer)}
+
+
+def health_routes(viewer: Viewer) -> Mapping[tuple[str, str], Route]:
+    """Return what answers whether an application lives, and whether it processes records."""
+
+    def healthz(asked: Asked) -> Answer:
+        state = viewer.now().status.state
+        return Answer.text(state, HTTPStatus.SERVICE_UNAVAILABLE if state in _ENDED else HTTPStatus.OK)
+
+    def readyz(asked: Asked) -> Answer:
+        state = viewer.now().status.state
+        return Answer.text(state, HTTPStatus.OK if state in _READY else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    return {("GET", "/healthz"): healthz, ("GET", "/readyz"): readyz}

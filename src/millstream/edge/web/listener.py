@@ -1,0 +1,225 @@
+"""A small HTTP server in threads of the program, for requests of one host's people and tools.
+
+A browser carries requests of any page that a person visits. So a listener on this host answers only to names of this host, which
+keeps pages out that rebind their name to it, and never to another origin. Who may ask is decided before a route is looked for.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from millstream.core.model.errors import MillstreamError, SettingsError
+
+log = logging.getLogger("millstream.http")
+
+_MOST_BYTES: Final = 1 << 16
+_TIMEOUT_S: Final = 10
+_OWN_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request.
+
+    Attributes:
+        headers: Its headers, names in small letters.
+        body: Its body, decoded from JSON; empty without one.
+    """
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer.
+
+    Attributes:
+        body: Its content.
+        kind: The type of its content.
+        status: Its status.
+    """
+
+    body: bytes
+    kind: str = "text/plain; charset=utf-8"
+    status: int = HTTPStatus.OK
+
+    @classmethod
+    def text(cls, text: str, status: int = HTTPStatus.OK) -> Answer:
+        """Return a line of text."""
+        return cls(f"{text}\n".encode(), status=status)
+
+    @classmethod
+    def json(cls, data: Any, status: int = HTTPStatus.OK) -> Answer:
+        """Return data as JSON."""
+        return cls(json.dumps(data).encode(), "application/json", status)
+
+
+Route = Callable[[Asked], Answer]
+Guard = Callable[[str, Asked], Answer | None]
+"""Takes a path and a request; returns the answer to one that is refused."""
+
+
+def anybody(path: str, asked: Asked) -> None:
+    """Let everybody in."""
+
+
+class Listener:
+    """Answers requests until it is closed; each connection has a thread of its own.
+
+    Args:
+        host: The address to listen on.
+        port: The port; 0 takes a free one.
+        routes: What answers, by method and path.
+        guard: Decides who may ask.
+
+    Raises:
+        SettingsError: If it cannot listen there.
+    """
+
+    def __init__(
+        self, host: str, port: int, routes: Mapping[tuple[str, str], Route], guard: Guard = anybody
+    ) -> None:
+        made = type("_Handler", (_Handler,), {"routes": routes, "guard": staticmethod(guard)})
+        try:
+            self._server = _Server((host, port), made)
+        except OSError as error:
+            raise SettingsError(
+                f"cannot listen on {host}:{port} ({error.strerror or error}): choose another port, or 0 for a free one"
+            ) from None
+        self.port: int = self._server.server_address[1]
+        """The port on which it listens."""
+        self._server.own_only = is_loopback(host)
+        name = f"[{host}]" if ":" in host else host
+        self.url = f"http://{name}:{self.port}"
+        """Its address for a browser on this host."""
+        threading.Thread(
+            target=self._server.serve_forever,
+            kwargs={"poll_interval": 0.2},
+            name="millstream-http",
+            daemon=True,
+        ).start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this host can reach an address.
+
+    Example:
+        >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+        (True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    own_only = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a request from %s ended early", client_address, exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "Millstream"
+    sys_version = ""
+    timeout = _TIMEOUT_S
+    routes: Mapping[tuple[str, str], Route]
+    guard: Guard
+
+    def do_GET(self) -> None:
+        self._reply(self._answered("GET"))
+
+    def do_POST(self) -> None:
+        self._reply(self._answered("POST"))
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server has
+        log.debug("%s", format % args)
+
+    def _answered(self, method: str) -> Answer:
+        path = urlsplit(self.path).path
+        asked = self._asked(method)
+        if isinstance(asked, Answer):
+            return asked
+        refused = self._of_another_origin(asked) or self.guard(path, asked)
+        if refused is not None:
+            return refused
+        route = self.routes.get((method, path))
+        if route is None:
+            known = path in {known for _, known in self.routes}
+            return Answer.text("not found", HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND)
+        try:
+            return route(asked)
+        except MillstreamError as error:
+            return Answer.json({"error": str(error)}, HTTPStatus.CONFLICT)
+        except Exception:
+            log.exception("no answer to %s %s", method, path)
+            return Answer.text("the answer failed; see the log", HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _asked(self, method: str) -> Asked | Answer:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        if method == "GET":
+            return Asked(headers)
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > _MOST_BYTES:
+            self.close_connection = True
+            return Answer.text("too long", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        content = self.rfile.read(int(length))
+        try:
+            body = json.loads(content or b"{}")
+        except ValueError:
+            body = None
+        if not isinstance(body, dict):
+            return Answer.text("the body is not a JSON object", HTTPStatus.BAD_REQUEST)
+        return Asked(headers, body)
+
+    def _of_another_origin(self, asked: Asked) -> Answer | None:
+        """Refuse what a page of another origin sends, and on this host every name that is not its own."""
+        host = asked.headers.get("host", "")
+        name = urlsplit(f"//{host}").hostname or ""
+        server = self.server
+        assert isinstance(server, _Server)
+        if server.own_only and name not in _OWN_NAMES:
+            return Answer.text("this name is not known here", HTTPStatus.MISDIRECTED_REQUEST)
+        origin = asked.headers.get("origin")
+        if (origin is not None and origin != f"http://{host}") or asked.headers.get("sec-fetch-site") in (
+            "cross-site",
+            "same-site",
+        ):
+            return Answer.text("requests of other origins are refused", HTTPStatus.FORBIDDEN)
+        return None
+
+    def _reply(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        headers = {"Content-Type": answer.kind, "Content-Length": str(len(answer.body)), **_HEADERS}
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer.body)

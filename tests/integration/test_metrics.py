@@ -1,0 +1,114 @@
+"""A real Prometheus scrapes a real application, and answers the questions of the dashboard and of the alerts."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream as ms
+
+from .helpers import Apps, eventually
+from .topologies import key_count
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PROMETHEUS = shutil.which("prometheus")
+
+
+def fetched(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+class Prometheus:
+    """Prometheus as Debian has it, with the alerts of the examples."""
+
+    def __init__(self, directory: Path, scraped: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        config = (EXAMPLES / "prometheus/prometheus.yml").read_text()
+        config = config.replace("localhost:9464", urllib.parse.urlsplit(scraped).netloc)
+        (directory / "prometheus.yml").write_text(config.replace("15s", "1s"))
+        shutil.copy(EXAMPLES / "prometheus/alerts.yml", directory)
+        options = [
+            "--config.file=prometheus.yml",
+            f"--web.listen-address={self.address}",
+            "--log.level=error",
+        ]
+        self._process = subprocess.Popen([PROMETHEUS or "", *options], cwd=directory)
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        """Ask its API; None before it listens."""
+        try:
+            url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+            answer = json.loads(fetched(url))
+        except OSError:
+            return None
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def value(self, query: str) -> float | None:
+        found = self.ask("query", query=query)
+        return float(found["result"][0]["value"][1]) if found and found["result"] else None
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+
+
+@pytest.fixture
+def counting(apps: Apps) -> Iterator[ms.RunningApplication]:
+    source, sink = apps.topic("in"), apps.topic("out")
+    apps.kafka.produce(source, [(word, "x") for word in "abcab"])
+    running = apps.start(key_count(source, sink), metrics_port=0)
+    yield running
+    running.stop()
+    with pytest.raises(OSError, match="refused"):
+        fetched(f"{running.listeners.urls['metrics']}/healthz")
+
+
+@pytest.mark.skipif(PROMETHEUS is None, reason="needs Debian's package prometheus")
+def test_prometheus_scrapes_an_application(
+    counting: ms.RunningApplication, apps: Apps, tmp_path: Path
+) -> None:
+    eventually(lambda: counting.metrics()["read_records"] == 5, "the records to be read")
+    url = counting.listeners.urls["metrics"]
+    assert fetched(f"{url}/readyz") == "running\n"
+    prometheus = Prometheus(tmp_path, url)
+    try:
+        consumed = (
+            f'sum(millstream_topic_records_consumed_total{{application="{apps.id}",topic="{apps.id}-in"}})'
+        )
+        eventually(lambda: prometheus.value(consumed) == 5, "the records to be scraped")
+        own = f'{{application="{apps.id}"}}'
+        assert prometheus.value(f'millstream_state{{application="{apps.id}",state="running"}}') == 1
+        assert prometheus.value(f"sum(millstream_topic_records_lag{own})") == 0
+        assert (prometheus.value(f"sum(millstream_store_bytes{own})") or 0) > 0
+        assert prometheus.value(f'sum(millstream_topic_records_produced_total{{topic="{apps.id}-out"}})') == 5
+        assert (prometheus.value(f"sum(millstream_task_process_seconds_total{own})") or 0) > 0
+        (rules,) = prometheus.ask("rules")["groups"]
+        assert {rule["health"] for rule in rules["rules"]} <= {"ok", "unknown"}
+        assert prometheus.ask("alerts")["alerts"] == []
+        for query in questions():
+            assert prometheus.ask("query", query=query.replace("$application", apps.id)) is not None, query
+    finally:
+        prometheus.end()
+
+
+def questions() -> list[str]:
+    """Give the queries of the dashboard."""
+    board = json.loads((EXAMPLES / "grafana/millstream.json").read_text())
+    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return [re.sub(r"\$__rate_interval", "1m", query) for query in found]

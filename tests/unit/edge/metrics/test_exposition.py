@@ -1,0 +1,106 @@
+"""What Prometheus scrapes: every metric that is declared, with its labels, in a form that Prometheus' own tools take."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from millstream.edge.metrics.application import EXPORTED, View
+from millstream.edge.metrics.exposition import exposition
+
+from .looking import Looked
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+PROMTOOL = shutil.which("promtool")
+
+
+def scraped(application: Looked) -> dict[tuple[str, ...], float]:
+    """Give the values of all samples by name and values of labels."""
+    text = exposition(View.of(application))[0].decode()
+    return {
+        (sample.name, *(f"{k}={v}" for k, v in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_metrics_have_their_labels() -> None:
+    found = scraped(Looked())
+    app = "application=orders"
+    assert found["millstream_topic_records_consumed_total", app, "task=0_0", "topic=in"] == 12
+    assert found["millstream_store_bytes", app, "store=counts", "task=0_0"] == 7
+    assert found["millstream_operator_calls_total", app, "operator=ask", "task=0_0"] == 3
+    assert found["millstream_topic_records_lag", app, "topic=in"] == 8
+    assert found["millstream_task_restore_remaining_records", app, "store=counts", "task=0_0"] == 60
+    assert found["millstream_throttled_seconds_total", app] == 1.5
+    assert found["millstream_commit_total", app] == 5
+    assert found["millstream_operator_records_per_second_ceiling", app, "operator=ask", "task=0_0"] == 200
+
+
+def test_labels_may_hold_any_text() -> None:
+    key = (
+        "millstream_task_dropped_records_total",
+        "application=orders",
+        'reason=late "quoted"\n\\',
+        "task=0_0",
+    )
+    assert scraped(Looked())[key] == 2
+
+
+def test_one_state_is_1() -> None:
+    states = {
+        key[2]: value for key, value in scraped(Looked("draining")).items() if key[0] == "millstream_state"
+    }
+    assert [state for state, value in states.items() if value] == ["state=draining"]
+    assert len(states) == 7
+
+
+def test_counters_of_a_task_are_there_before_they_count() -> None:
+    assert scraped(Looked())["millstream_task_punctuate_total", "application=orders", "task=0_0"] == 0
+
+
+def test_each_name_is_declared_once() -> None:
+    names = [metric.exported for metric in EXPORTED]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="needs Debian's package prometheus")
+def test_promtool_finds_nothing_wrong_with_the_metrics() -> None:
+    assert PROMTOOL is not None
+    text = exposition(View.of(Looked()))[0]
+    done = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b""), done.stderr.decode()
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="needs Debian's package prometheus")
+def test_promtool_runs_the_tests_of_the_alerts() -> None:
+    assert PROMTOOL is not None
+    for command in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts.test.yml"]):
+        done = subprocess.run(
+            [PROMTOOL, *command], cwd=EXAMPLES / "prometheus", capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("file", ["prometheus/alerts.yml", "grafana/millstream.json"])
+def test_alerts_and_dashboard_ask_for_metrics_that_exist(file: str) -> None:
+    named = set(re.findall(r"\bmillstream_[a-z_]+", (EXAMPLES / file).read_text()))
+    assert named
+    assert named <= {metric.exported for metric in EXPORTED}
+
+
+def test_panels_of_the_dashboard_do_not_overlap() -> None:
+    board = json.loads((EXAMPLES / "grafana/millstream.json").read_text())
+    places = [panel["gridPos"] for panel in board["panels"]]
+    cells = [
+        (x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert all(p["x"] + p["w"] <= 24 for p in places)
+    assert len({panel["id"] for panel in board["panels"]}) == len(places)

@@ -1,0 +1,106 @@
+"""The port for metrics, asked over HTTP as Prometheus, Kubernetes and pages of other origins would."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from millstream.core.model.errors import SettingsError
+from millstream.edge.settings import settings_from
+from millstream.edge.web.listeners import Listeners
+from unit.edge.metrics.looking import Looked
+
+Answered = tuple[int, str, dict[str, str]]
+
+
+@pytest.fixture
+def looked() -> Looked:
+    return Looked()
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def listeners(looked: Looked, said: list[str]) -> Iterator[Listeners]:
+    made = Listeners()
+    settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": 0})
+    made.open(looked, settings, lambda event, text, **facts: said.append(text))
+    yield made
+    made.close()
+
+
+def ask(listeners: Listeners, path: str, method: str = "GET", **headers: str) -> Answered:
+    address = urlsplit(listeners.urls["metrics"])
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=10)
+    try:
+        connection.request(method, path, headers={k.replace("_", "-"): v for k, v in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), {k.lower(): v for k, v in answer.getheaders()}
+    finally:
+        connection.close()
+
+
+def test_metrics_are_text_for_prometheus(listeners: Listeners, said: list[str]) -> None:
+    status, text, headers = ask(listeners, "/metrics")
+    assert (status, headers["content-type"].split(";")[0]) == (200, "text/plain")
+    assert 'millstream_store_bytes{application="orders",store="counts",task="0_0"} 7.0' in text
+    assert said == [f"metrics at {listeners.urls['metrics']}/metrics"]
+
+
+def test_openmetrics_are_for_who_asks_for_them(listeners: Listeners) -> None:
+    _, text, headers = ask(listeners, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert headers["content-type"].startswith("application/openmetrics-text")
+    assert text.endswith("# EOF\n")
+
+
+@pytest.mark.parametrize(
+    ("state", "lives", "ready"),
+    [
+        ("starting", 200, 503),
+        ("running", 200, 200),
+        ("waiting", 200, 503),
+        ("draining", 200, 200),
+        ("stopping", 200, 503),
+        ("failed", 503, 503),
+    ],
+)
+def test_health_follows_the_state(
+    listeners: Listeners, looked: Looked, state: str, lives: int, ready: int
+) -> None:
+    looked.state = state
+    assert ask(listeners, "/healthz")[:2] == (lives, f"{state}\n")
+    assert ask(listeners, "/readyz")[0] == ready
+
+
+def test_other_paths_and_methods_have_no_answer(listeners: Listeners) -> None:
+    assert ask(listeners, "/")[0] == 404
+    assert ask(listeners, "/metrics", "POST")[0] == 405
+
+
+def test_a_name_that_somebody_rebinds_to_this_host_is_refused(listeners: Listeners) -> None:
+    assert ask(listeners, "/metrics", Host="evil.example:80")[0] == 421
+
+
+def test_pages_of_other_origins_are_refused(listeners: Listeners) -> None:
+    assert ask(listeners, "/metrics", Origin="http://evil.example")[0] == 403
+    assert ask(listeners, "/metrics", Sec_Fetch_Site="cross-site")[0] == 403
+    assert "access-control-allow-origin" not in ask(listeners, "/metrics")[2]
+
+
+def test_nothing_listens_when_it_is_closed(listeners: Listeners) -> None:
+    listeners.close()
+    with pytest.raises(ConnectionRefusedError):
+        ask(listeners, "/metrics")
+
+
+def test_a_port_that_is_taken_is_said(listeners: Listeners, looked: Looked) -> None:
+    taken = urlsplit(listeners.urls["metrics"]).port
+    settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": taken})
+    with pytest.raises(SettingsError, match=rf"cannot listen on 127\.0\.0\.1:{taken} .*choose another port"):
+        Listeners().open(looked, settings, lambda *told, **facts: None)
