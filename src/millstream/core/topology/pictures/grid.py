@@ -1,0 +1,195 @@
+"""The grid of a picture: boxes in rows, and lines that pass between boxes, never through one.
+
+A node is one row below the lowest of its parents. A line to a row further down has a *slot* of its own in each row between, beside
+the boxes. Between two rows lines are curves, within a row they go straight down; so no line can cross a box. A line to a row further
+up, from a sink to a source of a topic that an earlier part reads, goes around everything on the right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+LETTER: Final = 8
+LINE: Final = 16
+PADDING: Final = 8
+GAP: Final = 28
+TITLE: Final = 24
+"""Sizes in pixels: width of a letter, height of a line, padding in a box, gap between boxes, height of a part's title."""
+
+_SLOT: Final = 8
+_LANE: Final = 12
+_TURN: Final = 5
+
+
+class Box(NamedTuple):
+    """A node with its position and size in pixels.
+
+    Attributes:
+        lines: Lines of text.
+        x: Left edge.
+        y: Upper edge.
+        width: Width.
+        height: Height.
+    """
+
+    lines: tuple[str, ...]
+    x: int
+    y: int
+    width: int
+    height: int
+
+    @property
+    def middle(self) -> int:
+        """The middle between the left and the right edge."""
+        return self.x + self.width // 2
+
+
+class Cell(NamedTuple):
+    """What takes a place in a row: a node, or a slot of a line, which has no text.
+
+    Attributes:
+        name: Its name, unique in the grid.
+        lines: Lines of text.
+    """
+
+    name: str
+    lines: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Its width in pixels."""
+        return max(map(len, self.lines)) * LETTER + 2 * PADDING if self.lines else _SLOT
+
+    @property
+    def height(self) -> int:
+        """Its height in pixels."""
+        return len(self.lines) * LINE + 2 * PADDING if self.lines else 0
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Boxes with the lines between them.
+
+    Attributes:
+        boxes: The boxes of nodes by name.
+        paths: Each line as an SVG path.
+        width: Width of the picture in pixels.
+        height: Height of the picture in pixels.
+    """
+
+    boxes: Mapping[str, Box]
+    paths: Sequence[str]
+    width: int
+    height: int
+
+
+def grid(rows: Sequence[Sequence[Cell]], arrows: Iterable[tuple[str, str]], titled: Iterable[int]) -> Grid:
+    """Lay out nodes.
+
+    Args:
+        rows: The nodes of each row.
+        arrows: From which to which node a line goes, each of them once.
+        titled: The rows above which there is a title; there is always room for one above the first.
+    """
+    row_of = {cell.name: number for number, row in enumerate(rows) for cell in row}
+    routes = [_route(start, end, row_of) for start, end in dict.fromkeys(arrows)]
+    filled = [list(row) for row in rows]
+    for route in routes:
+        for number, name in route.slots:
+            filled[number].append(Cell(name))
+    tops, bottoms = _heights(filled, {0, *titled})
+    places = _placed(filled, tops, [route.names for route in routes if route.down])
+    boxes = {name: box for name, box in places.items() if box.lines}
+    width = max((box.x + box.width for box in boxes.values()), default=0) + GAP
+    ups = [route for route in routes if not route.down]
+    rooms = _Rooms(places, tops, bottoms, {cell.name: n for n, row in enumerate(filled) for cell in row})
+    lanes = {route.names: width + number * _LANE for number, route in enumerate(ups)}
+    paths = [
+        rooms.down(route.names) if route.down else rooms.around(route.names, lanes[route.names])
+        for route in routes
+    ]
+    height = bottoms[-1] + GAP if bottoms else 0
+    return Grid(boxes, paths, width + len(ups) * _LANE, height)
+
+
+class _Route(NamedTuple):
+    """A line: the cells that it passes, and its slots with their rows."""
+
+    names: tuple[str, ...]
+    slots: tuple[tuple[int, str], ...] = ()
+    down: bool = True
+
+
+def _route(start: str, end: str, row_of: Mapping[str, int]) -> _Route:
+    if row_of[end] <= row_of[start]:
+        return _Route((start, end), down=False)
+    between = range(row_of[start] + 1, row_of[end])
+    slots = tuple((number, f"{start}\0{end}\0{number}") for number in between)
+    return _Route((start, *(name for _, name in slots), end), slots)
+
+
+def _heights(rows: Sequence[Sequence[Cell]], titled: set[int]) -> tuple[list[int], list[int]]:
+    """Return the upper and lower edge of each row."""
+    tops, bottoms, at = list[int](), list[int](), 0
+    for number, row in enumerate(rows):
+        at += TITLE if number in titled else 0
+        tops.append(at)
+        bottoms.append(at + max((cell.height for cell in row), default=0))
+        at = bottoms[-1] + GAP
+    return tops, bottoms
+
+
+def _placed(
+    rows: Sequence[Sequence[Cell]], tops: Sequence[int], routes: Iterable[Sequence[str]]
+) -> dict[str, Box]:
+    """Place the cells of each row below those they come from, as far as there is room."""
+    above: dict[str, list[str]] = {}
+    for names in routes:
+        for start, end in pairwise(names):
+            above.setdefault(end, []).append(start)
+    places: dict[str, Box] = {}
+
+    def wanted(cell: Cell) -> float:
+        parents = [places[name].middle for name in above.get(cell.name, ()) if name in places]
+        return sum(parents) / len(parents) if parents else 0.0
+
+    for row, top in zip(rows, tops):
+        x = GAP
+        for cell in sorted(row, key=wanted):
+            x = max(x, round(wanted(cell)) - cell.width // 2)
+            places[cell.name] = Box(cell.lines, x, top, cell.width, cell.height)
+            x += cell.width + GAP
+    return places
+
+
+@dataclass(frozen=True)
+class _Rooms:
+    """Where lines may go."""
+
+    places: Mapping[str, Box]
+    tops: Sequence[int]
+    bottoms: Sequence[int]
+    row_of: Mapping[str, int]
+
+    def down(self, names: Sequence[str]) -> str:
+        """Return a line through cells of consecutive rows."""
+        return "".join(self._pieces(names))
+
+    def _pieces(self, names: Sequence[str]) -> Iterator[str]:
+        start = self.places[names[0]]
+        yield f"M{start.middle} {start.y + start.height}"
+        for name, following in pairwise(names):
+            x, y = self.places[name].middle, self.bottoms[self.row_of[name]]
+            to_x, to_y = self.places[following].middle, self.tops[self.row_of[following]]
+            half = (to_y - y) // 2
+            yield f"V{y}C{x} {y + half} {to_x} {to_y - half} {to_x} {to_y}"
+
+    def around(self, names: Sequence[str], lane: int) -> str:
+        """Return a line that leaves a row, goes up on the right of everything, and enters a row from above."""
+        start, end = (self.places[name] for name in names)
+        leaves = self.bottoms[self.row_of[names[0]]] + _TURN
+        enters = self.tops[self.row_of[names[1]]] - _TURN
+        return f"M{start.middle} {start.y + start.height}V{leaves}H{lane}V{enters}H{end.middle}V{end.y}"
