@@ -8,6 +8,7 @@ not depend on their order across partitions.
 from __future__ import annotations
 
 import struct
+import time
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from bench.jobs import GAP_MS, WINDOW_MS
 from bench.load import Workload, rows
 
-_SILENCE_S = 20.0
+_SILENCE_S, _POLL_S = 20.0, 0.5
 _BATCH = 10_000
 _LONG = struct.Struct(">q")
 
@@ -69,7 +70,7 @@ def _sessions(workload: Workload) -> Digest:
         start, end, count = newest.get(key, (timestamp, timestamp, 0))
         if timestamp - end > GAP_MS:
             start, end, count = timestamp, timestamp, 0
-        if count and start != timestamp:  # the session grows: it is deleted, and put with its new end
+        if count and end != timestamp:  # the session grows: it is deleted, and put with its new end
             last[_session(key, start, end)] = b""
             records += 1
         newest[key] = (start, timestamp, count + 1)
@@ -139,9 +140,14 @@ def read(
     consumer = Consumer(_reader(servers))
     try:
         consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
+        heard = time.monotonic()
         while unfinished:
-            messages = consumer.consume(_BATCH, _SILENCE_S)
-            if not messages:
+            messages = consumer.consume(
+                _BATCH, _POLL_S
+            )  # returns when there are so many, or the time is over
+            if messages:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > _SILENCE_S:
                 raise RuntimeError(
                     f"topic {topic} gave nothing for {_SILENCE_S:.0f} s; not at the end of partitions {sorted(unfinished)}"
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import millstream as ms
 from bench.load import rows_topic
@@ -23,6 +24,7 @@ EXACTLY_ONCE = ("exactly-once-count",)
 WINDOW_MS = 10_000
 GAP_MS = 5_000
 CALL_MS = 10
+BUSY_NS = 50_000
 
 
 def topology(job: str, source: str, sink: str) -> Topology:
@@ -33,7 +35,7 @@ def topology(job: str, source: str, sink: str) -> Topology:
             ``windowed-count`` writes every update of a count per key and window of ten seconds, as Kafka Streams writes
             keys in windows and whole numbers; ``session-count`` does so per key and session with a gap of five seconds;
             ``stream-table-join`` writes each value with the row of its key; ``processor`` is a ``count`` by a processor that reads
-            and writes its store for each record; ``exactly-once-count`` is a ``count`` with that guarantee.
+            and writes its store for each record; ``busy-processor`` does so after 50 us of Python; ``exactly-once-count`` is a ``count`` with that guarantee.
         source: Topic to read.
         sink: Topic to write.
     """
@@ -51,6 +53,10 @@ def topology(job: str, source: str, sink: str) -> Topology:
     elif job == "processor":
         builder.add_state_store(ms.stores.key_value("counts", serdes.bytes, serdes.int64))
         stream.process(_Counter, stores=["counts"]).to(sink, key=serdes.bytes, value=serdes.bytes)
+    elif job == "busy-processor":
+        builder.add_state_store(ms.stores.key_value("counts", serdes.bytes, serdes.int64))
+        busy = stream.process(_BusyCounter, stores=["counts"], key_local=True)
+        busy.to(sink, key=serdes.bytes, value=serdes.bytes)
     elif job == "map":
         stream.map_values(_upper).to(sink, key=serdes.bytes, value=serdes.bytes)
     elif job == "stream-table-join":
@@ -72,6 +78,16 @@ class _Counter(ms.Processor[bytes, bytes, bytes, bytes]):
         count = (self._counts.get(record.key) or 0) + 1
         self._counts.put(record.key, count)
         self._context.forward(record.with_value(_decimal(count)))
+
+
+class _BusyCounter(_Counter):
+    """Counts per key, after 50 microseconds of Python."""
+
+    def process(self, record: ms.Record[bytes, bytes]) -> None:
+        until = time.perf_counter_ns() + BUSY_NS
+        while time.perf_counter_ns() < until:
+            pass
+        super().process(record)
 
 
 def joined(orders: str, rates: str, sink: str) -> Topology:

@@ -69,11 +69,19 @@ def at_work(
 
 
 def race(
-    job: str, servers: str, source: str, sink: str, records: int, known: list[int] | None = None
+    job: str,
+    servers: str,
+    source: str,
+    sink: str,
+    records: int,
+    known: list[int] | None = None,
+    parallelism: int = 1,
 ) -> dict[str, Any]:
     """Process a topic that is already full."""
     begin, meter = _now_ms(), Meter(known or [])
-    settings = {"processing_guarantee": "exactly_once"} if job in jobs.EXACTLY_ONCE else {}
+    settings: dict[str, Any] = {"parallelism": parallelism}
+    if job in jobs.EXACTLY_ONCE:
+        settings["processing_guarantee"] = "exactly_once"
     with running(job, servers, source, sink, **settings) as app:
         started, started_s = _now_ms(), processor_s()
         _await_processed(app, records)

@@ -159,7 +159,7 @@ def race(stage: Stage, job: str, source: str, workload: Workload, wanted: check.
     """
     records = workload.records + (workload.keys if job in WITH_ROWS else 0)
     sink = stage.topic(f"{job}-peer")
-    peer = _side(stage, job, sink, wanted, _run_peer(stage, job, source, sink, records))
+    peer = _side(stage, job, sink, wanted, run_peer(stage, job, source, sink, records))
     sink = stage.topic(f"{job}-ours")
     arguments = {"job": job, "source": source, "sink": sink, "records": records}
     arguments["servers"] = stage.kafka.bootstrap_servers
@@ -168,7 +168,8 @@ def race(stage: Stage, job: str, source: str, workload: Workload, wanted: check.
     return Pair(peer, _side(stage, job, sink, wanted, told), told["batches"])
 
 
-def _run_peer(stage: Stage, job: str, source: str, sink: str, records: int) -> dict[str, Any]:
+def run_peer(stage: Stage, job: str, source: str, sink: str, records: int) -> dict[str, Any]:
+    """Run the job in Kafka Streams; return what it says."""
     jars = resolve_jars(
         f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}", folder=f"kafka-streams-{KAFKA_VERSION}"
     )

@@ -1,4 +1,4 @@
-"""The figures of the README, written from the file of results: ``python -m bench.readme``.
+"""The figures of the README and of the page of figures, written from the file of results: ``python -m bench.readme``.
 
 Whoever changes one without the other fails a test.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from statistics import median
 from typing import Any, Final
 
 from bench.processes import ROOT
 
 RESULTS: Final = ROOT / "bench" / "results.json"
 README: Final = ROOT / "README.md"
+FIGURES: Final = ROOT / "docs" / "reference" / "figures.md"
 _BEGIN: Final = "<!-- bench:begin -->\n"
 _END: Final = "<!-- bench:end -->"
 _JOBS: Final = {
@@ -81,5 +83,39 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
+def spread(results: Mapping[str, Any]) -> str:
+    """Return all pairs as Markdown, and the latency of small micro-batches.
+
+    Args:
+        results: The content of the file of results.
+    """
+    lines = [
+        "| job | ratio of each pair | idle, ours : Kafka Streams | GC seconds, the same | start to end in s, the same |",
+        "|---|---|---|---|---|",
+    ]
+    for job, found in results["jobs"].items():
+        ratios = ", ".join(f"{pair['ratio']:.2f}" for pair in found["pairs"])
+        sides = [[pair[side] for pair in found["pairs"]] for side in ("usage", "peer_usage")]
+        idle = " : ".join(f"{median(used['idle'] for used in side):.0%}" for side in sides)
+        gc = " : ".join(f"{median(used['gc_s'] for used in side):.2f}" for side in sides)
+        ends = f"{found['seconds_with_start']:.1f} : {found['peer_seconds_with_start']:.1f}"
+        lines.append(f"| `{job}` | {ratios} | {idle} | {gc} | {ends} |")
+    if latency := results.get("latency"):
+        batch, visible = latency["batch_s"], latency["visible_s"]
+        lines += [
+            "",
+            (
+                f"Ten records through a warm `count`: a micro-batch takes {batch['median']:.2f} s (at most {batch['max']:.2f}), and the results are "
+                f"visible after {visible['median']:.2f} s (at most {visible['max']:.2f})."
+            ),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+PAGES: Final = {README: block, FIGURES: lambda results: block(results) + "\n" + spread(results)}
+"""What is written into which page."""
+
+
 if __name__ == "__main__":
-    README.write_text(replaced(README.read_text(), block(json.loads(RESULTS.read_text()))))
+    for page, figures in PAGES.items():
+        page.write_text(replaced(page.read_text(), figures(json.loads(RESULTS.read_text()))))

@@ -1,12 +1,15 @@
-"""The README quotes the file of results."""
+"""The README and the page of figures quote the file of results."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
-from bench.readme import README, RESULTS, block, replaced
+import pytest
+from bench.readme import PAGES, RESULTS, replaced
 
 
-def test_the_figures_of_the_readme_are_those_of_the_last_run() -> None:
-    page = README.read_text()
-    assert replaced(page, block(json.loads(RESULTS.read_text()))) == page
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_figures_of_a_page_are_those_of_the_last_run(page: Path) -> None:
+    text = page.read_text()
+    assert replaced(text, PAGES[page](json.loads(RESULTS.read_text()))) == text

@@ -15,7 +15,7 @@ import pytest
 from pyspark import cloudpickle
 
 import millstream as ms
-from millstream.core.engine.merging import WRITER_HEADER
+from millstream.core.engine.records.merging import WRITER_HEADER
 from millstream.core.model.record import Records
 from millstream.drivers.kafka.publish import KafkaSender
 from millstream.testing.crash import Topics

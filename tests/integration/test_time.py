@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 import millstream as ms
-from millstream.core.engine.readiness import FOREVER, NEVER_WAIT
+from millstream.core.engine.records.readiness import FOREVER, NEVER_WAIT
 from millstream.testing.kafka import ConsumedRecord
 
 from .helpers import Apps, eventually, lag

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.core.engine.readiness import FOREVER, InputFacts
+from millstream.core.engine.records.readiness import FOREVER, InputFacts
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.ports import TimedOffset
 from millstream.core.runtime.alignment import Alignment, Pace, Situation, aligned

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.core.engine.merging import WRITER_HEADER, merged_by_time
 from millstream.core.engine.outcome import Outcome, Snapshot
-from millstream.core.engine.queue import MERGED
+from millstream.core.engine.records.merging import WRITER_HEADER, merged_by_time
+from millstream.core.engine.records.queue import MERGED
 from millstream.core.engine.task import Task
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets

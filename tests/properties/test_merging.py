@@ -7,7 +7,7 @@ from collections import Counter, deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.core.engine.merging import WRITER_HEADER, merged_by_time
+from millstream.core.engine.records.merging import WRITER_HEADER, merged_by_time
 from millstream.core.model.record import Headers, Records
 
 from .engines import Visits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.core.engine.queue import Chunk, PartitionGroup, QueueId
+from millstream.core.engine.records.queue import Chunk, PartitionGroup, QueueId
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
 

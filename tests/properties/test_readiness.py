@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.core.engine.readiness import FOREVER, NEVER_WAIT, InputFacts
+from millstream.core.engine.records.readiness import FOREVER, NEVER_WAIT, InputFacts
 from millstream.core.model.ids import TopicPartition
 from unit.helpers import Host, forwarding, one_processor, values
 

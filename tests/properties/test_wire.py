@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.engine.outcome import Snapshot
-from millstream.core.engine.queue import QueueId
+from millstream.core.engine.records.queue import QueueId
 from millstream.core.model import errors
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.partitioning import murmur2 as murmur2_of_one

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Literal
@@ -53,6 +53,8 @@ from millstream.edge.orders import StandingOrders
 from millstream.edge.output import attach
 from millstream.edge.ownership import checkpoint_id, newest_of, start_of
 from millstream.edge.packages import check_spark_packages
+from millstream.edge.planning.key_ranges import check_workers
+from millstream.edge.planning.plans import check_rates, planned, spark_partitions, topics_met
 from millstream.edge.running import RunningApplication
 from millstream.edge.settings import Settings, settings_from
 from millstream.edge.signals import stopping_on_signals
@@ -98,8 +100,8 @@ class Application:
         self.id = checked_name(application_id, "application")
         self.settings: Settings = settings_from(settings)
         self._topology = topology.copy()
-        self.plan: Plan = _planned(self._topology, application_id, self.settings)
-        _check_rates(self.plan, self.settings)
+        self.plan: Plan = planned(self._topology, application_id, self.settings)
+        check_rates(self.plan, self.settings)
         self.settings.policies.check_nodes(self.plan)
         self._clients = Clients(self.settings, self.id)
         self._copies = copies_spec(self.plan, self.settings, self.settings.home(self.id) / "tasks")
@@ -243,10 +245,10 @@ class Application:
         log.info("%s", started_text(plan.plan, layout, self.id, commits, settings.internal_topic_config))
         for line in short_lines(plan.plan, layout):
             running._progress.say("plan", line)
-        running._continues = plan.running_on(layout), facts
+        running._continues, running._book.plan = (plan.running_on(layout), facts), plan.plan
         running._rescale_later = rescale.at_start(
             progress,
-            settings.shuffle_partitions,
+            spark_partitions(settings),
             settings.on_changed_shuffle_partitions,
             location,
             running._session_of(settings),
@@ -292,7 +294,7 @@ class Application:
         if progress.last_complete < 0:
             return []
         checkpoint = settings.checkpoint(self.id)
-        with configured(session, settings.spark, settings.shuffle_partitions, checkpoint):
+        with configured(session, settings.spark, spark_partitions(settings), checkpoint):
             return manifests(session, checkpoint, progress.last_complete)
 
     def _plan_of(self, broker: Broker, existing: Mapping[str, int] | None = None) -> Plan:
@@ -300,14 +302,14 @@ class Application:
         if not self.plan.has_patterns:
             return self.plan
         topics = broker.partition_counts() if existing is None else existing
-        return _planned(self._topology, self.id, self.settings, topics)
+        return planned(self._topology, self.id, self.settings, topics)
 
     def _prepare_commits(self, running: RunningApplication, plan: Plan, progress: Progress | None) -> int:
         """Prepare the topic of commits, if there is one; give its least number of partitions."""
         settings = self.settings
         if not settings.exactly_once and not plan.changelogs:
             return 0
-        wanted = partitions_of(running._session_of(settings)(), settings.shuffle_partitions)
+        wanted = partitions_of(running._session_of(settings)(), spark_partitions(settings))
         count = max(wanted, 0 if progress is None else progress.shuffle_partitions)
         self._clients.marks().prepare(count, settings.replication_factor, settings.internal_topic_config)
         return count
@@ -315,10 +317,27 @@ class Application:
     def _keep_up(self, running: RunningApplication, broker: Broker) -> None:
         """Let the application follow what changes while it runs."""
         running._relaunch = partial(self._launch, running, broker, until_end=False)
+        running._set_workers = partial(self._set_workers, running)
         if running._rescale_later:
             running._restart("the interrupted micro-batch is complete, and the state moves now")
         look = partial(self._look_at_topics, running, broker)
         running._upkeep = Upkeep(look, self.settings.metadata_max_age_ms / 1000)
+
+    def _set_workers(self, running: RunningApplication, workers: int) -> None:
+        """Let the next query have another number of workers per partition.
+
+        Raises:
+            MillstreamError: If the number needs other key ranges.
+        """
+        plan = running._continues[0].plan
+        whole = [replace(sub, ranges=1) for sub in plan.subtopologies]
+        check_workers(plan, replace(plan, subtopologies=tuple(whole)), workers)
+        changed = {
+            "parallelism": workers,
+            "shuffle_partitions": None,
+            "on_changed_shuffle_partitions": "rescale",
+        }
+        self.settings = self.settings.model_copy(update=changed)
 
     def _look_at_topics(self, running: RunningApplication, broker: Broker) -> None:
         """Follow topics that have changed: run on with their new partitions, or end with an error."""
@@ -337,7 +356,7 @@ class Application:
         elif found.recreated:
             running._restart(f"{', '.join(found.recreated)} was created again and is read from its beginning")
         elif matching.chosen_topics != plan.plan.chosen_topics:
-            self._go_on_with(running, matching, existing, _met(plan.plan, matching))
+            self._go_on_with(running, matching, existing, topics_met(plan.plan, matching))
         elif found.grown:
             grown = [f"{topic} from {was} to {now}" for topic, (was, now) in found.grown.items()]
             reason = f"the number of partitions has changed: {', '.join(grown)}"
@@ -413,47 +432,5 @@ class Application:
             settings.py_modules,
         )
         conf = settings.spark if spec.plan.has_prefix else {**AS_READ_CONF, **settings.spark}
-        with configured(session, conf, settings.shuffle_partitions, query.checkpoint_location):
+        with configured(session, conf, spark_partitions(settings), query.checkpoint_location):
             return start(session, query)
-
-
-def _planned(
-    topology: Topology, application_id: str, settings: Settings, existing: Collection[str] = ()
-) -> Plan:
-    """Split the topology.
-
-    Exactly once with changelog topics, each task must commit on its own what it has consumed and what it has changed, so that
-    it can be rebuilt without a checkpoint. Spark's shuffle would take records from one task's transaction to another's.
-
-    Raises:
-        TopologyError: If the topology is not valid, or has nothing for a task to do.
-    """
-    plan = topology.plan(application_id, existing=existing)
-    if not plan.subtopologies:
-        raise TopologyError(
-            "the topology has nothing but global stores, so an application would have no task, and nobody would read them. Add a "
-            "stream or a table; a test driver runs the topology as it is"
-        )
-    if settings.exactly_once and plan.changelogs:
-        return topology.plan(application_id, through_shuffle=False, existing=existing)
-    return plan
-
-
-def _met(before: Plan, now: Plan) -> str:
-    """Say what has become of the topics that patterns match."""
-    appeared = now.chosen_topics - before.chosen_topics
-    gone = before.chosen_topics - now.chosen_topics
-    told = [f"new: {', '.join(sorted(appeared))}"] if appeared else []
-    if gone:
-        told.append(f"gone: {', '.join(sorted(gone))}")
-    return f"the topics that match have changed ({'; '.join(told)})"
-
-
-def _check_rates(plan: Plan, settings: Settings) -> None:
-    """Refuse rates of topics that are not read: a misspelt name would go unnoticed."""
-    unknown = sorted(settings.max_records_per_second.keys() - set(plan.broker_topics))
-    if unknown and not plan.has_patterns:
-        raise SettingsError(
-            f"max_records_per_second names {', '.join(map(repr, unknown))}, which application {plan.application_id!r} does not "
-            f"read from the broker; it reads {', '.join(map(repr, sorted(plan.broker_topics))) or 'nothing'}"
-        )

@@ -48,6 +48,9 @@ class Steerable(Protocol):
     def throttle(self, topic: str, records_per_second: int | None) -> None:
         """Limit the records per second of a topic."""
 
+    def parallelism(self, workers: int) -> None:
+        """Process each partition by another number of workers."""
+
     def status(self) -> Status:
         """Say what it is doing."""
 
@@ -89,7 +92,7 @@ def carried_out(application: Steerable, order: str, data: Mapping[str, Any]) -> 
 
     Args:
         application: Who is to obey.
-        order: ``pause``, ``resume``, ``throttle`` or ``status``.
+        order: ``pause``, ``resume``, ``throttle``, ``parallelism`` or ``status``.
         data: Its arguments.
 
     Returns:
@@ -102,6 +105,7 @@ def carried_out(application: Steerable, order: str, data: Mapping[str, Any]) -> 
         "pause": application.pause,
         "resume": application.resume,
         "throttle": application.throttle,
+        "parallelism": application.parallelism,
         "status": lambda: None,
     }
     if order not in orders:
@@ -118,7 +122,7 @@ def send(home: Path, application_id: str, order: str, **data: Any) -> dict[str, 
     Args:
         home: The application's directory.
         application_id: For the messages of errors.
-        order: ``pause``, ``resume``, ``throttle`` or ``status``.
+        order: ``pause``, ``resume``, ``throttle``, ``parallelism`` or ``status``.
         data: Its arguments.
 
     Returns:

@@ -11,6 +11,7 @@ again, and an application that has lost its checkpoint starts over, offsets incl
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -18,6 +19,8 @@ from types import MappingProxyType
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import OffsetCommitter
+
+log = logging.getLogger("millstream.application")
 
 
 class GroupOffsets:
@@ -86,6 +89,22 @@ class GroupOffsets:
             for at in others:
                 del self._ours[at]
             return others
+
+    def warn_of_others(self, group: str) -> None:
+        """Say so if somebody else commits offsets of the group.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        for at, (ours, theirs) in self.by_others().items():
+            log.warning(
+                "somebody else commits offsets of group %r: %s was at %d and is at %s. If this application runs on another host or "
+                "with another state_dir too, both process every record and send every result: stop one of them",
+                group,
+                at,
+                ours,
+                theirs,
+            )
 
     def planned(self, positions: Offsets) -> None:
         """Take note that a micro-batch is planned from these positions.

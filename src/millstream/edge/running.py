@@ -73,8 +73,7 @@ class RunningApplication:
         self.id = application_id
         self._run = secrets.token_hex(8)
         """The id of this run of the application; restarts of the query belong to it."""
-        self._hang_up = hang_up
-        """Lets the connections to the broker go."""
+        self._hang_up = hang_up  # lets the connections to the broker go
         self._drain_timeout_s = drain_timeout_s
         self._group = group
         """Commits the group's offsets."""
@@ -92,6 +91,7 @@ class RunningApplication:
         """Where Spark's output goes; None is where this program's goes."""
         self._continues: tuple[Continuity, Mapping[str, TopicFacts]]
         self._relaunch: Callable[[], StreamingQuery]
+        self._set_workers: Callable[[int], None]
         self._rescale_later = False
         self._upkeep: Upkeep | None = None
         self._purge = Purge(deleter, lambda: self._plan.purged_topics)
@@ -219,6 +219,19 @@ class RunningApplication:
         for known in chosen_topics(self._plan, [topic]):
             self._standing().throttle(known, records_per_second)
 
+    def parallelism(self, workers: int) -> None:
+        """Process each partition by another number of workers; the query starts again in place, with all state.
+
+        Args:
+            workers: Workers per partition, as the setting ``parallelism``.
+
+        Raises:
+            ControlError: If the number needs other key ranges than there are, or the application has ended.
+        """
+        self._standing()
+        self._set_workers(workers)
+        self._restart(f"each partition has {workers} workers from now on")
+
     def status(self) -> Status:
         """Say what the application is doing."""
         if self._state in ("starting", "running") and self._query is not None:
@@ -303,7 +316,6 @@ class RunningApplication:
         raise MillstreamError(f"nobody knows how to answer {question!r}; this is a bug")
 
     def _purge_every(self, interval_s: float) -> None:
-        """Delete from time to time what nobody needs any more."""
         self._purging = Upkeep(self._purge.purge, interval_s)
 
     def _standing(self) -> StandingOrders:
@@ -316,12 +328,10 @@ class RunningApplication:
 
     @property
     def _plan(self) -> Plan:
-        """The plan with the numbers of sub-topologies that it runs with."""
         return self._continues[0].plan
 
     @property
     def _in_front(self) -> Mapping[int, frozenset[str]]:
-        """The topics that bring records to a sub-topology through Spark's shuffle."""
         return topics_in_front(self._plan)
 
     def _commit_later(self, data: Mapping[str, Any], oldest: Mapping[str, int]) -> None:
@@ -349,17 +359,8 @@ class RunningApplication:
 
     def _look_for_others(self) -> None:
         """Say so if somebody else commits the group's offsets; transactions fence by themselves."""
-        if self._transactional:
-            return
-        for at, (ours, theirs) in self._group.by_others().items():
-            log.warning(
-                "somebody else commits offsets of group %r: %s was at %d and is at %s. If this application runs on another host or "
-                "with another state_dir too, both process every record and send every result: stop one of them",
-                self.id,
-                at,
-                ours,
-                theirs,
-            )
+        if not self._transactional:
+            self._group.warn_of_others(self.id)
 
     def _is_shuffle(self, topic: str) -> bool:
         return topic not in self._book.ends and topic not in self._book.positions
@@ -369,7 +370,6 @@ class RunningApplication:
         self._draining.look(data["now_ms"], unread(data["positions"], data["ends"], internal))
 
     def _can_drain(self) -> bool:
-        """Return whether micro-batches go on."""
         query = self._query
         assert query is not None
         try:
@@ -380,8 +380,9 @@ class RunningApplication:
 
     # Going on with another query.
 
-    def _halt(self, query: StreamingQuery, timeout_s: float | None = None) -> None:
-        """Stop a query between two batches, or in the middle of one when the time is over."""
+    def _halt(
+        self, query: StreamingQuery, timeout_s: float | None = None
+    ) -> None:  # between two batches, if in time
         self._hold.set()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while query.isActive and not self._between_batches.wait(_POLL_S):
@@ -513,7 +514,6 @@ class RunningApplication:
         self._release()
 
     def _release(self) -> None:
-        """Release what only one application can hold at a time."""
         self.listeners.close()
         self._progress.end()
         for upkeep in (self._upkeep, self._purging):

@@ -102,11 +102,12 @@ class Settings(BaseSettings):
         ge=0,
         description="shortest time between the beginnings of micro-batches, unless a processor asks for a commit",
     )
+    parallelism: PositiveInt | dict[str, PositiveInt] = Field(1, description="workers per partition")
     shuffle_partitions: int | None = Field(
         None,
         ge=1,
         le=1024,
-        description="Spark partitions of the tasks; None: a power of two up to the cores, at most 8",
+        description="Spark partitions of the tasks; None: a power of two up to the cores, at most 8; with parallelism, at least that",
     )
     on_changed_shuffle_partitions: Literal["rescale", "keep", "fail"] = Field(
         "rescale", description="what to do when the checkpoint has another number of shuffle partitions"
@@ -327,9 +328,8 @@ class Settings(BaseSettings):
     @property
     def read_committed(self) -> bool:
         """Whether only records of committed transactions are read."""
-        if self.isolation_level is None:
-            return self.exactly_once
-        return self.isolation_level == "read_committed"
+        level = self.isolation_level
+        return self.exactly_once if level is None else level == "read_committed"
 
     @property
     def exactly_once(self) -> bool:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from millstream.core.engine.readiness import Waiting
+from millstream.core.engine.records.readiness import Waiting
 from millstream.core.engine.threads import ThreadFigures, added
 from millstream.core.metrics.metric import Numbers, kind_of, summed, total_of, without_labels
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets, flat, positions_from_json
 from millstream.core.runtime.origins import oldest_by_topic
+from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.inputs import Held
 from millstream.drivers.spark.worker import measures
 from millstream.drivers.spark.worker.progress import RestoreProgress
@@ -21,9 +22,9 @@ from millstream.drivers.spark.worker.report import Report, offsets_of, waiting_o
 from millstream.edge.call_status import CallStatus, call_counts, call_metrics, call_status, left_of
 from millstream.edge.draining import Left
 from millstream.edge.hot_keys import HotKeys
+from millstream.edge.planning.key_ranges import RangeStatus, Recent, TaskWork, range_status
 from millstream.edge.thread_status import ThreadStatus, thread_metrics, thread_status
 
-_RATE_WINDOW_S = 10.0
 _TELL_EVERY_S = 10.0
 
 
@@ -52,6 +53,7 @@ class Status:
         batch_s: Seconds that the last micro-batch took, from its plan to its commit; None before the first.
         lacking: What the Spark session lacks that Millstream wants, and why: one line for each setting. Empty for one that it made.
         placed: Host and executor on which each task ran last, as ``host/executor``.
+        ranges: What the key ranges of partitions are doing, per task that has one.
     """
 
     state: str
@@ -73,26 +75,7 @@ class Status:
     batch_s: float | None = None
     lacking: Sequence[str] = ()
     placed: Mapping[str, str] = field(default_factory=dict)
-
-
-class _Recent:
-    """Counts of the last ten seconds. Guarded by the book's lock."""
-
-    def __init__(self) -> None:
-        self._counts: deque[tuple[float, float]] = deque()
-
-    def add(self, count: float) -> None:
-        """Add a count of now."""
-        self._counts.append((time.monotonic(), count))
-
-    def per_second(self) -> float:
-        """Return their sum per second."""
-        now = time.monotonic()
-        while self._counts and self._counts[0][0] < now - _RATE_WINDOW_S:
-            self._counts.popleft()
-        if not self._counts:
-            return 0.0
-        return sum(count for _, count in self._counts) / max(now - self._counts[0][0], 1.0)
+    ranges: Mapping[str, RangeStatus] = field(default_factory=dict)
 
 
 @dataclass
@@ -100,6 +83,7 @@ class Book:
     """Adds up reports. Written by the control threads, read by anyone; guarded by its lock."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
+    plan: Plan | None = None
     batch: int = -1
     ends: Offsets = field(default_factory=dict)
     positions: Offsets = field(default_factory=dict)
@@ -121,8 +105,9 @@ class Book:
     """How far topics are finished, and have been read, whose records go through Spark's shuffle and are finished later."""
     times: Offsets = field(default_factory=dict)
     """The partition times of readers that extract timestamps."""
-    _recent: _Recent = field(default_factory=_Recent)
-    _recent_enforced: _Recent = field(default_factory=_Recent)
+    _recent: Recent = field(default_factory=Recent)
+    _work: TaskWork = field(default_factory=TaskWork)
+    _recent_enforced: Recent = field(default_factory=Recent)
     _told: dict[str, float] = field(default_factory=dict)
     _planned_at: float = field(default_factory=time.monotonic)
     _batch_s: float | None = None
@@ -218,6 +203,7 @@ class Book:
             self.tasks.pop(report.task, None)
         else:
             self.tasks[report.task] = report
+        self._work.note(report)
         for topic, times in positions_from_json(report.times).items():
             self.times.setdefault(topic, {}).update(times)
         self._place(report)
@@ -356,6 +342,7 @@ class Book:
                 threads={task: thread_status(r) for task, r in sorted(self.threads.items())},
                 batch_s=self._batch_s,
                 placed=dict(sorted(self._placed.items())),
+                ranges=range_status(self.plan, self.tasks, self._work, self.ends) if self.plan else {},
             )
 
     def metrics(self) -> dict[str, int]:

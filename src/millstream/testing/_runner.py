@@ -12,7 +12,8 @@ from typing import Any
 from millstream.core.engine.global_task import global_task
 from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.policy import ErrorPolicies
-from millstream.core.engine.readiness import NEVER_WAIT, InputFacts
+from millstream.core.engine.records.dividing import divided
+from millstream.core.engine.records.readiness import NEVER_WAIT, InputFacts
 from millstream.core.engine.task import Task
 from millstream.core.model.errors import MillstreamError, TopicNotFoundError
 from millstream.core.model.ids import TaskId, TopicPartition
@@ -23,7 +24,7 @@ from millstream.core.runtime.inputs import Input, informed
 from millstream.core.state.memory import MemoryStores
 from millstream.core.topology.asynchronous import kept_by
 from millstream.core.topology.internal import is_internal
-from millstream.core.topology.layout import Layout
+from millstream.core.topology.layout import Layout, tasks_of_group
 from millstream.core.topology.nodes import Sink, Source
 from millstream.core.topology.patterns import check_one_source, mark_of, source_of
 from millstream.core.topology.plan import Plan, SubTopology
@@ -104,6 +105,7 @@ class Runner:
         self.counted: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
         self.committable = dict(committable)
+        self._finished: dict[TopicPartition, dict[TaskId, int]] = {}
         self.unfinished: dict[TaskId, dict[str, int]] = {}
         self.waiting: dict[TaskId, str] = {}
         self.global_stores = global_stores
@@ -118,7 +120,8 @@ class Runner:
         if settings.max_task_idle_ms is not None:
             self._inputs = informed(plan, layout, waits=settings.max_task_idle_ms != NEVER_WAIT)
         ids = [TaskId(part.id, 0) for part in plan.global_parts]
-        ids += sorted({*layout.tasks, *(TaskId(sub.id, 0) for sub in plan.subtopologies if sub.nodes)})
+        first = (task for sub in plan.subtopologies if sub.nodes for task in tasks_of_group(sub, 0))
+        ids += sorted({*layout.tasks, *first})
         for task_id in ids:
             self._make(task_id, snapshots.get(task_id), stores.get(task_id))
         for task_id in ids:
@@ -214,9 +217,11 @@ class Runner:
             each.task.close()
 
     def _feed(self, at: TopicPartition, records: Records) -> None:
-        each = self._task_of(at)
-        each.task.feed(at, records, self.topics.appended(at, records))
-        self._fed.add(each.id)
+        position, tasks = self.topics.appended(at, records), self._tasks_of(at)
+        parts = [records] if len(tasks) == 1 else divided(records, len(tasks))
+        for each, part in zip(tasks, parts):
+            each.task.feed(at, part, position)
+            self._fed.add(each.id)
 
     def _run(self) -> None:
         """Step the tasks that have input until no input is left, then each task that has not stepped yet."""
@@ -275,7 +280,9 @@ class Runner:
         self.counted.update(metrics.counted)
         for figures in outcome.calls.values():
             self.calls.update({name: getattr(figures, figure) for name, figure in CALLS.items()})
-        self.committable |= outcome.committable
+        for at, offset in outcome.committable.items():
+            self._finished.setdefault(at, {})[each.id] = offset
+            self.committable[at] = min(self._finished[at].values())
         if outcome.calls:
             stores = kept_by(self._part(each.id.subtopology).nodes.values())
             self.unfinished[each.id] = {stores[at]: told.unfinished for at, told in outcome.calls.items()}
@@ -316,15 +323,16 @@ class Runner:
         subs = self.plan.subtopologies
         return subs[number] if number < len(subs) else self.plan.global_parts[number - len(subs)]
 
-    def _task_of(self, at: TopicPartition) -> DriverTask:
-        """Return the task of a partition; for a topic that matches a pattern it may be created here."""
+    def _tasks_of(self, at: TopicPartition) -> list[DriverTask]:
+        """Return the tasks of a partition; for a topic that matches a pattern they may be created here."""
         sub = self._reader[at.topic]
         number = 0 if sub in self.plan.global_parts else at.partition
-        task_id = self.layout.task_of.get(at, TaskId(sub.id, number))
-        if task_id not in self.tasks:
-            self._make(task_id, None, None)
-            self._start(self.tasks[task_id])
-        return self.tasks[task_id]
+        task_ids = self.layout.tasks_of.get(at, tasks_of_group(sub, number))
+        for task_id in task_ids:
+            if task_id not in self.tasks:
+                self._make(task_id, None, None)
+                self._start(self.tasks[task_id])
+        return [self.tasks[task_id] for task_id in task_ids]
 
     def _make(self, task_id: TaskId, snapshot: Snapshot | None, stores: MemoryStores | None) -> None:
         part = self._part(task_id.subtopology)

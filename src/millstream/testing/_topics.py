@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from millstream.core.model.errors import SettingsError, TopicNotFoundError
-from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.ids import TopicPartition
 from millstream.core.model.partitioning import partition_of
 from millstream.core.model.record import Records
-from millstream.core.topology.layout import Layout, default_grouper, lay_out
+from millstream.core.topology.layout import Layout, default_grouper, lay_out, tasks_of_group
 from millstream.core.topology.plan import Plan
 
 PerTopic = int | Mapping[str, int]
@@ -152,7 +152,12 @@ class Topics:
 
 def _one_each(plan: Plan) -> Layout:
     topics = {sub.id: dict.fromkeys(sub.source_topics, 1) for sub in plan.subtopologies}
-    tasks = {TaskId(number, 0): group for number, own in topics.items() for group in default_grouper(own)}
+    tasks = {
+        task: group
+        for sub in plan.subtopologies
+        for group in default_grouper(topics[sub.id])
+        for task in tasks_of_group(sub, 0)
+    }
     return Layout({topic: 1 for own in topics.values() for topic in own}, tasks)
 
 

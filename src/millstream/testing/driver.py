@@ -15,12 +15,13 @@ from typing import Any, Self
 
 from millstream.core.engine.caching import DEFAULT_CACHE_BYTES
 from millstream.core.engine.policy import ErrorPolicies
-from millstream.core.engine.readiness import NEVER_WAIT
+from millstream.core.engine.records.readiness import NEVER_WAIT
 from millstream.core.model.durations import Duration, millis
 from millstream.core.model.errors import SettingsError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Record
 from millstream.core.runtime.threads import check_threads
+from millstream.core.topology.analysis.ranges import Parallelism, divided_plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.threads import TaskThreads
 from millstream.testing._driver_topics import DriverTopics
@@ -63,6 +64,8 @@ class TopologyTestDriver(DriverTopics):
             one partition, including repartition topics.
         max_task_idle_ms: As the setting of an application: how long tasks with several inputs wait for an empty one, in ms of the
             driver's clock. None does not wait. For a withheld input (:meth:`hold`), tasks wait without limit.
+        parallelism: As the setting of an application: workers per partition. Stores are then in a task per key range; see
+            :meth:`store`.
         snapshot: A snapshot of another driver (:meth:`snapshot`) to continue from; see :meth:`edited`.
         renamed_stores: As the argument of an application: new name per old name of a store of the snapshot.
 
@@ -99,6 +102,7 @@ class TopologyTestDriver(DriverTopics):
         keep_processors: bool = False,
         partitions: PerTopic | None = None,
         max_task_idle_ms: int | None = None,
+        parallelism: Parallelism = 1,
         snapshot: DriverSnapshot | None = None,
         renamed_stores: Mapping[str, str] | None = None,
     ) -> None:
@@ -114,8 +118,7 @@ class TopologyTestDriver(DriverTopics):
                 f"max_task_idle_ms={max_task_idle_ms!r} is a whole number of ms, -1 or more, or None"
             )
         self._commit_every = commit_every
-        self._collected = []
-        self._closed = False
+        self._collected, self._closed = [], False
         self._options: dict[str, Any] = {
             "application_id": application_id,
             "policies": policies,
@@ -126,8 +129,9 @@ class TopologyTestDriver(DriverTopics):
             "keep_processors": keep_processors,
             "partitions": partitions,
             "max_task_idle_ms": max_task_idle_ms,
+            "parallelism": parallelism,
         }
-        plan = topology.plan(application_id)
+        plan = divided_plan(topology.plan(application_id), parallelism)
         begin = snapshot or beginning(application_id)
         self._topics = Topics(partitions, begin.ends)
         self._before = begin.remembered
@@ -183,7 +187,8 @@ class TopologyTestDriver(DriverTopics):
 
         Args:
             name: The store.
-            partition: The partition of the task, if the store has one instance per partition.
+            partition: The partition of the task, if the store has one instance per partition; with ``parallelism``, the number of the
+                task, which is the partition times the number of key ranges plus the range.
 
         Raises:
             StoreError: If the topology has no such store, or if several tasks have it and ``partition`` is None.

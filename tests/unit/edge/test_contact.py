@@ -45,6 +45,9 @@ class Obedient:
             raise ControlError("there is no topic 'unknown'")
         self.told.append(("throttle", topic, records_per_second))
 
+    def parallelism(self, workers: int) -> None:
+        self.told.append(("parallelism", workers))
+
     def status(self) -> Status:
         return Status("running", 3, {"in": 7}, 1.5, 2, paused=["in"], throttled={"in": 5})
 

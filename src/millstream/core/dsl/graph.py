@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from millstream.core.dsl.naming import Names, Naming
+from millstream.core.model.calls import Calls
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.model.topics import checked_name
+from millstream.core.topology.asynchronous import MAX_UNACKNOWLEDGED, finishing_later
 from millstream.core.topology.nodes import Node, Process, Repartition, Source, StreamPartitioner, TableStore
 from millstream.core.topology.patterns import merged_with
-from millstream.core.topology.processor import Wrap
+from millstream.core.topology.processor import ProcessValues, Wrap, checked_supplier
 from millstream.core.topology.stores import Kept, StoreOptions, StoreSpec, key_value, versioned
 from millstream.core.topology.topology import Topology
 
 _NUMBERED_THROUGHOUT: Final = ("KSTREAM", "KTABLE")
 """How generated names of topics begin whose filter, sink and source have numbers too, not names made of the topic's."""
+
+_PROCESSORS: Final[dict[type[Process], tuple[str, str]]] = {
+    Process: ("KSTREAM-PROCESSOR", "process"),
+    ProcessValues: ("KSTREAM-PROCESSVALUES", "process-values"),
+}
+"""How nodes of processors are numbered, and the word for them in a path."""
 
 Parts: TypeAlias = tuple[str, str, str]
 """The names, or their beginnings, of a repartition's filter, sink and source; no filter is empty."""
@@ -87,6 +95,51 @@ class Graph:
             return merged.name
         self._streams.append(source)
         return self.add(source)
+
+    def add_processor(
+        self,
+        kind: type[Process],
+        parent: tuple[str, str],
+        supplier: Callable[[], Any],
+        stores: Iterable[str],
+        serdes: tuple[Serde[Any] | None, Serde[Any] | None],
+        *,
+        name: str | None,
+        key_local: bool,
+        calls: Calls | None = None,
+        acknowledges: bool = False,
+        max_unacknowledged: int = MAX_UNACKNOWLEDGED,
+    ) -> str:
+        """Add a processor behind a node, whose schedules are found again by its name; give that.
+
+        Args:
+            kind: The kind of node.
+            parent: Name of the node in front, and the path of what comes out of it.
+            supplier: Makes the processor.
+            stores: Names of the stores connected to it.
+            serdes: Of its keys and of its values, if they are known.
+            name: Its name, if it was given one.
+            key_local: Whether it promises to be local to keys.
+            calls: How its calls are made, if it issues any.
+            acknowledges: Whether it says itself when a record is finished.
+            max_unacknowledged: How many records may be unfinished.
+        """
+        counted_as, word = _PROCESSORS[kind]
+        node = self.name(counted_as, name)
+        if name is None:
+            node = self.names.kept(node, f"{parent[1]}-{word}")
+        supplied = checked_supplier(node, supplier)
+        made = kind(node, parent[:1], supplied, tuple(stores), key_local=key_local)
+        key, value = serdes[0] or self.default_key, serdes[1] or self.default_value
+        later = finishing_later(
+            made,
+            calls,
+            acknowledges=acknowledges,
+            max_unacknowledged=max_unacknowledged,
+            key=key,
+            value=value,
+        )
+        return self.add_supplied(later)
 
     def add_supplied(self, node: Process) -> str:
         """Add a node that runs something of the user's, with the stores that its supplier brings along; give its name."""

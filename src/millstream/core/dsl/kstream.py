@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from millstream.core.asynchronous.effects import CallContext
 from millstream.core.dsl import asynchronous
@@ -18,9 +18,9 @@ from millstream.core.model.errors import TopologyError
 from millstream.core.model.record import Record
 from millstream.core.model.serdes import Serde, window_bytes
 from millstream.core.topology import nodes
-from millstream.core.topology.asynchronous import MAX_UNACKNOWLEDGED, finishing_later
+from millstream.core.topology.asynchronous import MAX_UNACKNOWLEDGED
 from millstream.core.topology.nodes import Process, Sink, StreamPartitioner, TopicNameExtractor
-from millstream.core.topology.processor import ProcessValues, checked_supplier
+from millstream.core.topology.processor import ProcessValues
 from millstream.core.topology.stores import Kept
 
 if TYPE_CHECKING:
@@ -33,11 +33,6 @@ V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 R = TypeVar("R")
-
-_COUNTED_AS: Final[dict[type[Process], str]] = {
-    Process: "KSTREAM-PROCESSOR",
-    ProcessValues: "KSTREAM-PROCESSVALUES",
-}
 
 
 @checked_methods
@@ -408,6 +403,7 @@ class KStream(JoinableStream[K, V]):
         calls: Calls | None = None,
         acknowledges: bool = False,
         max_unacknowledged: int = MAX_UNACKNOWLEDGED,
+        key_local: bool = False,
         name: str | None = None,
     ) -> KStream[Any, Any]:
         """Run a processor on every record; what it forwards is the new stream.
@@ -421,6 +417,8 @@ class KStream(JoinableStream[K, V]):
                 again to each new processor, which every micro-batch on Spark has.
             max_unacknowledged: While so many records of a task are not acknowledged, no more are read for it; what a micro-batch
                 has read already comes on top of them.
+            key_local: Whether the processor promises to touch nothing but the entries of its record's key. Only then may
+                ``parallelism`` divide its partitions into key ranges; the promise is checked when it uses a store.
             name: Name of the node.
 
         Returns:
@@ -428,18 +426,23 @@ class KStream(JoinableStream[K, V]):
         """
         node = self._processor(
             Process,
-            "process",
             supplier,
             stores,
-            name,
+            name=name,
             calls=calls,
             acknowledges=acknowledges,
             max_unacknowledged=max_unacknowledged,
+            key_local=key_local,
         )
         return KStream(self._graph, node, None, None, rekeyed=True)
 
     def process_values(
-        self, supplier: Callable[[], Any], *, stores: Iterable[str] = (), name: str | None = None
+        self,
+        supplier: Callable[[], Any],
+        *,
+        stores: Iterable[str] = (),
+        key_local: bool = False,
+        name: str | None = None,
     ) -> KStream[K, Any]:
         """Run a processor that leaves the keys as they are; a grouping behind it does not repartition.
 
@@ -447,41 +450,19 @@ class KStream(JoinableStream[K, V]):
             supplier: As in :meth:`process`; what it forwards must have the key it was given. Another one fails the record, since
                 it would be in a partition, and in front of state, where it does not belong. A punctuator answers for its keys itself.
             stores: As in :meth:`process`.
+            key_local: As in :meth:`process`.
             name: Name of the node.
 
         Source: ``KStream.processValues``; ``FixedKeyProcessor`` (KIP-820).
         """
-        node = self._processor(ProcessValues, "process-values", supplier, stores, name)
+        node = self._processor(ProcessValues, supplier, stores, name=name, key_local=key_local)
         return KStream(self._graph, node, self._key, None, rekeyed=self._rekeyed)
 
     def _processor(
-        self,
-        kind: type[Process],
-        word: str,
-        supplier: Callable[[], Any],
-        stores: Iterable[str],
-        name: str | None,
-        *,
-        calls: Calls | None = None,
-        acknowledges: bool = False,
-        max_unacknowledged: int = MAX_UNACKNOWLEDGED,
+        self, kind: type[Process], supplier: Callable[[], Any], stores: Iterable[str], **options: Any
     ) -> str:
-        """Add a processor, whose schedules are found again by its name; give that."""
-        graph = self._graph
-        node = graph.name(_COUNTED_AS[kind], name)
-        if name is None:
-            node = graph.names.kept(node, f"{self._path}-{word}")
-        made = kind(node, (self._node,), checked_supplier(node, supplier), tuple(stores))
-        key, value = self._key or graph.default_key, self._value or graph.default_value
-        later = finishing_later(
-            made,
-            calls,
-            acknowledges=acknowledges,
-            max_unacknowledged=max_unacknowledged,
-            key=key,
-            value=value,
-        )
-        return graph.add_supplied(later)
+        serdes = self._key, self._value
+        return self._graph.add_processor(kind, (self._node, self._path), supplier, stores, serdes, **options)
 
     @overload
     def map_values_async(

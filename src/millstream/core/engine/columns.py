@@ -24,7 +24,7 @@ The core stays pure: columns are lists. Why not Arrow, see docs/decisions/0037-c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import singledispatch
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from millstream.core.engine.batch import Column, Columns, ColumnsCall
 from millstream.core.engine.compile import Call, Compiled
 from millstream.core.engine.failures import Attempt
-from millstream.core.engine.queue import Chunk
+from millstream.core.engine.records.queue import Chunk
 from millstream.core.engine.runtime import Piece, Runtime
 from millstream.core.model.expressions import Expression
 from millstream.core.model.record import Headers
@@ -138,11 +138,34 @@ def of_function(
         return None
     if form.calls_functions:
         return by_rows(row, runtime) if _stateless(node, compiled) else None
-    child = form.call
+    apply = applying(node, compiled, form, function, then)
 
     def call(columns: Columns) -> None:
         values = columns.values.objects()
-        rest = zip(columns.keys.objects(), values) if with_key else zip(values)
+        apply(columns, zip(columns.keys.objects(), values) if with_key else zip(values))
+
+    return Form(call, calls_functions=True)
+
+
+def applying(
+    node: n.Node,
+    compiled: Compiled,
+    form: Form,
+    function: Callable[..., Any],
+    then: Callable[[ColumnsCall, Columns, list[Any]], None],
+) -> Callable[[Columns, Iterator[tuple[Any, ...]]], None]:
+    """Return what calls a function of the user for each record of a batch, and treats those that fail.
+
+    Args:
+        node: The node.
+        compiled: Where it belongs.
+        form: What is behind the node; it calls no functions.
+        function: The function; it is given the arguments of each record.
+        then: Hands the records with their results on to what is behind the node.
+    """
+    child, row, runtime = form.call, row_of(node, compiled), compiled.runtime
+
+    def apply(columns: Columns, rest: Iterator[tuple[Any, ...]]) -> None:
         start, size = 0, len(columns.timestamps)
         while True:
             done: list[Any] = []
@@ -161,7 +184,7 @@ def of_function(
             runtime.on_error("process", node.name, failed, again=Attempt(row, _record(columns, end)))
             start = end + 1
 
-    return Form(call, calls_functions=True)
+    return apply
 
 
 def _record(columns: Columns, number: int) -> tuple[Any, Any, int, Headers]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from millstream.core.engine.caching import Caches
 from millstream.core.engine.context import NodeContext
+from millstream.core.engine.key_local import KeyLocalStore
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.errors import TopologyError
 from millstream.core.topology import joins as j
@@ -39,12 +40,15 @@ class Compiled:
         contexts: The processors' contexts, in the order of the topology.
         shared: Per node, what its function of one record lets its columnar form see and change.
         caches: The updates of tables that wait to be forwarded.
+        clocks: In the task of a key range, what moves the stream time of nodes that have one of their own, by node.
     """
 
     def __init__(self, sub: SubTopology, runtime: Runtime, cache_bytes: int = 0) -> None:
         self.entries: dict[str, Call] = {}
         self.contexts: list[NodeContext] = []
         self.shared: dict[str, Any] = {}
+        self.clocks: dict[str, Callable[[int], None]] = {}
+        self._clocks_behind: dict[str, list[Callable[[int], None]]] = {}
         self._sub = sub
         self.runtime = runtime
         self.caches = Caches(sub, runtime, cache_bytes)
@@ -95,11 +99,40 @@ class Compiled:
         """Return a node of the sub-topology by its name."""
         return self._sub.nodes[name]
 
+    def keep_time(self, node: n.Node, clock: Callable[[int], None]) -> None:
+        """Let the time of the partition move the stream time of a node, if the task has a key range.
+
+        Args:
+            node: The node.
+            clock: Moves its stream time to a time, if that is later.
+        """
+        if self._sub.ranges > 1:
+            self.clocks[node.name] = clock
+
+    def clocks_behind(self, source: str) -> list[Callable[[int], None]]:
+        """Return the clocks of the nodes behind a source, those in front first."""
+        found = self._clocks_behind.get(source)
+        if found is None:
+            behind = {source}
+            for node in self._sub.nodes.values():
+                if behind.intersection(node.parents):
+                    behind.add(node.name)
+            found = [clock for name, clock in self.clocks.items() if name in behind][::-1]
+            self._clocks_behind[source] = found
+        return found
+
     def only_read(self, node: n.Process) -> frozenset[str]:
         """Return the stores of a processor that only another one may write to."""
         others = (other for other in self._sub.nodes.values() if other.name != node.name)
         kept = {store for other in others if isinstance(other, KeepStore) for store in other.stores}
         return frozenset(kept.intersection(node.stores))
+
+    def local(self, node: n.Process) -> Callable[[str, Any], Any] | None:
+        """Return what makes a processor's stores refuse keys of other ranges; None if the task has all keys."""
+        key_range, specs = self._sub.key_range(self.runtime.task_id), self._sub.stores
+        if key_range is None:
+            return None
+        return lambda name, store: KeyLocalStore(store, specs[name], key_range, node.name)
 
     def versioned(self, table: str) -> bool:
         """Return whether the rows of a table, named by its node, have versions: results never have (KIP-914)."""

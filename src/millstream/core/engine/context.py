@@ -23,6 +23,7 @@ class NodeContext:
 
     Attributes:
         only_read: The connected stores that another processor alone writes to.
+        local: In the task of a key range, makes a store refuse keys of other ranges.
         processor: What the user's supplier gave.
     """
 
@@ -37,6 +38,7 @@ class NodeContext:
         self._node = node
         self._stores = stores
         self.only_read: frozenset[str] = frozenset()
+        self.local: Callable[[str, Any], Any] | None = None
         self._runtime = runtime
         self._forward = forward
         self._children = children
@@ -159,7 +161,9 @@ class NodeContext:
                 f"process(..., stores=[{name!r}]), add_processor(..., stores=[{name!r}]) or connect(...)"
             )
         store = self._runtime.stores[name]
-        return read_only(store) if name in self.only_read else store
+        if name in self.only_read:
+            return read_only(store)
+        return store if self.local is None else self.local(name, store)
 
     def init(self) -> None:
         """Call the processor's ``init``, noting the schedules it makes."""

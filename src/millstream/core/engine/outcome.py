@@ -9,8 +9,8 @@ from typing import Any
 from millstream.core.asynchronous.book import CallFigures
 from millstream.core.asynchronous.call import Call
 from millstream.core.asynchronous.frontier import Progress
-from millstream.core.engine.queue import Buffered, QueueId
-from millstream.core.engine.readiness import Waiting
+from millstream.core.engine.records.queue import Buffered, QueueId
+from millstream.core.engine.records.readiness import Waiting
 from millstream.core.engine.threads import ThreadFigures
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records

@@ -12,8 +12,7 @@ applies ``outcome.changes`` to the committed content of the stores before it ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Any
 
@@ -21,26 +20,25 @@ from millstream.core.asynchronous.book import first_due
 from millstream.core.asynchronous.call import Call as AsyncCall
 from millstream.core.asynchronous.call import Settled, Ticket
 from millstream.core.asynchronous.frontier import Frontier, Progress
-from millstream.core.engine import batch, columns
+from millstream.core.engine import columns
 from millstream.core.engine import operators as operators  # how the nodes run
 from millstream.core.engine.compile import Call, Compiled
-from millstream.core.engine.failures import Attempt, Failure
 from millstream.core.engine.outcome import Outcome, Snapshot, TaskMetrics
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.punctuate import Schedule
-from millstream.core.engine.queue import MERGED, Chunk, PartitionGroup, QueueId, RecordQueue
-from millstream.core.engine.readiness import InputFacts, Readiness
 from millstream.core.engine.recorder import Effects, replay
+from millstream.core.engine.records.dividing import append
+from millstream.core.engine.records.queue import MERGED, Chunk, PartitionGroup, QueueId, RecordQueue
+from millstream.core.engine.records.readiness import InputFacts, Readiness
+from millstream.core.engine.records.reading import Reading
 from millstream.core.engine.runtime import Piece, Runtime
 from millstream.core.engine.threads import Fronts
 from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest
-from millstream.core.model.errors import DeserializationError, MillstreamError, ProcessingError, StoreError
+from millstream.core.model.errors import ProcessingError, StoreError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.punctuation import PunctuationType
-from millstream.core.model.record import ConsumerRecord, Records
-from millstream.core.model.serdes import read
-from millstream.core.model.timestamps import wall_clock
+from millstream.core.model.record import Records
 from millstream.core.ports import ByteStores, Threads
 from millstream.core.state.opening import open_store
 from millstream.core.state.readonly import read_only
@@ -121,11 +119,11 @@ class Task:
         """How each asynchronous operator calls."""
         self._sources = {topic: source for source in sub.sources for topic in source.topics}
         self._fronts = None if threads is None else Fronts(sub, self._compiled, threads) or None
-        self._columnar = columns.entries(sub, self._compiled) if self._fronts is None else {}
-        self._readers = {
-            source.name: batch.readers(source, columnar=source.name in self._columnar)
-            for source in sub.sources
-        }
+        self._timed = bool(self._compiled.clocks or self._compiled.contexts)
+        """Whether anything depends on the time of a partition of which the task has a key range."""
+        by_columns = self._fronts is None and not self._compiled.clocks
+        self._columnar = columns.entries(sub, self._compiled) if by_columns else {}
+        self._reading = Reading(sub.sources, self._columnar, self._runtime)
         self._aside: list[Piece] = []
         """Runs of one source that were taken and wait to be processed together, in columns."""
         self._group = PartitionGroup(
@@ -187,7 +185,11 @@ class Task:
 
     def _append(self, queue: RecordQueue, records: Records, position: int) -> None:
         source = self._source_for(queue.partition)
-        queue.append(self._deserialized(source, queue, records), position)
+        chunk = self._reading.chunk(source, queue, records)
+        if records.times is None:
+            queue.append(chunk, position)
+        else:
+            append(queue, chunk, records.times, position)
 
     def _unknown(self, queue: RecordQueue, records: Records) -> Records:
         """Leave out what was taken before the task was rebuilt, and of what is merged also what it still holds."""
@@ -289,20 +291,14 @@ class Task:
     def _take_all(self, budget: int | None) -> None:
         """Process what is buffered, whatever may still come."""
         left = budget
-        while left is None or left > 0:
-            chosen = self._group.choose()
-            if chosen is None:
-                break
+        while (chosen := self._group.choose()) is not None and (left != 0 or chosen[0].at_time):
             left = self._take(*chosen, left)
 
     def _take_ready(self, now_ms: int, budget: int | None) -> None:
         """Process what is buffered as long as no input has to be waited for."""
         ready, left = self._readiness, budget
         ready.begin(now_ms)
-        while left is None or left > 0:
-            chosen = ready.choose(self._group)
-            if chosen is None:
-                break
+        while (chosen := ready.choose(self._group)) is not None and (left != 0 or chosen[0].at_time):
             enforced, before = ready.enforced, self._metrics["processed"]
             left = self._take(*chosen, left)
             ready.taken(chosen[0])
@@ -312,6 +308,9 @@ class Task:
 
     def _take(self, queue: RecordQueue, end: int, left: int | None) -> int | None:
         """Process a run, as far as the budget goes; give what is left of it."""
+        if queue.at_time:
+            self._take_time(queue)
+            return left
         end = end if left is None else min(end, queue.index + left)
         left = left if left is None else left - (end - queue.index)
         self._run(queue, end)
@@ -356,71 +355,29 @@ class Task:
 
     # Records.
 
-    def _deserialized(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
-        to_keys, to_values = self._readers[source.name]
-        one_by_one = source.timestamp is not None or source.key.contextual or source.value.contextual
-        if not one_by_one and min(records.timestamps, default=0) >= 0:
-            with suppress(Exception):  # then record by record, which finds the bad ones
-                keys, values = to_keys(records.keys), to_values(records.values)
-                return Chunk(records, None, keys, values, records.timestamps, records.headers)
-        return self._one_by_one(source, queue, records)
+    def _take_time(self, queue: RecordQueue) -> None:
+        """Take the time of the partition behind the records of a key range."""
+        chunk = queue.chunks[0]
+        assert chunk.keyed_before is not None
+        if self._timed:
+            self._run_aside()
+            if self._fronts is not None:
+                self._run_block(self._fronts)
+            self._leave_records()
+            self._pass_time(queue.partition, chunk.order[0], chunk.keyed_before[0])
+        else:
+            self._runtime.stream_time = max(self._runtime.stream_time, chunk.order[0])
+        queue.taken(1)
 
-    def _one_by_one(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
-        """Deserialise records one at a time: some may be bad, or an extractor needs the partition time."""
-        raw_key, raw_value = batch.kept_serialised(source, columnar=source.name in self._columnar)
-        good = Chunk(records, [], [], [], [], None if records.headers is None else [])
-        partition_time = queue.newest_timestamp()
-        for row in range(len(records)):
-            at = self._deserialized_one(source, queue.partition, records, row, partition_time)
-            if at is None:
-                continue
-            partition_time = max(partition_time, at.timestamp)
-            good.rows.append(row)  # type: ignore[union-attr]
-            good.keys.append(records.keys[row] if raw_key else at.key)
-            good.values.append(records.values[row] if raw_value else at.value)
-            good.timestamps.append(at.timestamp)
-            if good.headers is not None:
-                good.headers.append(at.headers)
-        return good
-
-    def _deserialized_one(
-        self, source: Source, partition: TopicPartition, records: Records, row: int, partition_time: int
-    ) -> ConsumerRecord | None:
-        key, value, timestamp = records.keys[row], records.values[row], records.timestamps[row]
-        headers = records.headers[row] if records.headers is not None else ()
-        raw = (partition, records.offsets[row], key, value, timestamp, headers)
-        try:
-            record = ConsumerRecord(
-                *partition,
-                records.offsets[row],
-                timestamp,
-                read(source.key, key, partition.topic, "key", headers),
-                read(source.value, value, partition.topic, "value", headers),
-                headers,
-            )
-            if source.timestamp is None:
-                if timestamp < 0:
-                    raise DeserializationError(
-                        "the record has no timestamp; give the source timestamp=... to make one"
-                    )
-                return record
-            by_clock = source.timestamp is wall_clock
-            extracted = self._runtime.now_ms if by_clock else source.timestamp(record, partition_time)
-            if not isinstance(extracted, int):
-                raise DeserializationError(
-                    f"the timestamp extractor gave {extracted!r} instead of an int of ms"
-                )
-            record = record._replace(timestamp=extracted)
-        except Exception as error:
-            cause = MillstreamError(error.message) if isinstance(error, DeserializationError) else error
-            again = Attempt(self._deserialized_one, (source, partition, records, row, partition_time))
-            failure = Failure("deserialize", source.name, cause, raw)
-            found: ConsumerRecord | None = self._runtime.failed(failure, again)
-            return found
-        if record.timestamp < 0:
-            self._runtime.drop("negative timestamp")
-            return None
-        return record
+    def _pass_time(self, partition: TopicPartition, time: int, keyed_time: int) -> None:
+        """Move on to the time of a partition, of all its records and of those with a key."""
+        runtime = self._runtime
+        if time > runtime.stream_time:
+            runtime.stream_time = time
+        for clock in self._compiled.clocks_behind(self._source_for(partition).name):
+            clock(keyed_time)
+        if runtime.stream_time >= runtime.due_stream_time:
+            self._punctuate(PunctuationType.STREAM_TIME, runtime.stream_time)
 
     def _run(self, queue: RecordQueue, end: int) -> None:
         if self._fronts is not None:
@@ -494,7 +451,9 @@ class Task:
         if effects is not None:
             columns[0] = effects
         headers = repeat(()) if chunk.headers is None else chunk.headers[start:end]
-        rows = zip(range(start, end), *columns, headers)
+        rows: Iterable[tuple[Any, ...]] = zip(range(start, end), *columns, headers)
+        if chunk.before is not None and self._timed:
+            rows = self._in_time(rows, partition, chunk)
         for index, key, value, timestamp, header in rows:
             runtime.index = index
             if timestamp > runtime.stream_time:
@@ -503,6 +462,21 @@ class Task:
             if runtime.stream_time >= runtime.due_stream_time:
                 self._punctuate(PunctuationType.STREAM_TIME, runtime.stream_time)
                 runtime.partition, runtime.chunk = partition, chunk
+
+    def _in_time(
+        self, rows: Iterable[tuple[Any, ...]], partition: TopicPartition, chunk: Chunk
+    ) -> Iterator[tuple[Any, ...]]:
+        """Return the rows of a key range; in front of each, time is moved on to that of the partition there."""
+        assert chunk.before is not None
+        assert chunk.keyed_before is not None
+        runtime, last = self._runtime, (-1, -1)
+        for row in rows:
+            times = chunk.before[row[0]], chunk.keyed_before[row[0]]
+            if times != last:
+                last = times
+                self._pass_time(partition, *times)
+                runtime.partition, runtime.chunk = partition, chunk
+            yield row
 
     # Punctuation.
 
@@ -570,7 +544,7 @@ class Task:
             tuple(runtime.notices),
             tuple(name for store in drained for name in store.dropped),
             ready.waiting,
-            {queue.id: queue.buffered_size() for queue in self._group.queues.values() if queue.chunks},
+            {q.id: size for q in self._group.queues.values() if (size := q.buffered_size()).records},
             ready.given_up() if ready.active else (),
             idle_until_ms,
             issue,
@@ -632,13 +606,7 @@ def _beyond(records: Records, position: int) -> Records:
     rows = [row for row, offset in enumerate(records.offsets) if offset >= position]
     if len(rows) == len(records):
         return records
-    return Records(
-        [records.keys[row] for row in rows],
-        [records.values[row] for row in rows],
-        [records.timestamps[row] for row in rows],
-        [records.offsets[row] for row in rows],
-        None if records.headers is None else [records.headers[row] for row in rows],
-    )
+    return records.at(rows)
 
 
 def _to_read(sub: SubTopology, global_stores: ByteStores | None) -> dict[str, Any]:

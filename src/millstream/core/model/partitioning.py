@@ -1,15 +1,19 @@
-"""Default partitioner: the partition of a key, by Murmur2 as in Java producers.
+"""Default partitioner: the partition of a key, by Murmur2 as in Java producers; and the key ranges of a partition.
 
 The default partitioner of Java producers (``org.apache.kafka.common.utils.Utils.murmur2`` and ``toPositive``) decides
 where every other program sends a key. Millstream must agree with it exactly: if a key were counted in one partition here
 and published to another by a different program, the count would be wrong.
+
+A *key range* is an interval of hashes. A partition is chosen by the low bits of the hash and a key range by the high ones, so the
+keys of one partition spread evenly over the ranges, whatever the numbers of both are.
 """
 
 from __future__ import annotations
 
 from struct import unpack_from
-from typing import Final
+from typing import Final, NamedTuple
 
+HASH_BITS: Final = 32
 _REMEMBERED: Final = 100_000
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -77,3 +81,48 @@ class Partitions(dict[bytes, int]):
             self.clear()
         partition = self[key] = partition_of(key, self._count)
         return partition
+
+
+class KeyRange(NamedTuple):
+    """One of the key ranges of a partition.
+
+    Attributes:
+        number: Its number, from 0.
+        of: Into how many ranges the partition is divided.
+
+    Source: the draft proposal "Parallel processing beyond the partition count", *High Level Design*.
+
+    Example:
+        >>> str(KeyRange(1, 4)), KeyRange(1, 4).bounds
+        ('1 of 4', (1073741824, 2147483648))
+    """
+
+    number: int
+    of: int
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The first hash of the range, and the first one behind it."""
+        first, behind = (-(-(number << HASH_BITS) // self.of) for number in (self.number, self.number + 1))
+        return first, behind
+
+    def holds(self, key: bytes | None) -> bool:
+        """Return whether a serialised key is in the range; a record without a key is where the empty key is."""
+        return range_of(key, self.of) == self.number
+
+    def __str__(self) -> str:
+        return f"{self.number} of {self.of}"
+
+
+def range_of(key: bytes | None, ranges: int) -> int:
+    """Return the number of the range of a serialised key.
+
+    Args:
+        key: The key; None counts as the empty key.
+        ranges: Into how many ranges the partition is divided, at least 1.
+
+    Example:
+        >>> [range_of(key, 4) for key in (b"to", b"be", b"or", b"not")]
+        [2, 0, 3, 2]
+    """
+    return (murmur2(key or b"") * ranges) >> HASH_BITS

@@ -10,6 +10,7 @@ A *record* is a key, a value, a timestamp in milliseconds since the epoch, and h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
@@ -150,6 +151,34 @@ Bytes = bytes | None
 
 
 @dataclass(slots=True)
+class PartitionTimes:
+    """The times of a whole partition, for records that are those of one key range of it.
+
+    They are running maxima of timestamps in ms since the epoch, over what was read together; -1 if there was nothing.
+
+    Attributes:
+        before: Per record, the largest timestamp in front of it.
+        keyed_before: The same of the records that have a key.
+        end: The largest timestamp of all.
+        keyed_end: The same of the records that have a key.
+    """
+
+    before: list[int] = field(default_factory=list)
+    keyed_before: list[int] = field(default_factory=list)
+    end: int = -1
+    keyed_end: int = -1
+
+    def at(self, rows: Sequence[int]) -> PartitionTimes:
+        """Return the times beside some of the records."""
+        return PartitionTimes(
+            [self.before[row] for row in rows],
+            [self.keyed_before[row] for row in rows],
+            self.end,
+            self.keyed_end,
+        )
+
+
+@dataclass(slots=True)
 class Records:
     """Many records of one partition as columns: parallel lists of serialised keys and values.
 
@@ -161,6 +190,7 @@ class Records:
         headers: Headers per record, or None if no record has any.
         partitions: Target partition per record, or None to choose it by key (as Java producers do).
         writer: The task that sends them, if they go to a repartition topic on the broker; else empty.
+        times: The times of their partition, if they are those of one key range of it.
     """
 
     keys: list[Bytes] = field(default_factory=list)
@@ -170,6 +200,7 @@ class Records:
     headers: list[Headers] | None = None
     partitions: list[int] | None = None
     writer: str = ""
+    times: PartitionTimes | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -178,8 +209,20 @@ class Records:
         """Return the total size of all keys and values, bytes."""
         return sum(map(len, filter(None, self.keys))) + sum(map(len, filter(None, self.values)))
 
+    def at(self, rows: Sequence[int]) -> Records:
+        """Return the records in the given rows, which are for no topic in particular."""
+        times = self.times
+        return Records(
+            [self.keys[row] for row in rows],
+            [self.values[row] for row in rows],
+            [self.timestamps[row] for row in rows],
+            [self.offsets[row] for row in rows] if self.offsets else [],
+            None if self.headers is None else [self.headers[row] for row in rows],
+            times=None if times is None else times.at(rows),
+        )
+
     def extend(self, other: Self) -> None:
-        """Append the records of another batch of the same kind.
+        """Append the records of another batch of the same kind; the times of their partition are left out.
 
         Raises:
             ValueError: If only one of the two has chosen partitions.

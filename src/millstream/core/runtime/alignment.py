@@ -4,7 +4,7 @@ Equal numbers of records would be wrong: with a fast topic and a slow one, the b
 of the other, and nearly all records of the slow one would have to be buffered. So, if there is more than the batch may read, one
 time T is chosen, and each partition is read up to its first record at or after T, which the broker's time index returns.
 Everything before T can then be processed, and the next record of each partition is known to be at T or later: its *virtual head*
-(``millstream.core.engine.readiness``).
+(``millstream.core.engine.records.readiness``).
 
 T is searched so that the number of records before it is between half and all of the batch's *budget*. The search starts from the
 pace of the last batch, then alternates between linear interpolation and bisection. If one millisecond has more records than the

@@ -59,8 +59,8 @@ def _assumed_route(
     topic: str, count: int, before: Remembered, now: Routing, origins: Collection[str]
 ) -> Route:
     if topic in now.routes:
-        tasks, by = now.routes[topic]
-        return Route((*tasks[:count], *range(len(tasks), count)), by)
+        route = now.routes[topic]
+        return Route((*route.tasks[:count], *range(len(route.tasks), count)), route.by)
     present = (now.routes[origin].tasks for origin in sorted(origins) if origin in now.routes)
     alike = (tasks for tasks in present if len(tasks) == count)
     return Route(next(alike, tuple(range(count))), BY_KEY if topic in before.internal else BY_PRODUCER)

@@ -171,6 +171,10 @@ class SessionStore(Generic[K, V]):
         else:
             self._keep(stored, end, kept)
 
+    def observe(self, time: int) -> None:
+        """Advance the store's time to the end of a session that another key range has written."""
+        self._slices.observe(time)
+
     def drain(self) -> Drained:
         """Return the changes since the last call and clear them; see ``Store``."""
         return self._slices.drain()

@@ -24,16 +24,21 @@ class Layout:
 
     Attributes:
         partitions: Number of partitions of each topic that is read, including internal topics.
-        tasks: Partitions by task.
+        tasks: Partitions by task. A sub-topology that is divided has a task for each key range of a partition group, numbered group by
+            group.
     """
 
     partitions: Mapping[str, int]
     tasks: Mapping[TaskId, frozenset[TopicPartition]]
 
     @cached_property
-    def task_of(self) -> Mapping[TopicPartition, TaskId]:
-        """The task that processes each partition."""
-        return {partition: task for task, group in self.tasks.items() for partition in group}
+    def tasks_of(self) -> Mapping[TopicPartition, tuple[TaskId, ...]]:
+        """The tasks that process each partition: one, or one per key range in their order."""
+        found: dict[TopicPartition, tuple[TaskId, ...]] = {}
+        for task, group in sorted(self.tasks.items()):
+            for partition in group:
+                found[partition] = (*found.get(partition, ()), task)
+        return found
 
 
 def default_grouper(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPartition]]:
@@ -85,8 +90,13 @@ def lay_out(
     tasks: dict[TaskId, frozenset[TopicPartition]] = {}
     for sub in plan.subtopologies:
         for number, group in enumerate(_checked_groups(sub, counts, grouper)):
-            tasks[TaskId(sub.id, number)] = frozenset(group)
+            tasks |= dict.fromkeys(tasks_of_group(sub, number), frozenset(group))
     return Layout(counts, tasks)
+
+
+def tasks_of_group(sub: SubTopology, group: int) -> tuple[TaskId, ...]:
+    """Return the tasks of a partition group: one, or one per key range."""
+    return tuple(TaskId(sub.id, group * sub.ranges + number) for number in range(sub.ranges))
 
 
 def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:

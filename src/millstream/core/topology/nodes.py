@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, TypeAlias
 
@@ -249,10 +249,17 @@ class Branch(Node):
 
 @dataclass(frozen=True)
 class Process(Node):
-    """Runs a processor (``addProcessor``)."""
+    """Runs a processor (``addProcessor``).
+
+    Attributes:
+        supplier: Makes the processor.
+        stores: Names of the stores connected to it.
+        key_local: Whether it promises that it touches nothing but entries of stores that have the key of the record.
+    """
 
     supplier: Callable[[], Any]
     stores: tuple[str, ...] = ()
+    key_local: bool = field(default=False, kw_only=True)
 
     pure: ClassVar[bool] = False
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from millstream.core.model.ids import TaskId
+from millstream.core.model.partitioning import KeyRange
 from millstream.core.topology.asynchronous import kept_by
 from millstream.core.topology.internal import changelog_topic, commits_topic
 from millstream.core.topology.nodes import Node, Sink, Source
@@ -22,12 +24,14 @@ class SubTopology:
         nodes: The nodes by name, parents before children.
         stores: The stores by name.
         global_stores: The global stores that its nodes may read, by name.
+        ranges: Into how many key ranges each of its partition groups is divided; each range is a task.
     """
 
     id: int
     nodes: Mapping[str, Node]
     stores: Mapping[str, StoreSpec]
     global_stores: Mapping[str, StoreSpec] = field(default_factory=dict)
+    ranges: int = 1
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
@@ -54,6 +58,10 @@ class SubTopology:
     def finishes_later(self) -> bool:
         """Whether a node may finish records later than it gets them, because it makes calls or acknowledges records."""
         return bool(kept_by(self.nodes.values()))
+
+    def key_range(self, task: TaskId) -> KeyRange | None:
+        """Return the key range of one of its tasks, None if it is not divided."""
+        return None if self.ranges == 1 else KeyRange(task.partition % self.ranges, self.ranges)
 
     def children(self, name: str) -> tuple[Node, ...]:
         """Return the children of a node, in the order in which they were added."""
@@ -221,7 +229,7 @@ def plan_lines(
     """
     lines: list[str] = []
     for sub in (sub for sub in plan.subtopologies if sub.nodes):
-        where = "before the shuffle" if plan.runs_before_shuffle(sub) else "one task per partition group"
+        where = "before the shuffle" if plan.runs_before_shuffle(sub) else _tasks_of(sub)
         lines.append(f"  sub-topology {sub.id} ({where}{notes.get(sub.id, '')})")
         lines.extend(f"    reads  {topic}{_how(plan, topic, partitions)}" for topic in sub.source_topics)
         patterns = (source.pattern for source in sub.sources if source.pattern is not None)
@@ -236,6 +244,12 @@ def plan_lines(
         lines.extend(f"    reads  {topic}" for topic in part.source_topics)
         lines.extend(f"    keeps  {store.name} ({_kept(plan, store)})" for store in part.stores.values())
     return lines
+
+
+def _tasks_of(sub: SubTopology) -> str:
+    return (
+        "one task per partition group" if sub.ranges == 1 else f"{sub.ranges} key ranges per partition group"
+    )
 
 
 def _kept(plan: Plan, store: StoreSpec) -> str:

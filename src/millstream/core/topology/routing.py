@@ -41,20 +41,23 @@ class Route(NamedTuple):
         tasks: Task number by partition.
         by: What chooses the partition: ``producer`` for an external topic, ``key`` for a repartition, or its partitioner, which
             is identified by the name of the function.
+        ranges: Into how many key ranges each partition is divided; the tasks are then the partition groups.
     """
 
     tasks: tuple[int, ...]
     by: str
+    ranges: int = 1
 
     def to_json(self) -> list[Any]:
         """Return JSON-compatible data; if all partitions are in the tasks of the same number, only their count."""
-        return [list(self.tasks) if self._grouped else len(self.tasks), self.by]
+        ranges = [] if self.ranges == 1 else [self.ranges]
+        return [list(self.tasks) if self._grouped else len(self.tasks), self.by, *ranges]
 
     @classmethod
     def from_json(cls, data: list[Any]) -> Route:
         """Decode the result of :meth:`to_json`."""
-        tasks, by = data
-        return cls(tuple(range(tasks) if isinstance(tasks, int) else tasks), by)
+        tasks, by, *ranges = data
+        return cls(tuple(range(tasks) if isinstance(tasks, int) else tasks), by, *ranges)
 
     @property
     def _grouped(self) -> bool:
@@ -130,8 +133,9 @@ def routing_of(plan: Plan, layout: Layout) -> Routing:
     }
     routes = {
         topic: Route(
-            _tasks(layout, topic),
+            _groups(layout, topic, sub.ranges),
             _chosen_by(partitioners[topic]) if topic in plan.internal_topics else BY_PRODUCER,
+            sub.ranges,
         )
         for sub in in_tasks
         for topic in sub.source_topics
@@ -139,9 +143,9 @@ def routing_of(plan: Plan, layout: Layout) -> Routing:
     return Routing(routes, {store: origins for sub in in_tasks for store, origins in _reaching(sub)})
 
 
-def _tasks(layout: Layout, topic: str) -> tuple[int, ...]:
+def _groups(layout: Layout, topic: str, ranges: int) -> tuple[int, ...]:
     partitions = (TopicPartition(topic, number) for number in range(layout.partitions[topic]))
-    return tuple(layout.task_of[partition].partition for partition in partitions)
+    return tuple(layout.tasks_of[partition][0].partition // ranges for partition in partitions)
 
 
 def _chosen_by(partitioner: StreamPartitioner | None) -> str:
@@ -183,7 +187,7 @@ def left_by(before: Routing, now: Routing) -> frozenset[str]:
 
 
 def _moved(before: Route, now: Route | None) -> bool:
-    if now is None or _first_moved(before, now) is not None:
+    if now is None or now.ranges != before.ranges or _first_moved(before, now) is not None:
         return True
     return now.by != BY_PRODUCER and len(now.tasks) < len(before.tasks)
 
@@ -208,6 +212,12 @@ def _check_route(store: str, topic: str, before: Route, now: Route) -> None:
                 f"the repartition {topic!r} chose partitions by {before.by} and would choose them by {now.by}",
                 "Leave its partitioner, and the name of that function, as they were",
             )
+    if before.ranges != now.ranges:
+        raise _elsewhere(
+            store,
+            f"the partitions of {topic!r} were divided into {_ranges(before)} and would be divided into {_ranges(now)}",
+            "Leave parallelism= as it was, or within the same number of ranges (2 to 16, 17 to 64, 65 to 256)",
+        )
     partition = _first_moved(before, now)
     if partition is not None:
         raise _elsewhere(
@@ -228,6 +238,10 @@ def _check_replaced(store: str, before: Mapping[str, Route], now: Mapping[str, R
             f"its records came from {_told(before)} and would come from {_told(now)}",
             "Bring them there as before",
         )
+
+
+def _ranges(route: Route) -> str:
+    return "no key ranges" if route.ranges == 1 else f"{route.ranges} key ranges"
 
 
 def _of(routing: Routing, origins: Iterable[str]) -> dict[str, Route]:

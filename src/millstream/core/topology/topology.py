@@ -143,6 +143,7 @@ class Topology:
         calls: Calls | None = None,
         acknowledges: bool = False,
         max_unacknowledged: int = MAX_UNACKNOWLEDGED,
+        key_local: bool = False,
     ) -> Topology:
         """Add a processor.
 
@@ -152,19 +153,18 @@ class Topology:
             parents: Names of the nodes whose records it processes.
             stores: Names of the stores it may use, in addition to those that the supplier provides in its attribute ``stores``.
             calls: Options of the calls that it issues (``context.issue``); None if it issues none.
-            acknowledges: Whether the processor reports finished records itself (``context.acknowledge``). Each new processor (on Spark,
-                one per micro-batch) gets the unacknowledged records again.
-            max_unacknowledged: Number of unacknowledged records of a task above which no more are read; records that a micro-batch
-                has already read may exceed it.
+            acknowledges: Whether it reports finished records itself (``context.acknowledge``); see ``KStream.process``.
+            max_unacknowledged: As in ``KStream.process``.
+            key_local: Whether it promises to touch nothing but the entries of its record's key; see ``KStream.process``.
 
         Returns:
             This topology.
 
         Raises:
-            TopologyError: If the name is in use, a parent is unknown, or the supplier is a processor instead of a way to
-                create one.
+            TopologyError: If the name is in use, a parent is unknown, or the supplier is itself a processor.
         """
-        node = Process(name, _names(parents), checked_supplier(name, supplier), tuple(stores))
+        made = checked_supplier(name, supplier), tuple(stores)
+        node = Process(name, _names(parents), *made, key_local=key_local)
         key, value = self._serdes_behind(node.parents)
         return self.add_supplied(
             finishing_later(

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from millstream.core.engine.merging import WRITER_HEADER
+from millstream.core.engine.records.merging import WRITER_HEADER
 from millstream.core.model.errors import MillstreamError, ProductionError
 from millstream.core.model.record import Records
 from millstream.drivers.kafka.clients import translated

@@ -10,7 +10,7 @@ knows, the *facts*, into the offset, where a batch that is run again finds the s
 answered, ``bounded`` that this is a run to a fixed end, behind which there is nothing; ``written`` is the time that nothing still to
 be written to a repartition topic is before (``millstream.drivers.spark.written``), left out if none is known. The reader makes of them what one task
 has to know of its inputs, and sends it with the task's records. The rules that a task follows are in
-``millstream.core.engine.readiness``, those of how far to read in ``millstream.core.runtime.alignment``.
+``millstream.core.engine.records.readiness``, those of how far to read in ``millstream.core.runtime.alignment``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.core.engine.readiness import NEVER_WAIT, InputFacts
+from millstream.core.engine.records.readiness import NEVER_WAIT, InputFacts
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets, flat, nested, positions_from_json, positions_to_json
 from millstream.core.ports import OffsetRange, TimeIndex

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millstream.core.model.partitioning import HASH_BITS
+
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
 
@@ -85,3 +87,37 @@ def split_by_partition(batch: pa.RecordBatch, partitions: int) -> list[tuple[int
     return [
         (p, taken.slice(int(ends[p] - counts[p]), int(counts[p]))) for p in range(partitions) if counts[p]
     ]
+
+
+def split_by_range(batch: pa.RecordBatch, ranges: int) -> list[pa.RecordBatch]:
+    """Divide records of one partition by key range; each part has the times of the partition, as ``millstream.core.engine.records.dividing`` has it.
+
+    Args:
+        batch: Columns ``key`` and ``timestamp`` and any others, in the order of offsets.
+        ranges: The number of ranges.
+
+    Returns:
+        The records of each range, which may be none. Columns ``before`` and ``keyed_before`` (only where keys are null) have the
+        times in front of each record, the metadata ``times`` those behind all of them.
+    """
+    keys, timestamps = batch.column("key"), batch.column("timestamp").to_numpy()
+    numbers = (murmur2(keys).astype(np.uint64) * np.uint64(ranges)) >> np.uint64(HASH_BITS)
+    before, end = _before(timestamps)
+    batch = batch.append_column("before", pa.array(before))
+    keyed_end = end
+    if keys.null_count:
+        keyed_before, keyed_end = _before(
+            np.where(keys.is_valid().to_numpy(zero_copy_only=False), timestamps, -1)
+        )
+        batch = batch.append_column("keyed_before", pa.array(keyed_before))
+    times = {**(batch.schema.metadata or {}), b"times": b"%d %d" % (end, keyed_end)}
+    taken = batch.take(pa.array(np.argsort(numbers, kind="stable"))).replace_schema_metadata(times)
+    counts = np.bincount(numbers.astype(np.int64), minlength=ranges)
+    ends = np.cumsum(counts)
+    return [taken.slice(int(ends[r] - counts[r]), int(counts[r])) for r in range(ranges)]
+
+
+def _before(timestamps: Any) -> tuple[Any, int]:
+    """Return the largest timestamp in front of each, and the largest of all."""
+    running = np.maximum.accumulate(np.concatenate([np.array([-1], np.int64), timestamps]))
+    return running[:-1], int(running[-1])

@@ -1,6 +1,6 @@
 """How repartition topics on the broker are read: what one micro-batch has written is read whole by the next one.
 
-Then all of it can be merged by time (``millstream.core.engine.merging``). So these topics come before those from outside, which get
+Then all of it can be merged by time (``millstream.core.engine.records.merging``). So these topics come before those from outside, which get
 what is left of the limits of a micro-batch.
 """
 

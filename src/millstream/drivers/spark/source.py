@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -19,10 +20,11 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from millstream.core.engine.merging import merged_by_time
-from millstream.core.engine.queue import MERGED
+from millstream.core.engine.records.merging import merged_by_time
+from millstream.core.engine.records.queue import MERGED
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets
+from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
 from millstream.core.runtime.admission import packed, ranges
 from millstream.core.runtime.intake import topics_read_whole
@@ -32,6 +34,7 @@ from millstream.drivers.spark.clock import Reading
 from millstream.drivers.spark.globals import positions_text, with_positions
 from millstream.drivers.spark.inputs import InputReader
 from millstream.drivers.spark.offsets import batch_id, positions_of
+from millstream.drivers.spark.partitioning import split_by_range
 from millstream.drivers.spark.planner import Planner
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
 from millstream.drivers.spark.times import times_of
@@ -165,8 +168,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _read_now(self, planned: list[OffsetRange]) -> list[OffsetRange]:
         """Leave out what an edited topology no longer reads, when it runs a micro-batch of its predecessor again."""
-        task_of = self._spec.topology.layout.task_of
-        return [r for r in planned if TopicPartition(r.topic, r.partition) in task_of]
+        tasks_of = self._spec.topology.layout.tasks_of
+        return [r for r in planned if TopicPartition(r.topic, r.partition) in tasks_of]
 
     # Reading, in the executors.
 
@@ -203,8 +206,8 @@ def _task_row(
 
 def _read_range(spec: SourceSpec, planned: OffsetRange, read: PlannedRead) -> Iterator[pa.RecordBatch]:
     topology = spec.topology
-    task = topology.layout.task_of[TopicPartition(planned.topic, planned.partition)]
-    group = topology.groups[task]
+    tasks = topology.layout.tasks_of[TopicPartition(planned.topic, planned.partition)]
+    task = tasks[0]
     sub = topology.plan.subtopologies[task.subtopology]
     merged = planned.topic in topology.plan.repartition_topics
     fetched = spec.fetcher.fetch(planned)
@@ -220,16 +223,27 @@ def _read_range(spec: SourceSpec, planned: OffsetRange, read: PlannedRead) -> It
         return
     start = planned.start
 
-    def row(end: int, payload: bytes) -> pa.RecordBatch:
+    def rows(end: int, payloads: Iterable[bytes]) -> pa.RecordBatch:
         where = (planned.topic, planned.partition, MERGED if merged else "", start, end)
-        cells = (group, wire.RECORDS, str(task), *where, read.batch, *read.clock, payload)
-        return wire.arrow_rows([cells])
+        return wire.arrow_rows(
+            [
+                (topology.groups[each], wire.RECORDS, str(each), *where, read.batch, *read.clock, payload)
+                for each, payload in zip(tasks, payloads)
+            ]
+        )
 
     for records in fetched:
         end = start + len(records) if merged else records.offsets[-1] + 1
-        yield row(end, wire.encode(records))
+        yield rows(end, _payloads(records, len(tasks)))
         start = end
     if (
         start < planned.end
     ):  # offsets without records at the end of the range: transaction markers, compaction
-        yield row(planned.end, b"")
+        yield rows(planned.end, repeat(b""))
+
+
+def _payloads(records: Records, ranges: int) -> list[bytes]:
+    """Return records as they go to the tasks of their key ranges; to one task if there are no ranges."""
+    if ranges == 1:
+        return [wire.encode(records)]
+    return [wire.encode_batch(part) for part in split_by_range(wire.to_arrow(records), ranges)]

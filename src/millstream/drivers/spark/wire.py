@@ -19,7 +19,7 @@ from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, Strin
 
 from millstream.core.model import errors
 from millstream.core.model.errors import MillstreamError, SparkRuntimeError
-from millstream.core.model.record import Records
+from millstream.core.model.record import PartitionTimes, Records
 from millstream.core.ports import BatchId
 from millstream.drivers.spark.executor import where_it_runs
 
@@ -87,6 +87,8 @@ OUTPUT_ROWS = StructType(
 """What comes out of the task host: SEND and REPORT rows."""
 
 _WRITER: Final = b"writer"
+_TIMES: Final = b"times"
+"""Of what is divided into key ranges: the largest timestamp of the whole partition, and that of the records with a key."""
 _HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 
@@ -122,10 +124,16 @@ def to_arrow(records: Records) -> pa.RecordBatch:
         columns["offset"] = pa.array(records.offsets, pa.int64())
     if records.partitions is not None:
         columns["partition"] = pa.array(records.partitions, pa.int32())
+    if records.times is not None:
+        columns["before"] = pa.array(records.times.before, pa.int64())
+        columns["keyed_before"] = pa.array(records.times.keyed_before, pa.int64())
     if records.headers is not None:
         named = [[{"key": name, "value": value} for name, value in headers] for headers in records.headers]
         columns["headers"] = pa.array(named, _HEADERS)
-    return pa.RecordBatch.from_pydict(columns, metadata={_WRITER: records.writer} if records.writer else None)
+    metadata = {_WRITER: records.writer.encode()} if records.writer else {}
+    if records.times is not None:
+        metadata[_TIMES] = b"%d %d" % (records.times.end, records.times.keyed_end)
+    return pa.RecordBatch.from_pydict(columns, metadata=metadata or None)
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:
@@ -146,6 +154,12 @@ def decode(payload: bytes) -> Records:
         listed: list[int] = batch.column(name).to_numpy().tolist()
         return listed
 
+    metadata = batch.schema.metadata or {}
+    times = None
+    if _TIMES in metadata:
+        before = numbers("before")
+        keyed_before = numbers("keyed_before") if "keyed_before" in names else before
+        times = PartitionTimes(before, keyed_before, *map(int, metadata[_TIMES].split()))
     return Records(
         batch.column("key").to_pylist(),
         batch.column("value").to_pylist(),
@@ -153,7 +167,8 @@ def decode(payload: bytes) -> Records:
         numbers("offset") if "offset" in names else [],
         _headers(batch.column("headers")) if "headers" in names else None,
         numbers("partition") if "partition" in names else None,
-        (batch.schema.metadata or {}).get(_WRITER, b"").decode(),
+        metadata.get(_WRITER, b"").decode(),
+        times,
     )
 
 

@@ -197,6 +197,28 @@ def throttle(
 
 
 @app.command()
+def parallelism(
+    application_id: Running,
+    workers: Annotated[int, typer.Argument(min=1, help="Workers per partition.")],
+    state_dir: StateDir = None,
+) -> None:
+    """Process each partition by another number of workers, in a running application that has key ranges."""
+    with _steering("parallelism", application_id, state_dir) as application:
+        application.parallelism(workers)
+
+
+@app.command()
+def ranges(
+    application_id: Running,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Say what the key ranges of a running application are doing."""
+    with _steering("ranges", application_id, state_dir) as application:
+        application.ranges(as_json=as_json)
+
+
+@app.command()
 def status(
     application_id: Running,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")] = False,

@@ -52,6 +52,21 @@ class Steering:
         """Limit a topic to a rate, which is a number of records per second or ``off``."""
         _print_orders(self._send("throttle", topic=topic, records_per_second=_rate(rate)))
 
+    def parallelism(self, workers: int) -> None:
+        """Let each partition have another number of workers."""
+        self._send("parallelism", workers=workers)
+        typer.echo(f"workers per partition: {workers}")
+
+    def ranges(self, *, as_json: bool) -> None:
+        """Print what the key ranges are doing."""
+        ranges = self._send("status")["ranges"]
+        if as_json:
+            typer.echo(json.dumps(ranges))
+        elif not ranges:
+            typer.echo(f"{self._name} has no key ranges; start it with parallelism=")
+        for task, each in () if as_json else ranges.items():
+            typer.echo(_range_line(task, each))
+
     def status(self, *, as_json: bool) -> None:
         """Print what the application is doing."""
         status = self._send("status")
@@ -87,6 +102,17 @@ def told(name: str, status: Mapping[str, Any]) -> list[str]:
         *(f"  lacking      {line}" for line in status["lacking"]),
         *(f"  error        {line}" for line in (status["error"] or "").splitlines()),
     ]
+
+
+def _range_line(task: str, each: Mapping[str, Any]) -> str:
+    positions = (
+        ", ".join(f"{at} {offset:,}" for at, offset in each["positions"].items()) or "nothing read yet"
+    )
+    return (
+        f"task {task}  range {each['number']} of {each['of']} ({each['first_hash']:08x}-{each['end_hash'] - 1:08x})  at {positions}  "
+        f"lag {each['lag']:,}  {each['records_per_s']:,.0f} records/s  busy {each['busy']:.0%}  "
+        f"state {each['state_bytes']:,} bytes  on {each['placed'] or 'no executor yet'}"
+    )
 
 
 def _print_orders(status: Mapping[str, Any]) -> None:

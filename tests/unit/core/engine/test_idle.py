@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.core.engine.outcome import Outcome, Snapshot
-from millstream.core.engine.readiness import InputFacts
+from millstream.core.engine.records.readiness import InputFacts
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.ids import TopicPartition
 from millstream.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json

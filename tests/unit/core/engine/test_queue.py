@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.core.engine.queue import MERGED, Chunk, PartitionGroup, QueueId, RecordQueue
+from millstream.core.engine.records.queue import MERGED, Chunk, PartitionGroup, QueueId, RecordQueue
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
 
@@ -189,7 +189,7 @@ class TestQueue:
         queue = RecordQueue(A)
         queue.append(chunk([3]), 1)
         queue.taken(0)
-        assert (queue.partition_time, queue.index, queue.head_timestamp()) == (-1, 0, 3)
+        assert (queue.partition_time, queue.index, queue.head_time()) == (-1, 0, 3)
 
     def test_committable_is_the_offset_of_the_head_or_the_position(self) -> None:
         queue = RecordQueue(A)

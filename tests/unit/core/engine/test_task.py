@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.core.engine.queue import MERGED
+from millstream.core.engine.records.queue import MERGED
 from millstream.core.engine.task import Task
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TaskId, TopicPartition

@@ -48,7 +48,7 @@ class TestDefaultGrouper:
         layout = lay_out(two_topics(meeting=False).plan(), {"A": 2, "B": 3, "unrelated": 9})
         assert tasks(layout) == {"0_0": ["A-0", "B-0"], "0_1": ["A-1", "B-1"], "0_2": ["B-2"]}
         assert layout.partitions == {"A": 2, "B": 3}
-        assert layout.task_of[P("B", 2)] == ms.TaskId(0, 2)
+        assert layout.tasks_of[P("B", 2)] == (ms.TaskId(0, 2),)
 
 
 class TestCustomGrouper:

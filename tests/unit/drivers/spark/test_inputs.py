@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import millstream as ms
-from millstream.core.engine.readiness import InputFacts
+from millstream.core.engine.records.readiness import InputFacts
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.ports import OffsetRange, TimedOffset
 from millstream.core.topology.layout import Layout, lay_out

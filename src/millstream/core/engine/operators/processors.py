@@ -35,7 +35,7 @@ def made(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
     children = compiled.named_children(node)
     context = context_type(node.name, node.stores, compiled.runtime, compiled.children(node), children)
     context.processor = _made(node, "process", "Processor")
-    context.only_read = compiled.only_read(node)
+    context.only_read, context.local = compiled.only_read(node), compiled.local(node)
     compiled.contexts.append(context)
     return context
 
@@ -103,7 +103,7 @@ def _compile_transform_rows(node: TransformRows, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     context = _TransformerContext(name, node.stores, runtime, nothing, {})
     context.processor = _made(node, "transform", "ValueTransformer")
-    context.only_read = compiled.only_read(node)
+    context.only_read, context.local = compiled.only_read(node), compiled.local(node)
     compiled.contexts.append(context)
     transform = context.processor.transform
 

@@ -32,7 +32,9 @@ def _compile(node: SessionAggregate, compiled: Compiled) -> Call:
     emit = replace(node.emit, loses=False)  # reads of a session store hide none that has not closed
     wait = node.windows.gap_ms + node.windows.grace_ms
     add, with_nulls = _adding(node, compiled, sessions), takes_null_values(node.fold)
-    return aggregation(node, compiled, Windower(add, wait, sessions, emit, wait + 1, with_nulls)).call
+    store = compiled.runtime.stores[node.store.name]
+    windower = Windower(add, wait, sessions, emit, wait + 1, with_nulls, observe=store.observe)
+    return aggregation(node, compiled, windower).call
 
 
 def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _Open | None) -> Add:

@@ -55,13 +55,14 @@ def _compile_suppress(node: Suppress, compiled: Compiled) -> Call:
         if new is not None or not final:
             child(key, new, old, timestamp, headers)
 
-    def close(at: int) -> None:
+    def close(at: int, closes: tuple[str, ...] = node.closes) -> None:
         nonlocal time
         memory["time"] = time = max(time, at)
-        for aggregation in node.closes:
+        for aggregation in closes:
             runtime.close_windows[aggregation](at - wait)
         emit_until(at)
 
+    compiled.keep_time(node, lambda to: close(to, ()))
     idle = node.suppressed.close_idle_after_ms
     if idle is None:
         return suppress

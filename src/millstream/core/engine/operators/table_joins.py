@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from millstream.core.engine.batch import Columns, ColumnsCall
+from millstream.core.engine.columns import Form, applying, behind, columns_of, each, row_of
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.lookups import lookup
 from millstream.core.model.record import Headers
 from millstream.core.state.keys import FOREVER
 from millstream.core.topology import joins as j
+from millstream.core.topology import nodes as n
 from millstream.core.topology.global_nodes import GlobalJoin
+from millstream.core.topology.stores import KeyValueSpec
 
 _NO_ROW = (None, -1)
 
@@ -33,6 +37,39 @@ def _compile_stream_table_join(node: j.StreamTableJoin, compiled: Compiled) -> C
         return child(key, result, timestamp, headers)
 
     return stream_table_join
+
+
+@columns_of.register
+def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> Form | None:
+    table, form = compiled.node(node.other), behind(node, compiled)
+    if form is None or form.calls_functions or not isinstance(table, n.Materialised):
+        return None
+    spec = table.store
+    if type(spec) is not KeyValueSpec or spec.ttl_ms is not None:  # a look would change the others
+        return None
+    fetch, left, runtime = compiled.runtime.stores[spec.name].fetch, node.kind == "left", compiled.runtime
+    row, apply = row_of(node, compiled), applying(node, compiled, form, node.joiner, _with_results)
+
+    def join(columns: Columns) -> None:
+        if columns.keys.any_null() or columns.values.any_null():
+            return each(columns, row, runtime)
+        try:
+            keys = columns.keys.serialised(spec.key)
+            rows = {key: fetch(key) for key in set(keys)}
+        except Exception:  # then record by record, which finds the bad ones
+            return each(columns, row, runtime)
+        found = list(map(rows.__getitem__, keys))
+        if not left and None in found:
+            columns = columns.only([entry is not None for entry in found])
+            found = [entry for entry in found if entry is not None]
+        others = [None if entry is None else entry[0] for entry in found]
+        return apply(columns, zip(columns.keys.objects(), columns.values.objects(), others))
+
+    return Form(join, calls_functions=True)
+
+
+def _with_results(child: ColumnsCall, columns: Columns, results: list[Any]) -> None:
+    child(columns.with_values(results))
 
 
 @compile_node.register

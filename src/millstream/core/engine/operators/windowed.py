@@ -102,6 +102,7 @@ class Windower:
             later than one that does not.
         takes_null_values: Whether records without a value are added.
         no_key: Why a record without a key is left out.
+        observe: Moves the time of the store on to that of a record, which may be one of another key range.
     """
 
     add: Add
@@ -111,6 +112,7 @@ class Windower:
     closes_after_ms: int
     takes_null_values: bool
     no_key: str = NO_KEY
+    observe: Callable[[int], None] = nothing
 
 
 class Aggregation(NamedTuple):
@@ -169,8 +171,22 @@ def aggregation(node: Node, compiled: Compiled, windower: Windower) -> Aggregati
         if windows is not None:
             windows.close(time, ())
 
-    runtime.close_windows[node.name] = lambda end: move_time(end + windower.closes_after_ms)
+    _keep_time(node, compiled, windower, move_time)
     if windows is None or emit.close_idle_after_ms is None:
         return Aggregation(aggregate, advance, None)
     clock = IdleClock(runtime.idle_clocks, memory, emit.close_idle_after_ms, windows.next_close, move_time)
     return Aggregation(clock.watching(aggregate), advance, clock)
+
+
+def _keep_time(node: Node, compiled: Compiled, windower: Windower, move_time: Callable[[int], None]) -> None:
+    """Let others move the stream time of an aggregation: what closes its windows, and the time of a partition."""
+    runtime = compiled.runtime
+    memory, closes_after_ms = runtime.memory(node.remembered_as), windower.closes_after_ms
+
+    def keep_time(to: int) -> None:
+        if to > memory.get("time", -1):
+            move_time(to)
+            windower.observe(to)
+
+    runtime.close_windows[node.name] = lambda end: move_time(end + closes_after_ms)
+    compiled.keep_time(node, keep_time)

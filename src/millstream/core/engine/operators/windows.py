@@ -20,7 +20,17 @@ def _compile(node: WindowedAggregate, compiled: Compiled) -> Call:
     closing = _closing(node, compiled) if node.emit.at_close else None
     add, grace = _adding(node, compiled), node.windows.grace_ms
     open_ms, with_nulls = node.windows.size_ms + grace - 1, takes_null_values(node.fold)
-    made = aggregation(node, compiled, Windower(add, open_ms, closing, node.emit, grace, with_nulls))
+    store, starts = compiled.runtime.stores[node.store.name], node.windows.starts
+    windower = Windower(
+        add,
+        open_ms,
+        closing,
+        node.emit,
+        grace,
+        with_nulls,
+        observe=lambda time: store.observe(max(starts(time))),
+    )
+    made = aggregation(node, compiled, windower)
     compiled.shared[node.name] = Shared(made.advance, closing, made.clock)
     return made.call
 

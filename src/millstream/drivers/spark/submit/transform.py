@@ -110,7 +110,7 @@ def _chunk_rows(
     """Make chunk rows of the next records of a partition; ``times`` has the partition times, and is brought up to date."""
     records = _records(batch)
     at = TopicPartition(topic, partition % topology.layout.partitions[topic])
-    task: TaskId = topology.layout.task_of[at]
+    task: TaskId = topology.layout.tasks_of[at][0]
     now, start, end = Reading(host_clock()), records.offsets[0], records.offsets[-1] + 1
     if topology.plan.runs_before_shuffle(topology.plan.subtopologies[task.subtopology]):
         prefix = Prefix(

@@ -31,8 +31,8 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from millstream.core.engine.outcome import Outcome, Snapshot
-from millstream.core.engine.queue import MERGED, QueueId
-from millstream.core.engine.readiness import NEVER_WAIT
+from millstream.core.engine.records.queue import MERGED, QueueId
+from millstream.core.engine.records.readiness import NEVER_WAIT
 from millstream.core.engine.task import Task
 from millstream.core.model.errors import CopyMovedError, DamagedCopyError
 from millstream.core.model.ids import TaskId, TopicPartition
@@ -180,8 +180,7 @@ class _TaskBatch:
 
     def run(self) -> Iterator[Row]:
         """Run the task; give its output rows."""
-        topology = self._spec.topology
-        plan = topology.plan
+        topology, plan = self._spec.topology, self._spec.topology.plan
         sub = plan.subtopologies[self._id.subtopology]
         if not sub.nodes or plan.runs_before_shuffle(sub):  # what is in front of the shuffle has run already
             yield from self._remember_times(sub) if timed_topics(sub) else self._forget()

@@ -63,6 +63,9 @@ class Measure(NamedTuple):
 
 READ: Final = "topic_records_consumed_total"
 READ_BYTES: Final = "topic_bytes_consumed_total"
+PROCESSED: Final = "task_process_total"
+SECONDS: Final = "task_process_seconds_total"
+STORE_BYTES: Final = "store_bytes"
 DROPPED: Final = "task_dropped_records_total"
 ENFORCED: Final = "task_enforced_processing_total"
 
@@ -129,7 +132,7 @@ _RECORDS: Final = (
     ),
     Measure(
         Metric(
-            "task_process_total",
+            PROCESSED,
             _TASK,
             "records taken from the queues of tasks; a record that crosses a repartition counts once on each side",
             "process-total",
@@ -175,7 +178,7 @@ _RECORDS: Final = (
 _TASKS: Final = (
     Measure(
         Metric(
-            "task_process_seconds_total",
+            SECONDS,
             _TASK,
             "time that tasks took on their executors, with restores, sends and writes",
             "process-latency",
@@ -270,7 +273,7 @@ _STATE: Final = (
     ),
     Measure(
         Metric(
-            "store_bytes", _STORE, "compressed size of the log", "total-sst-files-size, nearly", "state_bytes"
+            STORE_BYTES, _STORE, "compressed size of the log", "total-sst-files-size, nearly", "state_bytes"
         ),
         lambda step: _each(step, _store_bytes(step.manifest)),
     ),

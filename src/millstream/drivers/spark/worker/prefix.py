@@ -15,7 +15,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from millstream.core.engine.outcome import Outcome, Snapshot
-from millstream.core.engine.queue import QueueId
+from millstream.core.engine.records.queue import QueueId
 from millstream.core.engine.task import Task
 from millstream.core.engine.threads import added
 from millstream.core.metrics.metric import Numbers
@@ -27,7 +27,7 @@ from millstream.core.runtime.origins import first_offset, offsets_from, origins,
 from millstream.core.state.memory import MemoryStores
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.clock import Reading
-from millstream.drivers.spark.partitioning import split_by_partition
+from millstream.drivers.spark.partitioning import split_by_partition, split_by_range
 from millstream.drivers.spark.times import encode_times, timed_topics
 from millstream.drivers.spark.worker.letters import sending_letters
 from millstream.drivers.spark.worker.measures import StepFacts, measured
@@ -138,8 +138,12 @@ class Prefix:
                 continue
             records.offsets = self._offsets(topic, len(records))
             for number, part in split_by_partition(wire.to_arrow(records), layout.partitions[topic]):
-                task = layout.task_of[TopicPartition(topic, number)]
-                rows.append(self._row(task, wire.RECORDS, topic, number, end, wire.encode_batch(part)))
+                tasks = layout.tasks_of[TopicPartition(topic, number)]
+                parts = [part] if len(tasks) == 1 else split_by_range(part, len(tasks))
+                rows.extend(
+                    self._row(task, wire.RECORDS, topic, number, end, wire.encode_batch(each))
+                    for task, each in zip(tasks, parts)
+                )
         if rows:
             yield wire.arrow_rows(rows)
 

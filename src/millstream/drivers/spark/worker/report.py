@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from millstream.core.asynchronous.book import CallCounts, together
 from millstream.core.asynchronous.frontier import Progress
 from millstream.core.engine.outcome import Outcome
-from millstream.core.engine.readiness import Reason, Waiting
+from millstream.core.engine.records.readiness import Reason, Waiting
 from millstream.core.engine.threads import ThreadFigures
 from millstream.core.metrics.metric import Number
 from millstream.core.model.durations import earliest
@@ -248,16 +248,19 @@ def waiting_of(report: Report) -> Waiting | None:
 def offsets_of(reports: Iterable[Report]) -> dict[TopicPartition, int]:
     """Return the offsets before which everything has been processed, from the reports of a batch.
 
-    A range that several tasks read comes in several reports; the farthest counts.
+    A task that reads a partition in pieces reports each of them, and the farthest counts; of several tasks that have key ranges of a
+    partition, the one that is least far.
 
     Example:
-        >>> offsets_of([Report("0_0", {"t": {"1": 5}}), Report("0_1", {"t": {"1": 9}})])
+        >>> offsets_of([Report("0_0", {"t": {"1": 5}}), Report("0_0", {"t": {"1": 9}})])
         {TopicPartition(topic='t', partition=1): 9}
+        >>> offsets_of([Report("0_0", {"t": {"1": 5}}), Report("0_1", {"t": {"1": 9}})])
+        {TopicPartition(topic='t', partition=1): 5}
     """
-    offsets: dict[TopicPartition, int] = {}
+    by_task: dict[TopicPartition, dict[str, int]] = {}
     for report in reports:
         for topic, partitions in report.offsets.items():
             for partition, offset in partitions.items():
-                at = TopicPartition(topic, int(partition))
-                offsets[at] = max(offset, offsets.get(at, 0))
-    return offsets
+                tasks = by_task.setdefault(TopicPartition(topic, int(partition)), {})
+                tasks[report.task] = max(offset, tasks.get(report.task, 0))
+    return {at: min(tasks.values()) for at, tasks in by_task.items()}

@@ -9,8 +9,8 @@ from typing import Any
 
 from millstream.core.asynchronous.frontier import Progress
 from millstream.core.engine.outcome import Outcome, Snapshot
-from millstream.core.engine.queue import QueueId
-from millstream.core.engine.readiness import Reason, Waiting
+from millstream.core.engine.records.queue import QueueId
+from millstream.core.engine.records.readiness import Reason, Waiting
 from millstream.core.model.ids import TopicPartition
 from millstream.core.topology.asynchronous import kept_by
 from millstream.core.topology.evolution import with_new_names

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import Row
 
 import millstream as ms
-from millstream.core.engine.readiness import NEVER_WAIT
+from millstream.core.engine.records.readiness import NEVER_WAIT
 from millstream.core.engine.threads import ThreadFigures
 from millstream.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
 from millstream.core.model.ids import TopicPartition

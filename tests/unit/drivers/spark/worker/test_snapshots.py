@@ -4,8 +4,8 @@ import json
 
 import millstream as ms
 from millstream.core.engine.outcome import Snapshot
-from millstream.core.engine.queue import QueueId
-from millstream.core.engine.readiness import FOREVER, Waiting
+from millstream.core.engine.records.queue import QueueId
+from millstream.core.engine.records.readiness import FOREVER, Waiting
 from millstream.core.model.record import Records
 from millstream.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
 from unit.helpers import Host, one_processor, processing, values

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.record import Headers, Records
+from millstream.core.model.record import Headers, PartitionTimes, Records
 
 MERGED: Final = "merged"
 """The lane of a repartition topic on the broker: its records come merged over the tasks that wrote them (``merging``)."""
@@ -37,6 +37,9 @@ class Chunk:
         values: Objects.
         timestamps: Milliseconds, as extracted.
         headers: Per record, or None.
+        before: The largest timestamp of the partition in front of each record, if these are the records of a key range; else None.
+        keyed_before: The same of the records that have a key.
+        order: What decides the order between queues: the timestamps; in a key range, the running maximum of the partition.
     """
 
     raw: Records
@@ -45,6 +48,18 @@ class Chunk:
     values: list[Any]
     timestamps: list[int]
     headers: list[Headers] | None
+    before: list[int] | None = None
+    keyed_before: list[int] | None = None
+    order: list[int] = None  # type: ignore[assignment]  # the timestamps, until somebody sets it
+
+    def __post_init__(self) -> None:
+        if self.order is None:
+            self.order = self.timestamps
+
+    @property
+    def is_time(self) -> bool:
+        """Whether this is no record, but the time of the partition behind those of a key range."""
+        return not self.keys
 
     def row(self, index: int) -> int:
         """Return the row in ``raw`` of a record."""
@@ -96,27 +111,47 @@ class RecordQueue:
             self.chunks.append(chunk)
         self.position = position
 
-    def head_timestamp(self) -> int:
-        """Return the timestamp of the next record; the queue must not be empty."""
-        return self.chunks[0].timestamps[self.index]
+    def append_time(self, time: int, keyed_time: int) -> None:
+        """Add the time of the partition behind the records of a key range, in place of an earlier one without records behind it."""
+        if self.chunks and self.chunks[-1].is_time:
+            self.chunks.pop()
+        self.chunks.append(Chunk(Records(), [], [], [], [], None, [time], [keyed_time], [time]))
+
+    @property
+    def at_time(self) -> bool:
+        """Whether the next thing in the queue is the time of the partition; the queue must not be empty."""
+        return self.chunks[0].is_time
+
+    def last_times(self) -> tuple[int, int]:
+        """Return the time of the partition behind what is in the queue of a key range, of all records and of those with a key."""
+        if not self.chunks:
+            return -1, -1
+        last = self.chunks[-1]
+        assert last.before is not None
+        assert last.keyed_before is not None
+        return last.order[-1], last.keyed_before[-1]
+
+    def head_time(self) -> int:
+        """Return what decides when the next record is taken; the queue must not be empty."""
+        return self.chunks[0].order[self.index]
 
     def run_until(self, limit: int | None, *, inclusive: bool) -> int:
         """Return the end, in the first chunk, of the run of records that may be taken before another queue's head."""
-        timestamps = self.chunks[0].timestamps
+        order = self.chunks[0].order
         if limit is None:
-            return len(timestamps)
-        for i in range(self.index, len(timestamps)):
-            if timestamps[i] > limit or (timestamps[i] == limit and not inclusive):
+            return len(order)
+        for i in range(self.index, len(order)):
+            if order[i] > limit or (order[i] == limit and not inclusive):
                 return i
-        return len(timestamps)
+        return len(order)
 
     def taken(self, end: int) -> None:
         """Move on to a record of the first chunk."""
         chunk = self.chunks[0]
         if end > self.index:
-            self.partition_time = max(self.partition_time, max(chunk.timestamps[self.index : end]))
+            self.partition_time = max(self.partition_time, max(chunk.order[self.index : end]))
         self.index = end
-        if end == len(chunk.timestamps):
+        if end == len(chunk.order):
             self.chunks.popleft()
             self.index = 0
 
@@ -128,12 +163,12 @@ class RecordQueue:
 
     def head_offset(self) -> int | None:
         """Return the offset of the next record; None if there is none."""
-        if not self.chunks:
+        chunk = next((chunk for chunk in self.chunks if chunk.keys), None)
+        if chunk is None:
             return None
         if self.id.lane == MERGED:  # not in the order of offsets
             return min(self.buffered().offsets)
-        chunk = self.chunks[0]
-        return chunk.raw.offsets[chunk.row(self.index)]
+        return chunk.raw.offsets[chunk.row(self.index if chunk is self.chunks[0] else 0)]
 
     def buffered_size(self) -> Buffered:
         """Return how much has not been processed."""
@@ -149,7 +184,7 @@ class RecordQueue:
 
     def newest_timestamp(self) -> int:
         """Return the partition time there will be when everything in the queue has been taken."""
-        return max([self.partition_time, *(max(chunk.timestamps) for chunk in self.chunks)])
+        return max([self.partition_time, *(max(chunk.order) for chunk in self.chunks)])
 
     def buffered(self) -> Records:
         """Return the records that have not been processed, as they were fed; records already left out stay out."""
@@ -157,17 +192,21 @@ class RecordQueue:
         for number, chunk in enumerate(self.chunks):
             first = self.index if number == 0 else 0
             rows = [chunk.row(index) for index in range(first, len(chunk.keys))]
-            raw = chunk.raw
-            left.extend(
-                Records(
-                    [raw.keys[row] for row in rows],
-                    [raw.values[row] for row in rows],
-                    [raw.timestamps[row] for row in rows],
-                    [raw.offsets[row] for row in rows],
-                    None if raw.headers is None else [raw.headers[row] for row in rows],
-                )
-            )
+            left.extend(chunk.raw.at(rows))
+        left.times = self._buffered_times()
         return left
+
+    def _buffered_times(self) -> PartitionTimes | None:
+        """Return the times of the partition beside the records of a key range that have not been processed."""
+        if not self.chunks or self.chunks[0].before is None:
+            return None
+        before, keyed_before = list[int](), list[int]()
+        for number, chunk in enumerate(self.chunks):
+            first = self.index if number == 0 else 0
+            if chunk.before is not None and chunk.keyed_before is not None and not chunk.is_time:
+                before += chunk.before[first:]
+                keyed_before += chunk.keyed_before[first:]
+        return PartitionTimes(before, keyed_before, *self.last_times())
 
 
 class PartitionGroup:
@@ -192,7 +231,7 @@ class PartitionGroup:
         Returns:
             None if all queues are empty, or a bound is before all heads.
         """
-        heads = sorted((q.head_timestamp(), q.id) for q in self.queues.values() if q.chunks)
+        heads = sorted((q.head_time(), q.id) for q in self.queues.values() if q.chunks)
         if not heads or (bounds and min(bounds) < heads[0]):
             return None
         queue = self.queues[heads[0][1]]

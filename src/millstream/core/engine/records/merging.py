@@ -4,7 +4,7 @@ Tasks write a repartition topic one after the other, or side by side: each its w
 time. Read as they lie there, the records would go back and forth in time by as much as a micro-batch spans. So each record carries the
 task that wrote it in a header, and what one micro-batch reads of a partition is merged: the records of one task, a *lane*, keep
 the order of their offsets, and of all lanes the one comes next whose next record is the oldest. Lanes of Spark's shuffle are
-merged by the same rule (``millstream.core.engine.queue``).
+merged by the same rule (``millstream.core.engine.records.queue``).
 
 Taking the lane with the oldest head is the same as sorting by the largest timestamp that the lane has come to, stable, lane
 behind lane; that takes one sort of runs which are in order already.

@@ -1,6 +1,6 @@
 """Readiness: whether a task may process now, or has to wait for an input that is empty.
 
-A task with several *inputs* takes the record with the smallest timestamp (``millstream.core.engine.queue``). That choice is
+A task with several *inputs* takes the record with the smallest timestamp (``millstream.core.engine.records.queue``). That choice is
 right only if no input can still bring a smaller one. So before each run of records every input is looked at:
 
 * one with a buffered record is ready;
@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from millstream.core.engine.queue import PartitionGroup, QueueId, RecordQueue
+from millstream.core.engine.records.queue import PartitionGroup, QueueId, RecordQueue
 from millstream.core.model.ids import TopicPartition
 
 NEVER_WAIT: Final = -1

@@ -1,0 +1,87 @@
+"""``python -m bench.ranges``: one partition, without key ranges and with them.
+
+Each pair runs a job on a topic with one partition, without ranges and with ``parallelism``, one after the other, and then Kafka
+Streams, if it knows the job. Outputs are compared with what must come out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from bench import check
+from bench.load import Workload, produce
+from bench.processes import run_ours
+from bench.race import run_peer
+from bench.stage import Stage
+from millstream.testing import EmbeddedKafka
+
+_TIMEOUT_S: Final = 900.0
+JOBS: Final = {"count": 1_000_000, "busy-processor": 200_000}
+"""Jobs, and records of their input."""
+_WITH_PEER: Final = ("count",)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.ranges")
+    parser.add_argument("--parallelism", type=int, default=4)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--only", choices=JOBS, nargs="*", default=list(JOBS))
+    parser.add_argument("--out", type=Path, default=Path("build/ranges.json"))
+    options = parser.parse_args(arguments)
+    results = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="ranges-") as scratch,
+        EmbeddedKafka(heap="1g", java_options=["-XX:TieredStopAtLevel=4"]) as kafka,
+    ):
+        for job in options.only:
+            stage = Stage(kafka, Path(scratch), JOBS[job])
+            results[job] = _pairs(stage, job, options.pairs, options.parallelism)
+            print(f"{job}: {json.dumps(results[job]['ratio'])}", flush=True)
+    options.out.parent.mkdir(exist_ok=True)
+    options.out.write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+def _pairs(stage: Stage, job: str, pairs: int, parallelism: int) -> dict[str, Any]:
+    source = stage.topic("input", 1)
+    workload = Workload(stage.records, stage.keys)
+    produce(stage.kafka.bootstrap_servers, source, workload.blocks())
+    wanted = check.expected("processor", workload)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for _ in range(pairs):
+        for name, workers in (("without", 1), ("with", parallelism)):
+            sink = stage.topic(name)
+            asked = {"job": job, "source": source, "sink": sink, "records": stage.records}
+            asked |= {"servers": stage.kafka.bootstrap_servers, "parallelism": workers}
+            said = run_ours("race", asked, scratch=stage.directory(name), timeout_s=_TIMEOUT_S)
+            _check(stage, sink, wanted)
+            found.setdefault(name, []).append(said)
+        if job in _WITH_PEER:
+            sink = stage.topic("peer")
+            found.setdefault("peer", []).append(run_peer(stage, job, source, sink, stage.records))
+        print(job, {name: round(runs[-1]["records_per_s"]) for name, runs in found.items()}, flush=True)
+    ratios = [
+        after["records_per_s"] / before["records_per_s"]
+        for before, after in zip(found["without"], found["with"])
+    ]
+    return {"ratio": {"median": median(ratios), "min": min(ratios), "max": max(ratios)}, "runs": found}
+
+
+def _check(stage: Stage, sink: str, wanted: check.Digest) -> None:
+    servers = stage.kafka.bootstrap_servers
+    wrong = check.difference(
+        check.digest("count", check.read(servers, sink, check.ends(servers, sink))), wanted
+    )
+    if wrong:
+        raise SystemExit(f"{sink}: {wrong}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

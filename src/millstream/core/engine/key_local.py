@@ -1,0 +1,74 @@
+"""Stores of processors that promise to be local to keys: what leaves the task's key range is refused.
+
+A processor with ``key_local=True`` touches nothing but the entries of its record's key. Where it breaks that promise, another task
+has the entry it looks for, and the result would be wrong without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final
+
+from millstream.core.model.errors import ProcessingError
+from millstream.core.model.partitioning import KeyRange
+from millstream.core.model.windowed import Windowed
+from millstream.core.topology.stores import StoreSpec
+
+_BY_KEY: Final = frozenset(
+    {
+        "get",
+        "put",
+        "check",
+        "put_if_absent",
+        "delete",
+        "fetch",
+        "reverse_fetch",
+        "remove",
+        "find_sessions",
+        "fetch_session",
+    }
+)
+
+
+class KeyLocalStore:
+    """A store that refuses keys of other ranges.
+
+    Args:
+        store: The store.
+        spec: Its specification.
+        key_range: The range of the task.
+        processor: Name of the processor's node, for errors.
+    """
+
+    __slots__ = ("_key_range", "_processor", "_spec", "_store")
+
+    def __init__(self, store: Any, spec: StoreSpec, key_range: KeyRange, processor: str) -> None:
+        self._store, self._spec, self._key_range, self._processor = store, spec, key_range, processor
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._store, name)
+        return self._checked(attribute) if name in _BY_KEY else attribute
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # so that isinstance() works for the kind of store
+        return type(self._store)
+
+    def put_all(self, entries: Any) -> None:
+        """Set the values of several keys."""
+        for key, value in entries:
+            self.put(key, value)
+
+    def _checked(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def checked(key: Any, *args: Any, **options: Any) -> Any:
+            plain = key.key if isinstance(key, Windowed) else key
+            if plain is not None and not self._key_range.holds(self._spec.key.serialize(plain)):
+                raise ProcessingError(
+                    f"processor {self._processor!r} promises key_local=True, but uses key {plain!r} of store {self._spec.name!r}, which "
+                    f"is not in the key range of its task ({self._key_range}): another task has that entry. Use the key of the record "
+                    "alone, serialised in the store as in the topic, or leave out key_local=True and parallelism="
+                )
+            return method(key, *args, **options)
+
+        return checked

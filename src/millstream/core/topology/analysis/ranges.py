@@ -1,0 +1,191 @@
+"""Ranges: which sub-topologies can be divided into key ranges, so that several tasks process one partition.
+
+The records of a partition are divided by their serialised keys where they are read, before any function of the user is called.
+So a sub-topology can be divided if what it does with a record depends on nothing but records of the same key, and the time of the
+partition. That is refused here which does not keep to it, with the node and the reason:
+
+* an operator whose effect depends on several keys at once, such as a limit over a whole buffer;
+* a processor that has not promised to be *local to keys*: ``process(..., key_local=True)``;
+* an operator with a stream time of its own behind one that may leave records out: with ranges its time is that of the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from millstream.core.model.errors import SettingsError, TopologyError
+from millstream.core.topology import joins as j
+from millstream.core.topology import nodes as n
+from millstream.core.topology import windowed as w
+from millstream.core.topology.global_nodes import GlobalJoin
+from millstream.core.topology.plan import Plan, SubTopology
+from millstream.core.topology.stores import LruSpec, VersionedSpec
+
+Parallelism = int | Mapping[str, int]
+"""How many workers process each partition: one number for all topics, or one by topic (others have 1)."""
+
+MOST_RANGES: Final = 256
+_STATELESS: Final = (
+    n.Source,
+    n.Sink,
+    n.Filter,
+    n.WithKey,
+    n.Map,
+    n.MapValues,
+    n.SelectKey,
+    n.FlatMap,
+    n.FlatMapValues,
+    n.Peek,
+    n.Pass,
+    n.Branch,
+    n.TableFilter,
+    n.TableMapValues,
+    n.ToStream,
+    n.GroupTable,
+    n.Late,
+)
+_BY_KEY: Final = (
+    n.TableSource,
+    n.Aggregate,
+    n.Cogroup,
+    n.TableAggregate,
+    n.TableStore,
+    j.StreamTableJoin,
+    j.TableJoin,
+    j.TableMerge,
+    GlobalJoin,
+)
+_TIMED: Final = (w.WindowedAggregate, w.SessionAggregate, w.Suppress)
+_KEEPING_ALL: Final = (n.Source, n.MapValues, n.Peek, n.Pass, n.ToStream, n.TableSource, *_TIMED)
+
+
+def ranges_for(workers: int) -> int:
+    """Return into how many key ranges a partition is divided for a number of workers: a power of two, at least 16.
+
+    The number of ranges stays when the number of workers changes, within limits: state need not be divided anew.
+
+    Raises:
+        SettingsError: If it is not a whole number from 1 to 256.
+
+    Example:
+        >>> [ranges_for(workers) for workers in (1, 2, 16, 17)]
+        [1, 16, 16, 64]
+    """
+    if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= MOST_RANGES:
+        raise SettingsError(f"parallelism={workers!r}: it is a whole number from 1 to {MOST_RANGES}")
+    return 1 if workers == 1 else next(ranges for ranges in (16, 64, MOST_RANGES) if workers <= ranges)
+
+
+def divided_plan(plan: Plan, parallelism: Parallelism) -> Plan:
+    """Return a plan whose sub-topologies are divided into key ranges.
+
+    Args:
+        plan: The plan.
+        parallelism: How many workers process each partition of a topic.
+
+    Raises:
+        SettingsError: If a number is not possible, or a topic is not read.
+        TopologyError: If a sub-topology that reads one of the topics cannot be divided.
+    """
+    if isinstance(parallelism, Mapping):
+        unknown = sorted(parallelism.keys() - plan.subtopology_of.keys())
+        if unknown and not plan.has_patterns:
+            read = ", ".join(sorted(plan.subtopology_of))
+            raise SettingsError(
+                f"parallelism names {', '.join(map(repr, unknown))}, which the topology does not read; it reads: {read}"
+            )
+    subs = tuple(_divided(plan, sub, parallelism) for sub in plan.subtopologies)
+    return plan if subs == plan.subtopologies else replace(plan, subtopologies=subs)
+
+
+def workers_of(parallelism: Parallelism) -> int:
+    """Return the largest number of workers of a partition."""
+    return parallelism if isinstance(parallelism, int) else max(parallelism.values(), default=1)
+
+
+def _divided(plan: Plan, sub: SubTopology, parallelism: Parallelism) -> SubTopology:
+    if not sub.nodes or plan.runs_before_shuffle(sub):
+        return sub
+    if isinstance(parallelism, Mapping):
+        wanted = max((parallelism.get(topic, 1) for topic in _topics_of(plan, sub)), default=1)
+    else:
+        wanted = parallelism
+    ranges = ranges_for(wanted)
+    return sub if ranges == 1 else in_ranges(sub, ranges)
+
+
+def _topics_of(plan: Plan, sub: SubTopology) -> Iterator[str]:
+    """Return the topics of a sub-topology, and those that reach it through Spark's shuffle."""
+    yield from sub.source_topics
+    for topic in sub.source_topics:
+        internal = plan.internal_topics.get(topic)
+        if internal is not None and internal.through_shuffle:
+            yield from plan.subtopologies[internal.upstream].source_topics
+
+
+def in_ranges(sub: SubTopology, ranges: int) -> SubTopology:
+    """Return a sub-topology that is divided into key ranges.
+
+    Raises:
+        TopologyError: If it cannot be divided.
+    """
+    for reason in _obstacles(sub):
+        raise TopologyError(
+            f"sub-topology {sub.id} cannot be divided into key ranges: {reason}. Leave its topics out of parallelism=, or "
+            "change the topology"
+        )
+    return replace(sub, ranges=ranges)
+
+
+def _obstacles(sub: SubTopology) -> Iterator[str]:
+    """Return why a sub-topology cannot be divided."""
+    for node in sub.nodes.values():
+        reason = _obstacle(node)
+        if reason is not None:
+            yield f"node {node.name!r} ({type(node).__name__}) {reason}"
+        elif isinstance(node, _TIMED):
+            yield from _lost_time(sub, node)
+    for spec in sub.stores.values():
+        if isinstance(spec, VersionedSpec):
+            yield f"store {spec.name!r} keeps versions, which expire by the records of all keys"
+        elif isinstance(spec, LruSpec):
+            yield f"store {spec.name!r} keeps the keys used last, of all keys"
+
+
+def _obstacle(node: n.Node) -> str | None:
+    if isinstance(node, n.Source):
+        takes_times = node.timestamp is not None
+        return "takes timestamps out of records, so the reader does not know them" if takes_times else None
+    if isinstance(node, n.Process):
+        return None if node.key_local else "is a processor that does not promise key_local=True"
+    if isinstance(node, n.Materialised) and getattr(node.store, "ttl_ms", None) is not None:
+        return "has a table whose rows expire by the records of all keys"
+    if isinstance(node, w.Suppress) and node.suppressed.limited:
+        return "limits a buffer over all keys"
+    if isinstance(node, (w.WindowedAggregate, w.SessionAggregate)) and (
+        node.emit.loses or getattr(node, "shared", False) or node.input
+    ):
+        return "has windows that depend on the records of other inputs or keys"
+    if (
+        isinstance(node, (w.WindowedAggregate, w.SessionAggregate))
+        and node.emit.at_close
+        and not node.emit.at_once
+    ):
+        return "looks for closed windows at intervals that all keys share"
+    if type(node) in (*_STATELESS, *_BY_KEY, *_TIMED):
+        return None
+    return "depends on more than the records of one key"
+
+
+def _lost_time(sub: SubTopology, node: n.Node) -> Iterator[str]:
+    """Return what may leave out records in front of a node with a stream time of its own."""
+    for parent in (sub.nodes[name] for name in node.parents):
+        if isinstance(parent, _KEEPING_ALL):
+            yield from _lost_time(sub, parent)
+        else:
+            yield (
+                f"node {node.name!r} ({type(node).__name__}) has a stream time of its own, and {parent.name!r} in front of it "
+                "may leave records out, so that its time is not that of the partition; put repartition() between them"
+            )

@@ -1,0 +1,1 @@
+"""What an application runs: its plan, and the key ranges of its partitions."""

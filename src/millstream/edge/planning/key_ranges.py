@@ -1,0 +1,153 @@
+"""Key ranges of a running application: what each is doing, and how many workers process them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from millstream.core.metrics.metric import total_of
+from millstream.core.model.errors import ControlError
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.positions import Offsets, flat, positions_from_json
+from millstream.core.topology.analysis.ranges import divided_plan
+from millstream.core.topology.plan import Plan
+from millstream.drivers.spark.worker import measures
+from millstream.drivers.spark.worker.report import Report
+
+_RATE_WINDOW_S = 10.0
+
+
+@dataclass(frozen=True)
+class RangeStatus:
+    """What a key range is doing.
+
+    Attributes:
+        number: Its number in its partition group, from 0.
+        of: Into how many ranges the group is divided.
+        first_hash: The first hash of its keys.
+        end_hash: The first hash behind them.
+        positions: By partition, as ``topic-partition``, the offset before which it has processed everything.
+        lag: Records of these partitions, of all ranges, behind that.
+        records_per_s: Records that it has processed per second, over the last ten seconds.
+        busy: Share of the last ten seconds that its tasks took on executors.
+        state_bytes: Bytes of the log of its stores.
+        placed: Host and executor on which it ran last.
+    """
+
+    number: int
+    of: int
+    first_hash: int
+    end_hash: int
+    positions: Mapping[str, int]
+    lag: int
+    records_per_s: float
+    busy: float
+    state_bytes: int
+    placed: str
+
+
+class Recent:
+    """Counts of the last ten seconds."""
+
+    def __init__(self) -> None:
+        self._counts: deque[tuple[float, float]] = deque()
+
+    def add(self, count: float) -> None:
+        """Add a count of now."""
+        self._counts.append((time.monotonic(), count))
+
+    def per_second(self) -> float:
+        """Return their sum per second."""
+        now = time.monotonic()
+        while self._counts and self._counts[0][0] < now - _RATE_WINDOW_S:
+            self._counts.popleft()
+        if not self._counts:
+            return 0.0
+        return sum(count for _, count in self._counts) / max(now - self._counts[0][0], 1.0)
+
+
+class TaskWork:
+    """What tasks have done lately, and how far they have come. Guarded by the lock of the book that it belongs to."""
+
+    def __init__(self) -> None:
+        self.positions: dict[str, dict[TopicPartition, int]] = {}
+        self._records: dict[str, Recent] = {}
+        self._seconds: dict[str, Recent] = {}
+
+    def note(self, report: Report) -> None:
+        """Take a report of a task."""
+        task = report.task
+        if report.gone:
+            for each in (self.positions, self._records, self._seconds):
+                each.pop(task, None)
+            return
+        self.positions.setdefault(task, {}).update(flat(positions_from_json(report.offsets)))
+        self._records.setdefault(task, Recent()).add(total_of(report.measured, measures.PROCESSED))
+        self._seconds.setdefault(task, Recent()).add(total_of(report.measured, measures.SECONDS))
+
+    def rates(self, task: str) -> tuple[float, float]:
+        """Return the records per second of a task that has reported, and the share of time that it took."""
+        return self._records[task].per_second(), self._seconds[task].per_second()
+
+
+def range_status(
+    plan: Plan,
+    reports: Mapping[str, Report],
+    work: TaskWork,
+    ends: Offsets,
+) -> dict[str, RangeStatus]:
+    """Return what the key ranges are doing, by task.
+
+    Args:
+        plan: The plan.
+        reports: The last report of each task.
+        work: What the tasks did lately.
+        ends: How far topics can be read.
+    """
+    found: dict[str, RangeStatus] = {}
+    last = flat(ends)
+    for task, report in sorted(reports.items(), key=lambda item: TaskId.parse(item[0])):
+        task_id = TaskId.parse(task)
+        subs = plan.subtopologies
+        key_range = subs[task_id.subtopology].key_range(task_id) if task_id.subtopology < len(subs) else None
+        if key_range is None:
+            continue
+        own = work.positions[task]
+        found[task] = RangeStatus(
+            *key_range,
+            *key_range.bounds,
+            {str(at): offset for at, offset in sorted(own.items())},
+            sum(max(last.get(at, offset) - offset, 0) for at, offset in own.items()),
+            *work.rates(task),
+            round(total_of(report.measured, measures.STORE_BYTES)),
+            report.executor,
+        )
+    return found
+
+
+def check_workers(plan: Plan, undivided: Plan, workers: int) -> None:
+    """Refuse a number of workers that would need other key ranges than there are.
+
+    Args:
+        plan: The plan that runs.
+        undivided: The same plan without ranges.
+        workers: The wanted number of workers per partition.
+
+    Raises:
+        ControlError: If partitions would be divided into other ranges.
+        MillstreamError: If the number is not possible.
+    """
+    ranges = {sub.ranges for sub in plan.subtopologies if sub.ranges > 1}
+    if not ranges:
+        raise ControlError(
+            "the application runs without key ranges, so the number of workers per partition cannot change while it runs; start it "
+            "with parallelism=, under another application id or after `millstream reset`"
+        )
+    wanted = {sub.ranges for sub in divided_plan(undivided, workers).subtopologies if sub.ranges > 1}
+    if wanted != ranges:
+        raise ControlError(
+            f"{workers} workers need {max(wanted, default=1)} key ranges per partition, and there are {max(ranges)}; the number of "
+            "ranges stays (2 to 16 workers: 16, 17 to 64: 64, 65 to 256: 256)"
+        )

@@ -1,0 +1,72 @@
+"""Plans of an application: its topology, split as its settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from millstream.core.model.errors import SettingsError, TopologyError
+from millstream.core.topology.analysis.ranges import divided_plan, workers_of
+from millstream.core.topology.plan import Plan
+from millstream.core.topology.topology import Topology
+from millstream.edge.settings import Settings
+
+
+def planned(
+    topology: Topology, application_id: str, settings: Settings, existing: Collection[str] = ()
+) -> Plan:
+    """Split the topology.
+
+    Exactly once with changelog topics, each task must commit on its own what it has consumed and what it has changed, so that
+    it can be rebuilt without a checkpoint. Spark's shuffle would take records from one task's transaction to another's.
+
+    Raises:
+        TopologyError: If the topology is not valid, or has nothing for a task to do.
+    """
+    plan = _split(topology, application_id, settings, existing)
+    if not plan.subtopologies:
+        raise TopologyError(
+            "the topology has nothing but global stores, so an application would have no task, and nobody would read them. Add a "
+            "stream or a table; a test driver runs the topology as it is"
+        )
+    return divided_plan(plan, settings.parallelism)
+
+
+def _split(topology: Topology, application_id: str, settings: Settings, existing: Collection[str]) -> Plan:
+    plan = topology.plan(application_id, existing=existing)
+    if not settings.exactly_once or not plan.changelogs:
+        return plan
+    if workers_of(settings.parallelism) > 1:
+        raise SettingsError(
+            "parallelism= cannot be had exactly once where stores have changelog topics: each task commits the offsets of its "
+            "partitions in a transaction of its own, and the tasks of the key ranges of one partition would overwrite each other's. "
+            "Leave out changelog='kafka' or parallelism="
+        )
+    return topology.plan(application_id, through_shuffle=False, existing=existing)
+
+
+def topics_met(before: Plan, now: Plan) -> str:
+    """Say what has become of the topics that patterns match."""
+    appeared = now.chosen_topics - before.chosen_topics
+    gone = before.chosen_topics - now.chosen_topics
+    told = [f"new: {', '.join(sorted(appeared))}"] if appeared else []
+    if gone:
+        told.append(f"gone: {', '.join(sorted(gone))}")
+    return f"the topics that match have changed ({'; '.join(told)})"
+
+
+def check_rates(plan: Plan, settings: Settings) -> None:
+    """Refuse rates of topics that are not read: a misspelt name would go unnoticed."""
+    unknown = sorted(settings.max_records_per_second.keys() - set(plan.broker_topics))
+    if unknown and not plan.has_patterns:
+        raise SettingsError(
+            f"max_records_per_second names {', '.join(map(repr, unknown))}, which application {plan.application_id!r} does not "
+            f"read from the broker; it reads {', '.join(map(repr, sorted(plan.broker_topics))) or 'nothing'}"
+        )
+
+
+def spark_partitions(settings: Settings) -> int | None:
+    """Return the wanted number of shuffle partitions: as set, else at least the workers of a partition; None goes by the cores."""
+    workers = workers_of(settings.parallelism)
+    if settings.shuffle_partitions is not None or workers == 1:
+        return settings.shuffle_partitions
+    return int(1 << (workers - 1).bit_length())

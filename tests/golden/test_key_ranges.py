@@ -1,0 +1,46 @@
+"""Key ranges against Kafka Streams 4.3: recordings give the same per key and the same stores, or the topology is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.core.model.errors import TopologyError
+from millstream.core.topology.analysis.ranges import divided_plan
+
+from .replay import Recording, expected_by_key, first_difference, in_key_ranges
+from .scenarios import SCENARIOS
+from .test_golden import ASKING, FILES, scenario_of
+
+
+def refused(scenario: str) -> bool:
+    try:
+        divided_plan(SCENARIOS[scenario].build().plan("oracle"), 2)
+    except TopologyError:
+        return True
+    return False
+
+
+REFUSED = {scenario for scenario in SCENARIOS if refused(scenario)}
+
+
+INTERLEAVED = {"ktable_aggregate_group_by", "ktable_count_group_by", "ktable_reduce_group_by"}
+"""The changes of a group follow the order of rows with other keys, which differs within a micro-batch; see docs/concepts/key-ranges.md."""
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 1000])
+@pytest.mark.parametrize("parallelism", [2, 17], ids=["16-ranges", "64-ranges"])
+@pytest.mark.parametrize("path", [p for p in FILES if scenario_of(p) not in REFUSED], ids=lambda p: p.stem)
+def test_ranges_give_what_kafka_streams_gives(path: Path, parallelism: int, batch_size: int) -> None:
+    recording = Recording.load(path)
+    if recording.scenario in INTERLEAVED:
+        batch_size = 1
+    recording = recording.in_batches_of(batch_size, rows_once=recording.scenario in ASKING)
+    replayed, wanted = (
+        in_key_ranges(parallelism)(SCENARIOS[recording.scenario].build(), recording),
+        expected_by_key(recording),
+    )
+    assert first_difference(wanted.outputs, replayed.outputs) is None
+    assert replayed.stores == wanted.stores
+    assert replayed.dropped == wanted.dropped

@@ -1,0 +1,144 @@
+"""Key ranges on Spark: one partition as sixteen tasks, with the results of one."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from typer.testing import CliRunner
+
+import millstream as ms
+from millstream.core.model.errors import ControlError, IncompatibleTopologyError, TopologyError
+from millstream.edge.cli.app import app as command_line
+
+from .helpers import Apps, eventually
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+BEGIN_MS, WINDOW_MS = 1_000_000, 100
+
+
+class Tally(ms.Processor[str, str, str, int]):
+    """Counts per key."""
+
+    def init(self, context: ms.ProcessorContext[str, int]) -> None:
+        self._context, self._tally = context, context.state_store("tally")
+
+    def process(self, record: ms.Record[str, str]) -> None:
+        count = (self._tally.get(record.key) or 0) + 1
+        self._tally.put(record.key, count)
+        self._context.forward(record.with_value(count))
+
+
+def topology(source: str, counts: str, windows: str, tallies: str) -> ms.Topology:
+    """Counts, closed windows and a processor, of words that are keys."""
+    builder = ms.StreamsBuilder()
+    words = builder.stream(source)
+    words.group_by_key().count(store="counts").to_stream().to(counts, value=ms.serdes.int64)
+    windowed = words.group_by_key().windowed_by(ms.TumblingWindows(WINDOW_MS, grace=0))
+    closed = windowed.count(store="windows").suppress(ms.Suppressed.until_window_closes())
+    closed.to_stream().to(windows, value=ms.serdes.int64)
+    builder.add_state_store(ms.stores.key_value("tally", ms.serdes.string, ms.serdes.int64))
+    words.process(Tally, stores=["tally"], key_local=True).to(tallies, value=ms.serdes.int64)
+    return builder.build()
+
+
+class Words:
+    """Topics with one input partition, and what must come out of them."""
+
+    def __init__(self, apps: Apps) -> None:
+        self.apps = apps
+        self.source = apps.topic("words", 1)
+        self.sinks = [apps.topic(name, 2) for name in ("counts", "windows", "tallies")]
+        self.topology = topology(self.source, *self.sinks)
+        self.all: list[tuple[str, int]] = []
+        self._random = random.Random(7)
+
+    def produce(self, count: int) -> None:
+        """Write records; some are out of order, and some too late for their window."""
+        rows = []
+        for number in range(count):
+            time = BEGIN_MS + 10 * (len(self.all) + number) - self._random.choice([0, 0, 0, 35, 260])
+            rows.append((f"w{self._random.randrange(40)}", time))
+        self.all += rows
+        self.apps.kafka.produce(self.source, [(word, "", time) for word, time in rows])
+
+    def expected_windows(self) -> dict[tuple[str, int], int]:
+        """Count the closed windows by a plain model of the whole partition."""
+        windows, time = Counter[tuple[str, int]](), -1
+        for word, at in self.all:
+            time = max(time, at)
+            start = at - at % WINDOW_MS
+            if start + WINDOW_MS > time:
+                windows[word, start] += 1
+        return {place: count for place, count in windows.items() if place[1] + WINDOW_MS <= time}
+
+    def check(self, *, exactly_once: bool) -> None:
+        counts, windows, tallies = (self.apps.kafka.consume(sink) for sink in self.sinks)
+        expected = Counter(word for word, _ in self.all)
+        for records in (counts, tallies):
+            seen: dict[str, list[int]] = {}
+            for record in records:
+                seen.setdefault(record.key.decode(), []).append(int.from_bytes(record.value, "big"))
+            if exactly_once:
+                assert seen == {word: list(range(1, count + 1)) for word, count in expected.items()}
+            assert {word: numbers[-1] for word, numbers in seen.items()} == expected
+        closed = {
+            (record.key[:-8].decode(), int.from_bytes(record.key[-8:], "big")): int.from_bytes(
+                record.value, "big"
+            )
+            for record in windows
+        }
+        assert closed == self.expected_windows()
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_one_partition_in_sixteen_tasks_over_several_starts(apps: Apps, guarantee: str) -> None:
+    words = Words(apps)
+    for parallelism in (2, 4, 3):  # the number of workers may change, the ranges stay
+        words.produce(300)
+        running = apps.run(words.topology, parallelism=parallelism, processing_guarantee=guarantee)
+        assert len(running.status().placed) == 16
+    words.check(exactly_once=guarantee == "exactly_once")
+    assert apps.kafka.committed(apps.id, words.source) == {0: len(words.all)}
+
+
+def test_the_number_of_workers_changes_while_the_application_runs(apps: Apps) -> None:
+    words = Words(apps)
+    words.produce(200)
+    running = apps.start(words.topology, parallelism=2, processing_guarantee="exactly_once")
+    for workers in (8, 3):
+        eventually(lambda: sum(running.status().lag.values()) == 0, "the words to be processed")
+        words.produce(200)
+        command = ["parallelism", apps.id, str(workers), "--state-dir", str(apps.home)]
+        done = CliRunner().invoke(command_line, command)
+        assert (done.exit_code, done.output) == (0, f"workers per partition: {workers}\n")
+    eventually(lambda: sum(running.status().lag.values()) == 0, "the words to be processed")
+    ranges = running.status().ranges
+    assert [each.number for each in ranges.values()] == list(range(16))
+    assert {tuple(each.positions.values()) for each in ranges.values()} == {(600,)}
+    with pytest.raises(ControlError, match="17 workers need 64 key ranges per partition, and there are 16"):
+        running.parallelism(17)
+    running.stop()
+    words.check(exactly_once=True)
+
+
+def test_a_checkpoint_without_ranges_is_not_divided_without_a_word(apps: Apps) -> None:
+    words = Words(apps)
+    words.produce(20)
+    apps.run(words.topology)
+    with pytest.raises(
+        IncompatibleTopologyError, match="divided into no key ranges and would be divided into 16"
+    ):
+        apps.run(words.topology, parallelism=4)
+
+
+def test_what_cannot_be_divided_is_refused_when_the_application_is_made(apps: Apps) -> None:
+    builder = ms.StreamsBuilder()
+    builder.add_state_store(ms.stores.key_value("tally", ms.serdes.string, ms.serdes.int64))
+    builder.stream("words").process(Tally, stores=["tally"], name="tally-up").to("out", value=ms.serdes.int64)
+    with pytest.raises(
+        TopologyError, match=r"'tally-up' \(Process\) is a processor that does not promise key_local"
+    ):
+        apps.application(builder.build(), parallelism=4)

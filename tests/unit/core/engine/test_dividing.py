@@ -1,0 +1,104 @@
+"""Key ranges: how partitions are divided, and that time and order are those of the partition."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.core.engine.records.dividing import append, divided
+from millstream.core.engine.records.queue import Chunk, PartitionGroup, QueueId, RecordQueue
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.partitioning import KeyRange, range_of
+from millstream.core.model.record import Records
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.partitioning import split_by_range
+
+KEYS = st.none() | st.binary(max_size=6)
+ROWS = st.lists(st.tuples(KEYS, st.integers(0, 50)), max_size=30)
+
+
+def records_of(rows: list[tuple[bytes | None, int]], first: int = 0) -> Records:
+    keys, times = [key for key, _ in rows], [time for _, time in rows]
+    return Records(keys, [b"v"] * len(rows), times, list(range(first, first + len(rows))))
+
+
+@given(st.binary(max_size=20), st.sampled_from([1, 2, 3, 16, 64]))
+def test_each_key_is_in_one_range_and_the_ranges_cover_all_hashes(key: bytes, ranges: int) -> None:
+    assert [each for each in range(ranges) if KeyRange(each, ranges).holds(key)] == [range_of(key, ranges)]
+    bounds = [KeyRange(each, ranges).bounds for each in range(ranges)]
+    assert bounds[0][0] == 0
+    assert bounds[-1][1] == 1 << 32
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(bounds))
+
+
+@given(ROWS.filter(bool), st.sampled_from([2, 16]))
+def test_an_arrow_batch_is_divided_like_records(rows: list[tuple[bytes | None, int]], ranges: int) -> None:
+    wanted = divided(records_of(rows), ranges)
+    parts = split_by_range(wire.to_arrow(records_of(rows)), ranges)
+    assert [wire.decode(wire.encode_batch(part)) for part in parts] == wanted
+
+
+def test_times_cross_the_wire() -> None:
+    (first, second) = divided(records_of([(b"to", 5), (None, 9), (b"be", 7)]), 2)
+    for part in (first, second):
+        assert wire.decode(wire.encode(part)) == part
+    assert np.array_equal(pa.array(first.times.before if first.times else []).to_numpy(), first.times.before)  # type: ignore[union-attr]
+
+
+class Order:
+    """The order in which a task takes the records of its queues, and the largest timestamp at each of them."""
+
+    def __init__(self) -> None:
+        self.queues: dict[QueueId, RecordQueue] = {}
+        self.taken: list[tuple[str, int, int]] = []
+        self.time = -1
+
+    def feed(self, topic: str, records: Records) -> None:
+        queue = self.queues.setdefault(QueueId(at := TopicPartition(topic, 0)), RecordQueue(QueueId(at)))
+        chunk = Chunk(records, None, list(records.keys), list(records.values), records.timestamps, None)
+        if records.times is None:
+            queue.append(chunk, 0)
+        else:
+            append(queue, chunk, records.times, 0)
+
+    def take(self) -> None:
+        group = PartitionGroup(self.queues)
+        while (chosen := group.choose()) is not None:
+            queue, end = chosen
+            chunk = queue.chunks[0]
+            for row in range(queue.index, end):
+                if not chunk.is_time:
+                    self.time = max(self.time, chunk.timestamps[row], *(chunk.before or [-1])[row : row + 1])
+                    self.taken.append((queue.partition.topic, chunk.raw.offsets[row], self.time))
+            self.time = max(self.time, *chunk.order[queue.index : end], -1)
+            queue.taken(end)
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from("ab"), ROWS), max_size=4), max_size=4),
+    st.sampled_from([2, 16]),
+)
+def test_the_records_of_a_range_are_taken_in_the_order_and_at_the_time_of_the_undivided_task(
+    batches: list[list[tuple[str, list[Any]]]], ranges: int
+) -> None:
+    whole, parts = Order(), [Order() for _ in range(ranges)]
+    keys: dict[tuple[str, int], bytes | None] = {}
+    offsets = {"a": 0, "b": 0}
+    for batch in batches:
+        for topic, rows in batch:
+            records = records_of(rows, offsets[topic])
+            keys |= {(topic, offset): key for key, offset in zip(records.keys, records.offsets)}
+            offsets[topic] += len(rows)
+            whole.feed(topic, records)
+            for part, own in zip(parts, divided(records, ranges)):
+                part.feed(topic, own)
+        for each in (whole, *parts):
+            each.take()
+        assert {part.time for part in parts} == {whole.time}
+    for number, part in enumerate(parts):
+        assert part.taken == [at for at in whole.taken if range_of(keys[at[:2]], ranges) == number]

@@ -1,0 +1,144 @@
+"""Which sub-topologies can be divided into key ranges, and what is said of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import millstream as ms
+from millstream.core.model.errors import (
+    IncompatibleTopologyError,
+    ProcessingError,
+    SettingsError,
+    TopologyError,
+)
+from millstream.core.topology.analysis.ranges import divided_plan, ranges_for
+from millstream.core.topology.layout import lay_out
+from millstream.core.topology.routing import Routing, check_routing, left_by, routing_of
+
+
+class Tally(ms.Processor[str, str, str, int]):
+    """Counts per key; a value names another key to count."""
+
+    def init(self, context: ms.ProcessorContext[str, int]) -> None:
+        self._context, self._tally = context, context.state_store("tally")
+
+    def process(self, record: ms.Record[str, str]) -> None:
+        key = record.value or record.key
+        self._tally.put(key, (self._tally.get(key) or 0) + 1)
+        self._context.forward(record.with_value(self._tally.get(key)))
+
+
+def tallying(*, key_local: bool) -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    builder.add_state_store(ms.stores.key_value("tally", ms.serdes.string, ms.serdes.int64))
+    tallied = builder.stream("words").process(Tally, stores=["tally"], key_local=key_local, name="tally-up")
+    tallied.to("out", value=ms.serdes.int64)
+    return builder.build()
+
+
+def grouped(builder: ms.StreamsBuilder) -> ms.KGroupedStream[str, str]:
+    return builder.stream("words").group_by_key()
+
+
+def windowed_behind_a_filter(builder: ms.StreamsBuilder) -> object:
+    words = builder.stream("words").filter(lambda key, value: bool(value))
+    return words.group_by_key().windowed_by(ms.TumblingWindows(10, grace=0)).count()
+
+
+def joined_streams(builder: ms.StreamsBuilder) -> object:
+    windows = ms.JoinWindows(before=10, after=10, grace=0)
+    return builder.stream("a").join(builder.stream("b"), lambda a, b: a + b, windows=windows)
+
+
+def limited(builder: ms.StreamsBuilder) -> object:
+    return grouped(builder).count().suppress(ms.Suppressed.until_time_limit(10, max_records=5))
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (windowed_behind_a_filter, "may leave records out"),
+        (joined_streams, "depends on more than the records of one key"),
+        (limited, "limits a buffer over all keys"),
+        (
+            lambda b: (
+                b.stream("words", timestamp=lambda record, time: record.timestamp).group_by_key().count()
+            ),
+            "takes timestamps out of records",
+        ),
+        (
+            lambda b: grouped(b).windowed_by(ms.SlidingWindows(10, grace=0)).count(),
+            "depends on more than the records of one key",
+        ),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_with_the_reason(
+    build: Callable[[ms.StreamsBuilder], object], reason: str
+) -> None:
+    builder = ms.StreamsBuilder()
+    build(builder)
+    plan = builder.build().plan("app")
+    with pytest.raises(TopologyError, match=reason):
+        divided_plan(plan, 4)
+    assert divided_plan(plan, 1) == plan
+
+
+def test_a_processor_has_to_promise_and_to_keep_its_promise() -> None:
+    with pytest.raises(TopologyError, match=r"'tally-up' .* does not promise key_local=True"):
+        divided_plan(tallying(key_local=False).plan("app"), 4)
+    with ms.testing.TopologyTestDriver(tallying(key_local=True), parallelism=4) as driver:
+        for word in ("to", "be", "to"):
+            driver.pipe("words", word, "")
+        assert [(r.key, r.value) for r in driver.read("out")] == [("to", 1), ("be", 1), ("to", 2)]
+        with pytest.raises(
+            ProcessingError, match=r"'tally-up' promises key_local=True, but uses key 'be' of store 'tally'"
+        ):
+            driver.pipe("words", "to", "be")
+
+
+def test_only_the_topics_that_are_named_are_divided() -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("a").group_by_key().count(store="a-counts")
+    builder.stream("b").group_by_key().count(store="b-counts")
+    plan = divided_plan(builder.build().plan("app"), {"a": 3})
+    assert [sub.ranges for sub in plan.subtopologies] == [16, 1]
+    layout = lay_out(plan, {"a": 2, "b": 2})
+    tasks = layout.tasks_of[ms.TopicPartition("a", 1)]
+    assert [task.partition for task in tasks] == list(range(16, 32))
+    assert [plan.subtopologies[0].key_range(task) for task in tasks[:2]] == [(0, 16), (1, 16)]
+    assert len(layout.tasks_of[ms.TopicPartition("b", 1)]) == 1
+    with pytest.raises(SettingsError, match="names 'c', which the topology does not read"):
+        divided_plan(builder.build().plan("app"), {"c": 3})
+
+
+def test_a_topic_in_front_of_a_shuffle_divides_what_is_behind_it() -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("lines").group_by(lambda key, line: line).count(store="counts")
+    plan = divided_plan(builder.build().plan("app"), {"lines": 4})
+    assert sorted(sub.ranges for sub in plan.subtopologies) == [1, 16]
+
+
+@pytest.mark.parametrize("workers", [0, 257, 2.5, True])
+def test_a_number_of_workers_is_checked(workers: int) -> None:
+    with pytest.raises(SettingsError, match="a whole number from 1 to 256"):
+        ranges_for(workers)
+
+
+def test_state_does_not_move_to_other_ranges_without_a_word() -> None:
+    builder = ms.StreamsBuilder()
+    grouped(builder).count(store="counts")
+    plan = builder.build().plan("app")
+    routes = {}
+    for workers in (1, 2, 16, 17):
+        divided = divided_plan(plan, workers)
+        routes[workers] = Routing.from_json(routing_of(divided, lay_out(divided, {"words": 2})).to_json())
+    assert routes[2] == routes[16]
+    check_routing(routes[2], routes[16])
+    for before, now in ((1, 2), (16, 17), (17, 1)):
+        with pytest.raises(
+            IncompatibleTopologyError, match=r"were divided into .* and would be divided into"
+        ):
+            check_routing(routes[before], routes[now])
+        assert left_by(routes[before], routes[now]) == {"words"}
