@@ -185,6 +185,7 @@ def letter_headers(
         "topic": topic,
         "partition": number,
         "offset": offset,
+        "record": "operator" if stage == "call" else "read",
         **facts,
         "traceback": trace,
     }

@@ -307,6 +307,8 @@ class Runtime:
         stage, node, error, place, *_ = failure
         message, topic = failure.message(self.task_id, handled), self.policies.dead_letter_topic
         facts = {"error": f"{type(error).__name__}: {error}"}
+        if self.held is not None:
+            facts["record"] = "operator"
         if fate == "fail":
             stops = ERRORS[stage](message)
             self._treated = self.with_letter(stops, stage, node, place, facts=facts, error=error)

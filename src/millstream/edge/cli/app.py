@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.core.model.errors import MillstreamError
 from millstream.edge.cli.describe import described
+from millstream.edge.cli.dlq.letter_commands import letters
+from millstream.edge.cli.told import settings_of, telling
 
 if TYPE_CHECKING:
     from millstream.edge.cli.steering import Steering
-    from millstream.edge.settings import Settings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,6 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Millstream: a processor client for Apache Kafka whose pipelines run on Apache Spark.",
 )
+app.add_typer(letters, name="dlq")
 
 
 class Form(StrEnum):
@@ -45,16 +46,6 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"millstream {version('millstream')}")
         raise typer.Exit
-
-
-@contextmanager
-def _told(command: str) -> Iterator[None]:
-    """Print an error of Millstream's in one line, and exit with code 1."""
-    try:
-        yield
-    except MillstreamError as error:
-        typer.echo(f"millstream {command}: {error}", err=True)
-        raise typer.Exit(1) from None
 
 
 @app.callback()
@@ -110,7 +101,7 @@ def describe(
     form: Annotated[Form, typer.Option("--format", help="What to print.")] = Form.text,
 ) -> None:
     """Show a topology; nothing is connected or started."""
-    with _told("describe"):
+    with telling("describe"):
         typer.echo(described(target, form.value))
 
 
@@ -130,13 +121,6 @@ CheckpointLocation = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 
 
-def _settings(**given: object) -> Settings:
-    """Make settings of options; what is not given comes from the environment and the settings file."""
-    from millstream.edge.settings import settings_from
-
-    return settings_from({name: value for name, value in given.items() if value is not None})
-
-
 Topics = Annotated[
     list[str] | None, typer.Option("--topic", help="Only this topic; may be given several times.")
 ]
@@ -151,9 +135,9 @@ def _steering(command: str, application_id: str, state_dir: Path | None) -> Iter
     """Reach a running application; its errors are told."""
     from millstream.edge.cli.steering import Steering
 
-    with _told(command):
+    with telling(command):
         yield Steering(
-            application_id, _settings(bootstrap_servers="not needed for this", state_dir=state_dir)
+            application_id, settings_of(bootstrap_servers="not needed for this", state_dir=state_dir)
         )
 
 
@@ -242,10 +226,10 @@ def rescale(
     from millstream.edge.cli.rescale import Options
     from millstream.edge.cli.rescale import rescale as move
 
-    with _told("rescale"):
+    with telling("rescale"):
         move(
             Options(application_id, partitions, dry_run),
-            _settings(
+            settings_of(
                 bootstrap_servers="not needed for this",
                 state_dir=state_dir,
                 checkpoint_location=checkpoint_location,
@@ -301,7 +285,7 @@ def reset(
     from millstream.edge.cli.reset import target_of
     from millstream.edge.reset import Wish
 
-    with _told("reset"):
+    with telling("reset"):
         target = target_of(
             to_earliest=to_earliest,
             to_latest=to_latest,
@@ -311,7 +295,7 @@ def reset(
             shift_by=shift_by,
             from_file=from_file,
         )
-        settings = _settings(
+        settings = settings_of(
             bootstrap_servers=bootstrap_servers,
             state_dir=state_dir,
             checkpoint_location=checkpoint_location,

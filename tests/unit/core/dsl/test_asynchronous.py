@@ -268,6 +268,7 @@ class TestAnswers:
                 "millstream.error.topic": b"in",
                 "millstream.error.partition": b"0",
                 "millstream.error.offset": b"0",
+                "millstream.error.record": b"operator",
                 "millstream.error.error": b"no such product",
                 "millstream.error.attempts": b"1",
                 "millstream.error.traceback": b"",

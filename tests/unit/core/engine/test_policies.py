@@ -104,6 +104,7 @@ def test_dead_letter_keeps_the_original_record_and_says_why_in_headers(
         "topic": b"in",
         "partition": b"3",
         "offset": b"1",
+        "record": b"read",
     }
     assert error.split(":")[0] in ("UnicodeDecodeError", "LookupError", "SerdeError")
     prefix = "__streams.errors."  # KIP-1034

@@ -1,0 +1,158 @@
+"""Forwards records from one topic to others, and commits how far it is in the same transaction.
+
+The transactional id belongs to the group, so the broker lets only the last one of several processes go on that forward for one group.
+Whoever takes the id over reads the group's positions after that: no transaction of an earlier process can then change them.
+
+Source: KIP-98, KIP-447.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic, sleep
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from millstream.core.model.errors import BrokerUnavailableError, DeliveryAbortedError, MillstreamError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Records
+from millstream.drivers.kafka.clients import ClientSettings, is_unavailable, made, translated
+from millstream.drivers.kafka.overdue import Overdue, within
+from millstream.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, refused
+
+_STEP_S: Final = 10.0
+_GRACE_S: Final = 5.0
+_RETRY_S: Final = 0.05
+_FENCED: Final = {
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+}
+
+
+@dataclass(frozen=True)
+class GroupPosition:
+    """What a group commits for a partition.
+
+    Attributes:
+        offset: The offset.
+        metadata: The metadata of the commit.
+    """
+
+    offset: int
+    metadata: str = ""
+
+
+@dataclass(frozen=True)
+class Forwarder:
+    """Forwards records in transactions. It connects when it is used.
+
+    Attributes:
+        producer: Producer settings.
+        consumer: Consumer settings, for the group.
+        group: The group whose positions are committed, and the transactional id.
+        patience_s: How long to wait for a broker that does not answer, seconds.
+    """
+
+    producer: ClientSettings = field(repr=False)
+    consumer: ClientSettings = field(repr=False)
+    group: str
+    patience_s: float
+
+    def take_over(self) -> Forwarding:
+        """End what another process of this group has begun, and keep it from going on.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers.
+            MillstreamError: If the broker refuses, for example because of missing permissions.
+        """
+        return Forwarding(self)
+
+
+class Forwarding:
+    """One process that forwards for a group.
+
+    Args:
+        spec: Its settings.
+    """
+
+    def __init__(self, spec: Forwarder) -> None:
+        self._spec = spec
+        self._servers = str(spec.producer.get("bootstrap.servers"))
+        settings = {**DEFAULTS, **spec.producer, "transactional.id": spec.group}
+        self._failing = made(FailingProducer, settings)
+        consumer = {**spec.consumer, "group.id": spec.group, "enable.auto.commit": False}
+        self._members = made(Consumer, consumer)
+        self._insist("taking over the transactional id", self._failing.producer.init_transactions)
+
+    def send(self, records: Mapping[str, Records], positions: Mapping[TopicPartition, GroupPosition]) -> None:
+        """Send records and commit positions: all of it, or nothing.
+
+        Args:
+            records: The records by topic.
+            positions: What the group commits.
+
+        Raises:
+            ProductionError: If a record is refused.
+            DeliveryAbortedError: If another process forwards for the group now, or the transaction was aborted.
+            BrokerUnavailableError: If no broker answers.
+        """
+        producer = self._failing.producer
+        offsets = [ClientPartition(*at, told.offset, told.metadata) for at, told in positions.items()]
+        group = self._members.consumer_group_metadata()
+        try:
+            producer.begin_transaction()
+            for topic, some in records.items():
+                hand_over(self._failing, topic, some)
+            sent = partial(producer.send_offsets_to_transaction, offsets, group)
+            self._insist("committing offsets", sent)
+            self._insist("committing a transaction", producer.commit_transaction)
+        except KafkaException as error:
+            raise self._failure(error) from error
+
+    def _insist(self, doing: str, call: Callable[[float], Any]) -> None:
+        """Call a function, and retry while the broker is not ready.
+
+        Raises:
+            KafkaException: If the transaction must be aborted, or the producer can no longer be used.
+            MillstreamError: If the broker refuses, or does not answer in time.
+        """
+        deadline = monotonic() + self._spec.patience_s
+        while True:
+            try:
+                within(_STEP_S + _GRACE_S, partial(call, _STEP_S))
+                return
+            except KafkaException as error:
+                cause = error.args[0]
+                if cause.fatal() or cause.txn_requires_abort() or cause.code() in _FENCED:
+                    raise
+                if not is_unavailable(cause) or monotonic() > deadline:
+                    raise translated(error, doing, self._servers) from error
+                sleep(_RETRY_S)
+            except Overdue as error:
+                raise BrokerUnavailableError(
+                    f"no broker at {self._servers} answered while {doing} ({error}). What was committed until then is remembered"
+                ) from None
+
+    def _failure(self, error: KafkaException) -> MillstreamError:
+        cause = error.args[0]
+        failures = [each for each in self._failing.failures if each[0].code() != KafkaError._PURGE_QUEUE]
+        if cause.code() in _FENCED or any(failed[0].code() in _FENCED for failed in failures):
+            return DeliveryAbortedError(
+                f"another process forwards for the group {self._spec.group!r} now; nothing of this transaction was sent ({cause.str()})"
+            )
+        # If this fails, the broker ends the transaction when its time is over, or when the next process takes over.
+        with suppress(KafkaException, Overdue):
+            within(_STEP_S + _GRACE_S, partial(self._failing.producer.abort_transaction, _STEP_S))
+        if failures:
+            return refused(*failures[0], self._servers)
+        if cause.txn_requires_abort():
+            return DeliveryAbortedError(
+                f"the transaction was aborted, and nothing of it was sent: {cause.str()}"
+            )
+        return translated(error, "sending in a transaction", self._servers)

@@ -1,0 +1,1 @@
+"""``millstream dlq``: look at dead letters, and send their records back."""

@@ -1,0 +1,1 @@
+"""Dead-letter topics: what is in them, and sending records back to where they came from."""

@@ -1,0 +1,134 @@
+"""`millstream dlq` on a real broker: letters of a real topology are listed, shown, and sent back once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import millstream as ms
+from millstream.core.model.errors import DeliveryAbortedError
+from millstream.core.model.record import Records
+from millstream.edge.cli.app import app as command_line
+from millstream.edge.dead_letters.mailbox import Mailbox, ReplayWish
+from millstream.edge.settings import settings_from
+
+from .helpers import Apps, eventually, produce_with_headers
+
+pytestmark = pytest.mark.broker
+
+BAD = [("apple", "{no json"), ("pear", '{"euros":1}'), ("plum", '{"cents":"x"}')]
+
+
+def dlq(apps: Apps, *arguments: str, answer: str = "") -> tuple[int, str]:
+    done = CliRunner().invoke(
+        command_line, ["dlq", *arguments, "--bootstrap-servers", apps.kafka.bootstrap_servers], input=answer
+    )
+    return done.exit_code, done.output
+
+
+def sent_back(apps: Apps, source: str, count: int) -> list[ms.testing.ConsumedRecord]:
+    """Give what is in a topic, as soon as it is so much: a transaction is visible a moment after its commit."""
+    eventually(lambda: len(apps.kafka.consume(source, isolation="read_committed")) >= count, "the replay")
+    found = apps.kafka.consume(source, isolation="read_committed")
+    assert len(found) == count
+    return found
+
+
+def fail(apps: Apps, source: str, dead: str, records: list[tuple[str, str, ms.Headers]]) -> None:
+    """Put the dead letters of records into a topic on the broker, as a topology makes them."""
+    builder = ms.StreamsBuilder()
+    prices = builder.stream(source, value=ms.serdes.json)
+    prices.map_values(lambda price: price["cents"] / 100, name="to-euros").to(
+        "euros", value=ms.serdes.float64
+    )
+    policies = ms.ErrorPolicies(deserialize="dead_letter", process="dead_letter", dead_letter_topic=dead)
+    with ms.testing.TopologyTestDriver(builder.build(), policies=policies) as driver:
+        for number, (key, value, headers) in enumerate(records):
+            driver.pipe(source, key, value.encode(), timestamp=1_000 + number, headers=headers)
+        letters = driver.read(dead)
+    assert len(letters) == len(records)
+    rows = [(letter.key, letter.value, letter.timestamp, letter.headers) for letter in letters]
+    produce_with_headers(apps.kafka, dead, rows)
+
+
+@pytest.fixture
+def topics(apps_without_spark: Apps) -> tuple[Apps, str, str]:
+    apps = apps_without_spark
+    source, dead = apps.topic("in", 1), apps.topic("dead", 1)
+    fail(apps, source, dead, [(key, value, (("trace", b"7"),)) for key, value in BAD])
+    return apps, source, dead
+
+
+def test_letters_are_listed_shown_and_sent_back_once(topics: tuple[Apps, str, str]) -> None:
+    apps, source, dead = topics
+    code, told = dlq(apps, "list", dead)
+    assert (code, told.splitlines()[-1]) == (0, "3 dead letters")
+    assert [word in told for word in ("KeyError: 'cents'", "to-euros", f"{source}/0@1")] == [True] * 3
+    code, told = dlq(apps, "list", dead, "--error", "KeyError", "--json")
+    assert (code, json.loads(told)["key"]) == (0, "pear")
+    code, told = dlq(apps, "show", dead, "0", "1")
+    assert (code, 'value        {"euros":1}' in told, "Traceback (most recent call last)" in told) == (
+        0,
+        True,
+        True,
+    )
+    code, told = dlq(apps, "show", dead, "0", "3")
+    assert (code, "0: 0 to 2" in told) == (1, True)
+
+    code, told = dlq(apps, "replay", dead, "--key", "pear", "--dry-run")
+    assert (code, f"1 to {source}" in told, "Nothing was sent (--dry-run)." in told) == (0, True, True)
+    code, told = dlq(apps, "replay", dead, "--key", "pear", answer="n\n")
+    assert (code, apps.kafka.consume(source)) == (0, [])
+    code, told = dlq(apps, "replay", dead, "--key", "pear", "--yes")
+    assert (code, "Done: 1 sent." in told) == (0, True)
+    (back,) = sent_back(apps, source, 1)
+    assert (back.key, back.value, back.timestamp) == (b"pear", b'{"euros":1}', 1_001)
+    replayed_from = f"{dead}/0/1".encode()
+    assert back.headers == (
+        ("trace", b"7"), ("millstream.replay.count", b"1"), ("millstream.replay.from", replayed_from)
+    )  # fmt: skip
+    assert apps.kafka.committed(f"millstream-dlq-{dead}", dead) == {0: 0}, (
+        "the first letter is still to be replayed"
+    )
+
+    code, told = dlq(apps, "list", dead, "--pending")
+    assert (code, told.splitlines()[-1]) == (0, "2 dead letters")
+    code, told = dlq(apps, "replay", dead, "--yes")
+    assert ("1 left out: replayed before" in told, "Done: 2 sent." in told) == (True, True)
+    assert apps.kafka.committed(f"millstream-dlq-{dead}", dead) == {0: 3}
+    code, told = dlq(apps, "replay", dead, "--yes")
+    assert (code, "There is nothing to send." in told) == (0, True)
+    keys = [record.key for record in sent_back(apps, source, 3)]
+    assert keys == [b"pear", b"apple", b"plum"]
+    code, told = dlq(apps, "replay", dead, "--again", "--limit", "1", "--yes")
+    assert (code, "Done: 1 sent." in told) == (0, True)
+
+
+def test_a_record_that_keeps_failing_is_not_sent_back_for_ever(topics: tuple[Apps, str, str]) -> None:
+    apps, source, dead = topics
+    for number in (1, 2):
+        assert dlq(apps, "replay", dead, "--key", "pear", "--max-replays", "2", "--yes")[0] == 0
+        back = sent_back(apps, source, number)[-1]
+        fail(apps, source, dead, [("pear", '{"euros":1}', back.headers)])
+    code, told = dlq(apps, "replay", dead, "--key", "pear", "--max-replays", "2", "--yes")
+    assert (code, "1 left out: replayed 2 times before" in told) == (0, True)
+    assert "There is nothing to send." in told
+    assert "2 times before" in dlq(apps, "list", dead, "--pending", "--key", "pear")[1]
+
+
+def test_a_second_replay_keeps_the_first_from_going_on(topics: tuple[Apps, str, str]) -> None:
+    apps, source, dead = topics
+    settings = settings_from({"bootstrap_servers": apps.kafka.bootstrap_servers})
+    mailbox = Mailbox(dead, settings)
+    first = mailbox._forwarder.take_over()
+    assert mailbox.replay(ReplayWish()).sent == {source: 3}
+    with pytest.raises(DeliveryAbortedError, match="another process forwards for the group"):
+        first.send({source: Records([b"k"], [b"v"], [1], [])}, {})
+    sent_back(apps, source, 3)
+
+
+def test_a_topic_that_does_not_exist(apps_without_spark: Apps) -> None:
+    code, told = dlq(apps_without_spark, "list", "no-such-topic")
+    assert (code, told.startswith("millstream dlq list: topic 'no-such-topic' does not exist")) == (1, True)
