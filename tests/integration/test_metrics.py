@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
+from millstream.edge.web.page import address_of
 
 from .helpers import Apps, eventually
 from .topologies import key_count
@@ -28,6 +29,13 @@ PROMETHEUS = shutil.which("prometheus")
 
 def fetched(url: str) -> str:
     with urllib.request.urlopen(url, timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def asked_with_token(address: str, path: str) -> str:
+    url, token = address.split("/#")
+    request = urllib.request.Request(f"{url}{path}", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
         return str(answer.read().decode())
 
 
@@ -72,7 +80,7 @@ class Prometheus:
 def counting(apps: Apps) -> Iterator[ms.RunningApplication]:
     source, sink = apps.topic("in"), apps.topic("out")
     apps.kafka.produce(source, [(word, "x") for word in "abcab"])
-    running = apps.start(key_count(source, sink), metrics_port=0)
+    running = apps.start(key_count(source, sink), metrics_port=0, page_port=0)
     yield running
     running.stop()
     with pytest.raises(OSError, match="refused"):
@@ -86,6 +94,8 @@ def test_prometheus_scrapes_an_application(
     eventually(lambda: counting.metrics()["read_records"] == 5, "the records to be read")
     url = counting.listeners.urls["metrics"]
     assert fetched(f"{url}/readyz") == "running\n"
+    drawn = asked_with_token(address_of(apps.home / apps.id, apps.id), "/api/topology.svg")
+    assert 'data-stores="counts"' in drawn
     prometheus = Prometheus(tmp_path, url)
     try:
         consumed = (

@@ -159,7 +159,7 @@ class Application:
         broker = self._clients.broker()
         running = self._leased(broker)
         try:
-            running.listeners.open(running, self.settings, running._progress.say)
+            running.listeners.open(running, self.settings, running._progress.say, lambda: running._plan)
             servers = self.settings.bootstrap_servers
             running._progress.say(
                 "starting", f"looking at the topics on {servers}", bootstrap_servers=servers

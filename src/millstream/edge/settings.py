@@ -9,7 +9,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
@@ -41,6 +41,7 @@ from millstream.edge.durations import Milliseconds
 from millstream.edge.output import Output
 
 _ENVIRONMENT = "MILLSTREAM_"
+Port = Annotated[int | None, Field(ge=0, lt=65_536)]
 _MAY_HOLD_SECRETS = ("settings", "kafka", "consumer", "producer", "spark", "app_config")
 
 
@@ -233,10 +234,9 @@ class Settings(BaseSettings):
         description="what the terminal shows, if the program has not configured logging: lines, json, quiet (only warnings "
         "and errors) or debug (also what Spark writes)",
     )
-    metrics_port: int | None = Field(
-        None, ge=0, lt=65_536, description="port of /metrics, /healthz and /readyz; 0: a free one; None: none"
-    )
-    http_host: str = Field("127.0.0.1", description="address on which metrics_port listens")
+    metrics_port: Port = Field(None, description="port of /metrics, /healthz and /readyz; 0: any; None: none")
+    page_port: Port = Field(None, description="port of the application's page; 0: any; None: none")
+    http_host: str = Field("127.0.0.1", description="address on which metrics_port and page_port listen")
 
     @classmethod
     def settings_customise_sources(

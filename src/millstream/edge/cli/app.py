@@ -214,6 +214,13 @@ def status(
 
 
 @app.command()
+def page(application_id: Running, state_dir: StateDir = None) -> None:
+    """Print the address of the page of a running application, with its token."""
+    with _steering("page", application_id, state_dir) as application:
+        application.page()
+
+
+@app.command()
 def rescale(
     application_id: Stopped,
     partitions: Annotated[int, typer.Option(min=1, max=1024, help="Wanted number of Spark partitions.")],

@@ -76,6 +76,12 @@ class Steering:
             for line in told(self._name, status):
                 typer.echo(line)
 
+    def page(self) -> None:
+        """Print the address of the application's page."""
+        from millstream.edge.web.page import address_of
+
+        typer.echo(address_of(self._home, self._name))
+
     def _send(self, order: str, **data: Any) -> dict[str, Any]:
         return send(self._home, self._name, order, **data)
 

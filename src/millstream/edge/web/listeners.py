@@ -8,46 +8,72 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from millstream.core.model.errors import SettingsError
+from millstream.core.topology.plan import Plan
 from millstream.edge.settings import Settings
 
 if TYPE_CHECKING:
-    from millstream.edge.metrics.application import Measured
+    from millstream.edge.web.page import Shown
 
 
 class Listeners:
     """The listeners of an application. Their modules are imported only when a setting asks for them.
 
     Attributes:
-        urls: The address of each: ``metrics``.
+        urls: The address of each: ``metrics`` and ``page``.
     """
 
     def __init__(self) -> None:
         self.urls: dict[str, str] = {}
         self._closing = ExitStack()
 
-    def open(self, application: Measured, settings: Settings, say: Callable[..., None]) -> None:
+    def open(
+        self, application: Shown, settings: Settings, say: Callable[..., None], plan: Callable[[], Plan]
+    ) -> None:
         """Listen as the settings ask.
 
         Args:
             application: The application.
             settings: Its settings.
             say: Says where; takes an event, a line, and facts.
+            plan: Gives the plan that runs, once the application has started.
 
         Raises:
             SettingsError: If a package is missing, or a port cannot be listened on.
         """
-        if settings.metrics_port is None:
-            return
+        if settings.metrics_port is not None:
+            url = self._metrics(application, settings.http_host, settings.metrics_port)
+            say("listens", f"metrics at {url}/metrics", metrics=url)
+        if settings.page_port is not None:
+            url, file = self._page(application, settings, settings.page_port, plan)
+            say("listens", f"page at {url}; its address with the token is in {file}", page=url)
+
+    def _metrics(self, application: Shown, host: str, port: int) -> str:
         _check("prometheus_client", "metrics_port", "prometheus")
         from millstream.edge.web.health import Viewer, metrics_routes
         from millstream.edge.web.listener import Listener
 
         viewer = Viewer(application)
         self._closing.callback(viewer.close)
-        listener = Listener(settings.http_host, settings.metrics_port, metrics_routes(viewer))
+        listener = Listener(host, port, metrics_routes(viewer))
         self._closing.callback(listener.close)
         self.urls["metrics"] = listener.url
-        say("listens", f"metrics at {listener.url}/metrics", metrics=listener.url)
+        return listener.url
+
+    def _page(
+        self, application: Shown, settings: Settings, port: int, plan: Callable[[], Plan]
+    ) -> tuple[str, str]:
+        from millstream.edge.web.health import Viewer
+        from millstream.edge.web.listener import Listener
+        from millstream.edge.web.page import announce, guard_of, new_token, page_routes
+
+        viewer, token = Viewer(application), new_token()
+        self._closing.callback(viewer.close)
+        listener = Listener(settings.http_host, port, page_routes(application, viewer, plan), guard_of(token))
+        self._closing.callback(listener.close)
+        file = announce(settings.home(application.id), listener.url, token)
+        self._closing.callback(file.unlink, missing_ok=True)
+        self.urls["page"] = listener.url
+        return listener.url, str(file)
 
     def close(self) -> None:
         """Stop listening."""

@@ -9,11 +9,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from millstream.core.model.errors import SettingsError
+from millstream.core.topology.plan import Plan
 from millstream.edge.settings import settings_from
 from millstream.edge.web.listeners import Listeners
 from unit.edge.metrics.looking import Looked
 
 Answered = tuple[int, str, dict[str, str]]
+
+
+def no_plan() -> Plan:
+    raise AssertionError("metrics need none")
 
 
 @pytest.fixture
@@ -30,7 +35,7 @@ def said() -> list[str]:
 def listeners(looked: Looked, said: list[str]) -> Iterator[Listeners]:
     made = Listeners()
     settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": 0})
-    made.open(looked, settings, lambda event, text, **facts: said.append(text))
+    made.open(looked, settings, lambda event, text, **facts: said.append(text), no_plan)
     yield made
     made.close()
 
@@ -103,4 +108,4 @@ def test_a_port_that_is_taken_is_said(listeners: Listeners, looked: Looked) -> N
     taken = urlsplit(listeners.urls["metrics"]).port
     settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": taken})
     with pytest.raises(SettingsError, match=rf"cannot listen on 127\.0\.0\.1:{taken} .*choose another port"):
-        Listeners().open(looked, settings, lambda *told, **facts: None)
+        Listeners().open(looked, settings, lambda *told, **facts: None, no_plan)

@@ -16,8 +16,9 @@ LETTER: Final = 8
 LINE: Final = 16
 PADDING: Final = 8
 GAP: Final = 28
-TITLE: Final = 24
-"""Sizes in pixels: width of a letter, height of a line, padding in a box, gap between boxes, height of a part's title."""
+TITLE: Final = 36
+"""Sizes in pixels: width of a letter, height of a line, padding in a box, gap between boxes, height of a part's title and
+the figures that a page writes above boxes."""
 
 _SLOT: Final = 8
 _LANE: Final = 12

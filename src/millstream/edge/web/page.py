@@ -1,0 +1,170 @@
+"""The page of an application: what it does, on its topology, with buttons to pause, throttle and resume.
+
+The files of the page hold no data and are for everybody who reaches the port. Data and orders are for who knows the token, which is made
+anew at each start and stands in a file that only the user of the application may read. The browser gets it behind ``#`` in the address,
+which it does not send, and sends it in a header, which a page of another origin cannot do.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from millstream.core.model.errors import ControlError
+from millstream.core.topology.pictures.svg import svg
+from millstream.core.topology.plan import Plan
+from millstream.edge.contact import Steerable
+from millstream.edge.metrics.application import Measured
+from millstream.edge.room import unwritable
+from millstream.edge.web.health import Viewer
+from millstream.edge.web.listener import Answer, Asked, Guard, Route
+
+FILE: Final = "page.url"
+"""The file with the address of the page, in the application's directory."""
+
+_API: Final = "/api/"
+_STATIC: Final = Path(__file__).with_name("static")
+_FILES: Final = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+
+
+class Shown(Measured, Steerable, Protocol):
+    """An application that has a page."""
+
+
+def new_token() -> str:
+    """Return a token that nobody can guess."""
+    return secrets.token_urlsafe(24)
+
+
+def guard_of(token: str) -> Guard:
+    """Return what lets nobody ask for data, or give orders, who does not know the token."""
+    expected = f"Bearer {token}".encode()
+
+    def guard(path: str, asked: Asked) -> Answer | None:
+        given = asked.headers.get("authorization", "").encode()
+        if not path.startswith(_API) or secrets.compare_digest(given, expected):
+            return None
+        return Answer.text("the token is missing or wrong", HTTPStatus.UNAUTHORIZED)
+
+    return guard
+
+
+def page_routes(
+    application: Shown, viewer: Viewer, plan: Callable[[], Plan]
+) -> Mapping[tuple[str, str], Route]:
+    """Return what the port of the page answers.
+
+    Args:
+        application: The application.
+        viewer: Looks at it.
+        plan: Gives the plan that runs, once the application has started.
+    """
+    return {
+        **{("GET", path): _file(*file) for path, file in _FILES.items()},
+        **_looks(viewer, plan),
+        **_orders(application, viewer),
+    }
+
+
+def announce(home: Path, url: str, token: str) -> Path:
+    """Write the address of the page with its token, for the user of the application alone.
+
+    Args:
+        home: The application's directory.
+        url: The address of the page.
+        token: The token.
+
+    Returns:
+        The file.
+
+    Raises:
+        SettingsError: If the file cannot be written.
+    """
+    file, partial = home / FILE, home / f"{FILE}.partial"
+    try:
+        partial.unlink(missing_ok=True)
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as to:
+            to.write(f"{url}/#{token}\n")
+        partial.replace(file)
+    except OSError as error:
+        raise unwritable(file, error) from None
+    return file
+
+
+def address_of(home: Path, application_id: str) -> str:
+    """Return the address of the page of an application that runs on this host, with its token.
+
+    Args:
+        home: The application's directory.
+        application_id: The application, for the message of the error.
+
+    Raises:
+        ControlError: If it has no page, or the file may not be read.
+    """
+    try:
+        return (home / FILE).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ControlError(
+            f"application {application_id!r} has no page that this user may open ({error.strerror}: {str(home / FILE)!r}). Start "
+            "it with page_port=0, or give --state-dir as the application has it"
+        ) from None
+
+
+def _file(name: str, kind: str) -> Route:
+    content = (_STATIC / name).read_bytes()
+    return lambda asked: Answer(content, kind)
+
+
+def _looks(viewer: Viewer, plan: Callable[[], Plan]) -> dict[tuple[str, str], Route]:
+    def state(asked: Asked) -> Answer:
+        return Answer.json(_state(viewer))
+
+    def topology(asked: Asked) -> Answer:
+        if viewer.now().status.state == "starting":
+            return Answer.text("not planned yet", HTTPStatus.SERVICE_UNAVAILABLE)
+        return Answer(svg(plan()).encode(), "image/svg+xml")
+
+    return {("GET", "/api/state"): state, ("GET", "/api/topology.svg"): topology}
+
+
+def _state(viewer: Viewer) -> dict[str, Any]:
+    view = viewer.now()
+    numbers: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+    for (name, labels), value in view.all_numbers().items():
+        numbers.setdefault(name, []).append((labels, value))
+    return {"application": view.application, "status": asdict(view.status), "numbers": numbers}
+
+
+def _orders(application: Shown, viewer: Viewer) -> dict[tuple[str, str], Route]:
+    def pause(asked: Asked) -> Answer:
+        application.pause(_topics(asked))
+        return Answer.json(_state(viewer))
+
+    def resume(asked: Asked) -> Answer:
+        application.resume(_topics(asked))
+        return Answer.json(_state(viewer))
+
+    def throttle(asked: Asked) -> Answer:
+        topic, rate = asked.body.get("topic"), asked.body.get("records_per_second")
+        if not isinstance(topic, str) or isinstance(rate, bool) or not isinstance(rate, int | None):
+            raise ControlError("to throttle takes a topic and a whole number of records per second, or null")
+        application.throttle(topic, rate)
+        return Answer.json(_state(viewer))
+
+    return {("POST", f"{_API}{order.__name__}"): order for order in (pause, resume, throttle)}
+
+
+def _topics(asked: Asked) -> list[str] | None:
+    topics = asked.body.get("topics")
+    if topics is None or (isinstance(topics, list) and all(isinstance(topic, str) for topic in topics)):
+        return topics
+    raise ControlError("topics are a list of names; without it, all are meant")
