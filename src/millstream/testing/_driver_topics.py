@@ -76,8 +76,11 @@ class DriverTopics:
 
     def _collect(self, records: Iterable[tuple[TopicPartition, Records]]) -> None:
         self._collected.extend(records)
-        if len(self._collected) >= self._commit_every:
+        if self._is_full():
             self.commit()
+
+    def _is_full(self) -> bool:
+        return len(self._collected) >= self._commit_every
 
     def commit(self) -> None:
         """Process the records collected since the last commit as one micro-batch; without ``commit_every`` this does nothing.
@@ -98,7 +101,10 @@ class DriverTopics:
         """
         if self._collected:
             collected, self._collected = self._collected, []
-            self._runner.micro_batch(collected)
+            self._deliver(collected)
+
+    def _deliver(self, collected: list[tuple[TopicPartition, Records]]) -> None:
+        self._runner.micro_batch(collected)
 
     def input_topic(
         self,

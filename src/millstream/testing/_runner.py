@@ -109,7 +109,7 @@ class Runner:
         self.unfinished: dict[TaskId, dict[str, int]] = {}
         self.waiting: dict[TaskId, str] = {}
         self.global_stores = global_stores
-        self._settings = settings
+        self.settings = settings
         self._reader: dict[str, SubTopology] = {**plan.subtopology_of, **plan.global_part_of}
         self._coming: deque[tuple[TopicPartition, Records]] = deque()
         self._fed: set[TaskId] = set()
@@ -135,7 +135,7 @@ class Runner:
     @property
     def waits(self) -> bool:
         """Whether tasks wait for empty inputs."""
-        return self._settings.max_task_idle_ms is not None
+        return self.settings.max_task_idle_ms is not None
 
     # Topics.
 
@@ -209,11 +209,11 @@ class Runner:
             each.begin(self.now_ms)
             self._inform(each)
 
-    def close(self) -> None:
-        """Close the processors and cancel calls that have not ended."""
+    def close(self, *, gently: bool = True) -> None:
+        """Cancel calls that have not ended, and close the processors unless this is a crash."""
         if self._station is not None:
             self._station.close()
-        for each in self.tasks.values():
+        for each in self.tasks.values() if gently else ():
             each.task.close()
 
     def _feed(self, at: TopicPartition, records: Records) -> None:
@@ -248,7 +248,7 @@ class Runner:
     @property
     def _gathers(self) -> bool:
         """Whether a task receives all available records before it steps, as on Spark, or one delivery at a time."""
-        return not self._settings.one_by_one or self.waits
+        return not self.settings.one_by_one or self.waits
 
     def _order(self, task: TaskId) -> tuple[int, TaskId]:
         """Return a sort key: within a micro-batch, a task runs after the tasks that feed it through Spark's shuffle."""
@@ -256,7 +256,7 @@ class Runner:
 
     def _steps(self, each: DriverTask) -> None:
         """Process the task's buffered records: all in one step, or one step (and commit) per record with ``one_by_one``."""
-        budget = 1 if self._settings.one_by_one else None
+        budget = 1 if self.settings.one_by_one else None
         taken = 1
         self._carry_out(each, each.step(self.now_ms, budget))
         while taken and each.task.buffered_count():
@@ -311,7 +311,7 @@ class Runner:
         nodes = self._part(task.subtopology).nodes.values()
         sinks = [node for node in nodes if isinstance(node, Sink)]
         named = [sink for sink in sinks if sink.topic == topic]
-        dead_letters = topic in self._settings.policies.topics
+        dead_letters = topic in self.settings.policies.topics
         choosing = [sink for sink in sinks if callable(sink.topic) and not dead_letters]
         for sink in [*named, *choosing]:
             return sink.key, sink.value
@@ -342,13 +342,13 @@ class Runner:
         else:
             stores = stores or MemoryStores()
             make = partial(self._task, part, task_id, stores)
-        kept = self._settings.keep_processors
+        kept = self.settings.keep_processors
         self.tasks[task_id] = DriverTask(make, stores, keep_processors=kept, snapshot=snapshot)
 
     def _task(
         self, part: SubTopology, task_id: TaskId, stores: MemoryStores, snapshot: Snapshot | None
     ) -> Task:
-        settings = self._settings
+        settings = self.settings
         return Task(
             part,
             task_id,
@@ -369,8 +369,8 @@ class Runner:
             part,
             application_id=self.plan.application_id,
             stores=self.global_stores,
-            policies=self._settings.policies,
-            app_config=self._settings.app_config,
+            policies=self.settings.policies,
+            app_config=self.settings.app_config,
             snapshot=snapshot,
         )
 

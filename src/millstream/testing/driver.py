@@ -24,23 +24,14 @@ from millstream.core.runtime.threads import check_threads
 from millstream.core.topology.analysis.ranges import Parallelism, divided_plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.threads import TaskThreads
-from millstream.testing._driver_topics import DriverTopics
 from millstream.testing._runner import CALLS, Runner, RunnerSettings
 from millstream.testing._tasks import store_of, stores_of
 from millstream.testing._topics import PerTopic, Topics
-from millstream.testing.snapshot import (
-    DriverSnapshot,
-    TaskState,
-    beginning,
-    content_of,
-    fitted,
-    global_fingerprints,
-    remembered,
-    stores_with,
-)
+from millstream.testing.faults.driver_faults import DriverFaults, kept
+from millstream.testing.snapshot import DriverSnapshot, beginning, fitted, stores_with
 
 
-class TopologyTestDriver(DriverTopics):
+class TopologyTestDriver(DriverFaults):
     """Runs a topology in this process.
 
     Args:
@@ -263,21 +254,7 @@ class TopologyTestDriver(DriverTopics):
             MillstreamError: If a record fails under the policy "fail".
         """
         self.commit()
-        runner = self._runner
-        return DriverSnapshot(
-            runner.plan.application_id,
-            runner.now_ms,
-            remembered(runner.plan, runner.layout, self._before),
-            {
-                task: TaskState(each.snapshot(), content_of(each.stores), runner.unfinished.get(task, {}))
-                for task, each in runner.tasks.items()
-                if each.stores is not runner.global_stores
-            },
-            content_of(runner.global_stores),
-            global_fingerprints(runner.plan),
-            dict(self._topics.ends),
-            dict(runner.committable),
-        )
+        return kept(self._runner, self._before)
 
     def edited(
         self, topology: Topology, *, renamed_stores: Mapping[str, str] | None = None

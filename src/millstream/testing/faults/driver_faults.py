@@ -1,0 +1,192 @@
+"""The methods of the test driver for faults.
+
+They do in one process what happens to an application on Spark. What is committed survives: stores, times, schedules, buffered and
+unfinished records. What is sent stays sent. Everything else is lost, and ``close`` of a processor is not called.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from copy import copy
+from random import Random
+from typing import Any, Final
+
+from millstream.core.model.errors import SettingsError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Records
+from millstream.core.topology.evolution import Remembered
+from millstream.testing._driver_topics import DriverTopics
+from millstream.testing._runner import Runner
+from millstream.testing.snapshot import (
+    DriverSnapshot,
+    TaskState,
+    content_of,
+    global_fingerprints,
+    remembered,
+    stores_with,
+)
+
+Delivered = list[tuple[TopicPartition, Records]]
+
+_COUNTERS: Final = ("dropped", "processed", "enforced", "counted", "calls")
+
+
+class DriverFaults(DriverTopics):
+    """The fault methods of ``TopologyTestDriver``."""
+
+    _before: Remembered
+    _again: int = 0
+    _order: Random | None = None
+
+    def crash(self) -> None:
+        """Kill the application and start it again on its checkpoint.
+
+        Stores, schedules and buffered records continue as they were committed; processors are created anew; calls that were in flight
+        are made again. Records that are collected for a micro-batch (``commit_every``) are still on the broker. Stores that a test has
+        taken from the driver before are those of the killed application: take them again.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("in").group_by_key().count().to_stream().to("out", value=ms.serdes.int64)
+            >>> with ms.testing.TopologyTestDriver(builder.build()) as driver:
+            ...     driver.pipe("in", "k", "v")
+            ...     driver.crash()
+            ...     driver.pipe("in", "k", "v")
+            ...     driver.output_topic("out").read_values()
+            [1, 2]
+        """
+        self._restart(kept(self._runner, self._before), _counters(self._runner))
+
+    def redeliver(self, times: int = 1) -> None:
+        """Let the next micro-batch fail after its results were sent and before it is committed.
+
+        It is then processed again, from the state before it, as at least once allows: stores change once, and results are sent again.
+
+        Args:
+            times: How often it fails before it is committed, at least 1.
+
+        Raises:
+            SettingsError: If the number is not possible.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("in").group_by_key().count().to_stream().to("out", value=ms.serdes.int64)
+            >>> with ms.testing.TopologyTestDriver(builder.build()) as driver:
+            ...     driver.redeliver()
+            ...     driver.pipe("in", "k", "v")
+            ...     driver.pipe("in", "k", "v")
+            ...     driver.output_topic("out").read_values()
+            [1, 1, 2]
+        """
+        if not isinstance(times, int) or times < 1:
+            raise SettingsError(
+                f"redeliver({times!r}): a micro-batch fails a whole number of times, at least 1"
+            )
+        self._again = times
+
+    def shuffle(self, seed: int | None) -> None:
+        """Deliver records in another order from now on, one that could happen.
+
+        Records are collected until :meth:`commit` or ``advance_wall_clock``. Then they are delivered in micro-batches of random size, at
+        most ``commit_every``. The order within a partition stays; which partition comes next is random.
+
+        Args:
+            seed: Decides the order; the same seed gives the same order. None: in the order of ``pipe`` again.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("a").merge(builder.stream("b")).to("out")
+            >>> def arrivals(seed: int) -> str:
+            ...     with ms.testing.TopologyTestDriver(builder.build()) as driver:
+            ...         driver.shuffle(seed)
+            ...         for value in ("1", "2"):
+            ...             driver.pipe("a", None, "a" + value)
+            ...             driver.pipe("b", None, "b" + value)
+            ...         driver.commit()
+            ...         return " ".join(record.value for record in driver.read("out"))
+            >>> sorted({arrivals(seed) for seed in range(50)})[:3]
+            ['a1 a2 b1 b2', 'a1 b1 a2 b2', 'a1 b1 b2 a2']
+        """
+        self.commit()
+        self._order = None if seed is None else Random(seed)
+
+    def _is_full(self) -> bool:
+        return self._order is None and super()._is_full()
+
+    def _deliver(self, collected: Delivered) -> None:
+        for some in self._micro_batches(collected):
+            again, self._again = self._again, 0
+            for _ in range(again):
+                before, counters = kept(self._runner, self._before), _counters(self._runner)
+                self._runner.micro_batch(some)
+                self._restart(before, counters)
+            self._runner.micro_batch(some)
+
+    def _micro_batches(self, collected: Delivered) -> Iterator[Delivered]:
+        if self._order is None:
+            yield collected
+            return
+        queues: defaultdict[TopicPartition, deque[Records]] = defaultdict(deque)
+        for at, records in collected:
+            queues[at].append(records)
+        turns = [at for at, _ in collected]
+        self._order.shuffle(turns)
+        delivered = [(at, queues[at].popleft()) for at in turns]
+        while delivered:
+            size = self._order.randint(1, self._commit_every)
+            yield delivered[:size]
+            del delivered[:size]
+
+    def _restart(self, begin: DriverSnapshot, counters: dict[str, Any]) -> None:
+        """Continue from a snapshot with new tasks; what was sent stays sent."""
+        before = self._runner
+        before.close(gently=False)
+        before.topics.ends = defaultdict(int, begin.ends)
+        after = Runner(
+            before.plan,
+            before.layout,
+            before.topics,
+            before.settings,
+            begin.wall_clock_ms,
+            {task: state.snapshot for task, state in begin.tasks.items()},
+            {task: stores_with(state.content) for task, state in begin.tasks.items()},
+            stores_with(begin.global_stores),
+            begin.committable,
+        )
+        for topic, sent in before.sent.items():
+            after.sent[topic].extendleft(reversed(sent))
+        after.produced |= before.produced
+        for name, count in counters.items():
+            setattr(after, name, count)
+        self._runner = after
+
+
+def kept(runner: Runner, before: Remembered) -> DriverSnapshot:
+    """Return what is committed now.
+
+    Args:
+        runner: What runs the tasks.
+        before: The facts about the topology from which it continued.
+    """
+    return DriverSnapshot(
+        runner.plan.application_id,
+        runner.now_ms,
+        remembered(runner.plan, runner.layout, before),
+        {
+            task: TaskState(each.snapshot(), content_of(each.stores), runner.unfinished.get(task, {}))
+            for task, each in runner.tasks.items()
+            if each.stores is not runner.global_stores
+        },
+        content_of(runner.global_stores),
+        global_fingerprints(runner.plan),
+        dict(runner.topics.ends),
+        dict(runner.committable),
+    )
+
+
+def _counters(runner: Runner) -> dict[str, Any]:
+    return {name: copy(getattr(runner, name)) for name in _COUNTERS}
