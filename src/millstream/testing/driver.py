@@ -27,11 +27,12 @@ from millstream.drivers.threads import TaskThreads
 from millstream.testing._runner import CALLS, Runner, RunnerSettings
 from millstream.testing._tasks import store_of, stores_of
 from millstream.testing._topics import PerTopic, Topics
-from millstream.testing.faults.driver_faults import DriverFaults, kept
+from millstream.testing.faults.driver_faults import kept
 from millstream.testing.snapshot import DriverSnapshot, beginning, fitted, stores_with
+from millstream.testing.tables.driver_tables import DriverTables
 
 
-class TopologyTestDriver(DriverFaults):
+class TopologyTestDriver(DriverTables):
     """Runs a topology in this process.
 
     Args:

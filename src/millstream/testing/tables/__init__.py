@@ -1,0 +1,1 @@
+"""Tables in tests: records and stores as text, compared with a diff."""

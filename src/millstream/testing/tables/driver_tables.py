@@ -1,0 +1,156 @@
+"""The methods of the test driver for tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from millstream.core.model.errors import SettingsError
+from millstream.core.model.record import Record, ValueAndTimestamp
+from millstream.core.model.windowed import Windowed
+from millstream.testing.faults.driver_faults import DriverFaults
+from millstream.testing.tables.grid import Row, cell_of, check_same, normal, read_table, value_in
+
+_INPUT: Final = ("time", "topic", "partition", "key", "value", "advance")
+_OUTPUT: Final = ("time", "key", "value")
+_STORE: Final = ("key", "start", "end", "value", "time")
+
+
+class DriverTables(DriverFaults):
+    """The methods of ``TopologyTestDriver`` for tables."""
+
+    def pipe_table(self, table: str, topic: str | None = None) -> None:
+        """Process the records in a table, one per row.
+
+        Args:
+            table: A table in the format of Markdown. Its columns: ``key``, ``value``; ``time``, ms since the epoch, by default 0;
+                ``topic``, ``partition``; ``advance``: the wall clock goes on by so many ms before the record. A row with nothing else
+                only advances it. A cell is JSON, or else text; an empty one is None.
+            topic: The topic of rows without one.
+
+        Raises:
+            SettingsError: If the table cannot be read, or a row has no topic.
+            TopicNotFoundError: If the topology does not read a topic.
+            MillstreamError: If a record fails under the policy "fail".
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> bids = builder.stream("bids", value=ms.serdes.int64).group_by_key()
+            >>> bids.reduce(max, store="highest").to_stream().to("out")
+            >>> with ms.testing.TopologyTestDriver(builder.build()) as driver:
+            ...     driver.pipe_table('''
+            ...         | time | key  | value |
+            ...         |    1 | vase |    10 |
+            ...         |    2 | vase |    30 |
+            ...         |    3 | lamp |     5 |
+            ...     ''', "bids")
+            ...     driver.expect("out", '''
+            ...         | key  | value |
+            ...         | vase |    10 |
+            ...         | vase |    30 |
+            ...         | lamp |     5 |
+            ...     ''')
+            ...     driver.expect_store("highest", '''
+            ...         | key  | value | time |
+            ...         | vase |    30 |    2 |
+            ...         | lamp |     5 |    3 |
+            ...     ''')
+        """
+        for row in read_table(table, _INPUT):
+            cells = {name: value_in(cell) for name, cell in row.items()}
+            if cells.get("advance") is not None:
+                self.advance_wall_clock(_whole("advance", cells.pop("advance")))
+                if all(value is None for value in cells.values()):
+                    continue
+            to = cells.get("topic") or topic
+            if to is None:
+                raise SettingsError(
+                    "a row of the table has no topic: give the table such a column, or pipe_table(..., topic)"
+                )
+            partition = cells.get("partition")
+            self.pipe(
+                str(to),
+                cells.get("key"),
+                cells.get("value"),
+                _whole("time", cells.get("time") or 0),
+                partition=None if partition is None else _whole("partition", partition),
+            )
+
+    def expect(self, topic: str, table: str) -> None:
+        """Compare the records sent to a topic since it was read last with a table, in order.
+
+        Args:
+            topic: The topic.
+            table: A table with some of the columns ``time``, ``key`` and ``value``; others are not compared.
+
+        Raises:
+            AssertionError: If they differ; the message shows the difference.
+            SettingsError: If the table cannot be read.
+        """
+        expected, columns = normal(read_table(table, _OUTPUT)), _columns(table, _OUTPUT)
+        found = (
+            {"time": cell_of(record.timestamp), "key": cell_of(record.key), "value": cell_of(record.value)}
+            for record in self.read(topic)
+        )
+        check_same(f"topic {topic}", expected, _only(found, columns), columns)
+
+    def expect_store(self, name: str, table: str, *, partition: int | None = None) -> None:
+        """Compare the content of a store with a table; the order of the rows does not count.
+
+        Args:
+            name: The store.
+            table: A table with some of the columns ``key``, ``value``, ``time`` of stores with timestamps, and ``start`` and ``end`` of
+                window and session stores; others are not compared.
+            partition: The partition of the task; see :meth:`store`.
+
+        Raises:
+            AssertionError: If they differ; the message shows the difference.
+            SettingsError: If the table cannot be read.
+            StoreError: If there is no such store, or several tasks have it.
+        """
+        expected, columns = normal(read_table(table, _STORE)), _columns(table, _STORE)
+        found = _only((_entry(*entry) for entry in self.store(name, partition=partition).all()), columns)
+        expected, found = (
+            sorted(rows, key=lambda row: [row[name] for name in columns]) for rows in (expected, found)
+        )
+        check_same(f"store {name}", expected, found, columns)
+
+    def advance_wall_clock(self, duration: Any) -> None:
+        """Advance the wall clock; see ``TopologyTestDriver``."""
+        raise NotImplementedError
+
+    def read(self, topic: str) -> list[Record[Any, Any]]:
+        """Take the records sent to a topic; see ``TopologyTestDriver``."""
+        raise NotImplementedError
+
+    def store(self, name: str, *, partition: int | None = None) -> Any:
+        """Return a store; see ``TopologyTestDriver``."""
+        raise NotImplementedError
+
+
+def _entry(key: Any, value: Any) -> Row:
+    row = {"start": "null", "end": "null", "time": "null"}
+    if isinstance(key, Windowed):
+        row |= {"start": cell_of(key.start), "end": cell_of(key.end)}
+        key = key.key
+    if isinstance(value, ValueAndTimestamp):
+        row["time"] = cell_of(value.timestamp)
+        value = value.value
+    return {**row, "key": cell_of(key), "value": cell_of(value)}
+
+
+def _only(rows: Iterable[Row], columns: tuple[str, ...]) -> list[Row]:
+    return [{name: row[name] for name in columns} for row in rows]
+
+
+def _columns(table: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns of a table in its order."""
+    head = next(line for line in table.splitlines() if line.strip())
+    return tuple(name for name in (cell.strip() for cell in head.split("|")) if name in known)
+
+
+def _whole(column: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise SettingsError(f"column {column} has whole numbers, not {value!r}")
+    return value

@@ -1,0 +1,143 @@
+"""Tables in the format of Markdown: read, written and compared.
+
+A cell is JSON (``12``, ``true``, ``null``, ``[1, 2]``, ``{"a": 1}``, ``"12"``), or else the text that it shows. An empty cell is nothing.
+So the number 12 is written ``12``, and the string of the same look ``"12"``. The line of dashes under the head may be left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from difflib import SequenceMatcher
+from typing import Any, Final
+
+from millstream.core.model.errors import SettingsError
+
+Row = dict[str, str]
+
+_BAR: Final = "\\u007c"
+"""A bar in JSON, where it cannot be taken for the end of a cell."""
+
+
+def read_table(text: str, columns: Collection[str]) -> list[Row]:
+    """Read a table.
+
+    Args:
+        text: The table.
+        columns: The columns that it may have.
+
+    Returns:
+        Its rows, each the text of its cells by column.
+
+    Raises:
+        SettingsError: If it has no head, an unknown column, or a row with another number of cells.
+
+    Example:
+        >>> read_table('''
+        ...     | key  | value |
+        ...     |------|-------|
+        ...     | vase |    10 |
+        ... ''', ("key", "value"))
+        [{'key': 'vase', 'value': '10'}]
+    """
+    lines = [_cells(line) for line in map(str.strip, text.splitlines()) if line]
+    if not lines:
+        raise SettingsError("the table is empty: its first line names the columns, as in | key | value |")
+    head, *rows = lines
+    unknown = [name for name in head if name not in columns]
+    if unknown or len(set(head)) < len(head):
+        raise SettingsError(
+            f"the table has the columns {', '.join(head)}; it may have each of {', '.join(columns)} once"
+        )
+    found = []
+    for row in rows:
+        if all(cell and not cell.strip("-:") for cell in row):
+            continue
+        if len(row) != len(head):
+            raise SettingsError(
+                f"the row | {' | '.join(row)} | has {len(row)} cells, and the table has {len(head)} columns"
+            )
+        found.append(dict(zip(head, row)))
+    return found
+
+
+def value_in(cell: str) -> Any:
+    """Return what a cell means; an empty one is None.
+
+    Example:
+        >>> value_in("12"), value_in('"12"'), value_in("vase"), value_in("")
+        (12, '12', 'vase', None)
+    """
+    if not cell:
+        return None
+    try:
+        return json.loads(cell)
+    except ValueError:
+        return cell
+
+
+def cell_of(value: Any) -> str:
+    """Return the cell for a value; what JSON does not know is written as ``str`` does.
+
+    Example:
+        >>> cell_of(12), cell_of("12"), cell_of("vase"), cell_of(None), cell_of({"a": 1})
+        ('12', '"12"', 'vase', 'null', '{"a": 1}')
+    """
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            return repr(value)
+    if isinstance(value, str):
+        plain = (
+            value_in(value) == value and value == value.strip() and "|" not in value and value.isprintable()
+        )
+        return value if plain else json.dumps(value, ensure_ascii=False).replace("|", _BAR)
+    try:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True).replace("|", _BAR)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def normal(rows: Iterable[Row]) -> list[Row]:
+    """Return rows with their cells as :func:`cell_of` writes them."""
+    return [{name: cell_of(value_in(cell)) for name, cell in row.items()} for row in rows]
+
+
+def written_table(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
+    """Return the lines of a table, with a column as wide as its widest cell."""
+    every = [dict(zip(columns, columns)), *rows]
+    widths = {name: max(len(row[name]) for row in every) for name in columns}
+    lines = [f"| {' | '.join(row[name].ljust(widths[name]) for name in columns)} |" for row in every]
+    return [lines[0], f"|{'|'.join('-' * (widths[name] + 2) for name in columns)}|", *lines[1:]]
+
+
+def check_same(what: str, expected: Sequence[Row], found: Sequence[Row], columns: Sequence[str]) -> None:
+    """Compare rows.
+
+    Args:
+        what: What they are, for the message.
+        expected: What should be there.
+        found: What is there.
+        columns: The columns that count.
+
+    Raises:
+        AssertionError: If they differ; the message shows each row that is missing (-) or should not be there (+).
+    """
+    if list(expected) == list(found):
+        return
+    both = written_table([*expected, *found], columns)
+    head, rows = both[:2], both[2:]
+    wanted, there = rows[: len(expected)], rows[len(expected) :]
+    lines = [f"  {line}" for line in head]
+    for tag, a, b, c, d in SequenceMatcher(None, wanted, there, autojunk=False).get_opcodes():
+        if tag == "equal":
+            lines += [f"  {line}" for line in wanted[a:b]]
+        else:
+            lines += [f"- {line}" for line in wanted[a:b]] + [f"+ {line}" for line in there[c:d]]
+    raise AssertionError("\n".join([f"{what} is not as expected (- is missing, + is too much):", *lines]))
+
+
+def _cells(line: str) -> list[str]:
+    """Split a line. A bar in a JSON string is written as its escape, see ``_BAR``."""
+    return [cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")]

@@ -1,0 +1,176 @@
+"""Faults in the test driver: what survives a crash, what is sent again, and which orders of arrival there are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.core.model.errors import MillstreamError, SettingsError
+
+Driver = ms.testing.TopologyTestDriver
+
+
+def counting() -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store="counts").to_stream().to("out", value=ms.serdes.int64)
+    return builder.build()
+
+
+class Careless(ms.Processor[str, str, str, str]):
+    """Sends to a service before its state says so: a redelivered record is sent to it twice."""
+
+    sent: list[str] = []  # noqa: RUF012 - what the world outside has seen
+    closed = 0
+
+    def init(self, context: ms.ProcessorContext[str, str]) -> None:
+        super().init(context)
+        self.seen = context.state_store("seen")
+
+    def process(self, record: ms.Record[str, str]) -> None:
+        if self.seen.get(record.key) is None:
+            Careless.sent.append(record.key)
+            self.seen.put(record.key, record.value)
+
+    def close(self) -> None:
+        Careless.closed += 1
+
+
+def careless() -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    builder.add_state_store(ms.stores.key_value("seen", ms.serdes.string, ms.serdes.string))
+    builder.stream("in").process(Careless, stores=["seen"])
+    Careless.sent, Careless.closed = [], 0
+    return builder.build()
+
+
+def test_a_crash_keeps_what_was_committed_and_what_was_sent() -> None:
+    with Driver(counting(), commit_every=2, wall_clock_ms=7) as driver:
+        for key in ("a", "a", "b"):
+            driver.pipe("in", key, "v")
+        driver.crash()
+        assert driver.store("counts").get("a").value == 2
+        assert driver.store("counts").get("b") is None, "still on the broker"
+        driver.pipe("in", "a", "v")
+        assert driver.output_topic("out").read_pairs() == [("a", 2), ("b", 1), ("a", 3)]
+        assert driver.metrics()["processed_records"] == 4
+        assert driver.committed_offset("in") == 4
+
+
+def test_a_crash_does_not_close_processors() -> None:
+    with Driver(careless()) as driver:
+        driver.pipe("in", "a", "v")
+        before = Careless.closed
+        driver.crash()
+        assert Careless.closed == before
+        driver.pipe("in", "a", "v")
+        assert Careless.sent == ["a"]
+
+
+def test_calls_in_flight_are_made_again_after_a_crash() -> None:
+    calls = []
+
+    async def slow(value: str) -> str:
+        calls.append(value)
+        await asyncio.sleep(1)
+        return value.upper()
+
+    builder = ms.StreamsBuilder()
+    builder.stream("in").map_values_async(slow).to("out")
+    with Driver(builder.build()) as driver:
+        driver.pipe("in", "k", "v")
+        driver.crash()
+        driver.advance_wall_clock(1_000)
+        assert (calls, [record.value for record in driver.read("out")]) == (["v", "v"], ["V"])
+        assert driver.committed_offset("in") == 1
+
+
+def test_a_redelivered_micro_batch_changes_stores_once_and_sends_again() -> None:
+    with Driver(counting(), commit_every=2) as driver:
+        driver.redeliver(2)
+        for key in ("a", "b", "a"):
+            driver.pipe("in", key, "v")
+        driver.commit()
+        assert driver.output_topic("out").read_pairs() == [("a", 1), ("b", 1)] * 3 + [("a", 2)]
+        assert (driver.metrics()["processed_records"], driver.committed_offset("in")) == (3, 3)
+
+
+def test_redelivery_shows_an_effect_that_is_not_idempotent() -> None:
+    with Driver(careless()) as driver:
+        driver.redeliver()
+        driver.pipe("in", "a", "v")
+    assert Careless.sent == ["a", "a"]
+
+
+@pytest.mark.parametrize("times", [0, -1, 1.5, None])
+def test_impossible_numbers_of_redeliveries(times: Any) -> None:
+    with Driver(counting()) as driver, pytest.raises(SettingsError, match="at least 1"):
+        driver.redeliver(times)
+
+
+def test_a_record_that_fails_is_not_redelivered() -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in", value=ms.serdes.int64).to("out", value=ms.serdes.int64)
+    with Driver(builder.build()) as driver:
+        driver.redeliver()
+        with pytest.raises(MillstreamError):
+            driver.pipe("in", "k", b"short")
+        driver.pipe("in", "k", 1)
+        assert [record.value for record in driver.read("out")] == [1]
+
+
+def arrivals(seed: int | None, commit_every: int = 1) -> list[str]:
+    builder = ms.StreamsBuilder()
+    builder.stream("a").merge(builder.stream("b")).to("out")
+    with Driver(builder.build(), commit_every=commit_every, partitions={"a": 2}) as driver:
+        driver.shuffle(seed)
+        for number in range(4):
+            driver.pipe("a", None, f"a0{number}", number, partition=0)
+            driver.pipe("a", None, f"a1{number}", number, partition=1)
+            driver.pipe("b", None, f"b{number}", number)
+        assert bool(driver.read("out")) is (seed is None and commit_every == 1)
+        driver.commit()
+        return [record.value for record in driver.read("out")]
+
+
+def test_shuffled_arrivals_keep_the_order_of_each_partition() -> None:
+    orders = {tuple(arrivals(seed)) for seed in range(30)}
+    assert len(orders) > 25
+    for order in orders:
+        for partition in ("a0", "a1", "b"):
+            theirs = [value for value in order if value.startswith(partition)]
+            assert theirs == sorted(theirs)
+            assert len(theirs) == 4
+
+
+def test_a_seed_repeats_an_order() -> None:
+    assert arrivals(7) == arrivals(7)
+    assert arrivals(7, commit_every=5) == arrivals(7, commit_every=5)
+
+
+def test_without_a_seed_records_arrive_as_they_were_piped() -> None:
+    with Driver(counting()) as driver:
+        driver.shuffle(1)
+        driver.pipe("in", "a", "v")
+        driver.shuffle(None)
+        driver.pipe("in", "b", "v")
+        assert driver.output_topic("out").read_pairs() == [("a", 1), ("b", 1)]
+
+
+def test_a_count_does_not_depend_on_the_order_and_survives_all_faults() -> None:
+    for seed in range(20):
+        with Driver(counting(), commit_every=3, partitions={"in": 2}) as driver:
+            driver.shuffle(seed)
+            driver.redeliver()
+            for number in range(10):
+                driver.pipe("in", f"k{number % 3}", "v", number)
+            driver.commit()
+            driver.crash()
+            found = {}
+            for partition in range(2):
+                found |= {
+                    key: count.value for key, count in driver.store("counts", partition=partition).all()
+                }
+            assert found == {"k0": 4, "k1": 3, "k2": 3}

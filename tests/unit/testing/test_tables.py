@@ -1,0 +1,109 @@
+"""Tables in tests: what they mean, and what a difference looks like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import millstream as ms
+from millstream.core.model.errors import SettingsError
+from millstream.testing.tables.grid import cell_of, read_table, value_in
+
+Driver = ms.testing.TopologyTestDriver
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(JSON)
+def test_a_cell_means_what_was_written_into_it(value: Any) -> None:
+    cell = cell_of(value)
+    (row,) = read_table(f"| key | value |\n| k | {cell} |", ("key", "value"))
+    assert (value_in(row["value"]), row["key"]) == (value, "k")
+    assert type(value_in(row["value"])) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ("", "is empty"),
+        ("| key | colour |", "may have each of key, value"),
+        ("| key | key |", "may have each of key, value"),
+        ("| key | value |\n| a |", "has 1 cells"),
+    ],
+)
+def test_what_is_no_table(table: str, why: str) -> None:
+    with pytest.raises(SettingsError, match=why):
+        read_table(table, ("key", "value"))
+
+
+@pytest.fixture
+def driver() -> Any:
+    builder = ms.StreamsBuilder()
+    words = builder.stream("words")
+    counts = words.group_by_key().windowed_by(ms.TumblingWindows(10, grace=100)).count(store="counts")
+    counts.to_stream().map(lambda window, count: (window.key, count)).to("out", value=ms.serdes.int64)
+    builder.stream("other", value=ms.serdes.json).to("copies", value=ms.serdes.json)
+    with Driver(builder.build()) as driver:
+        yield driver
+
+
+RECORDS = """
+    | time | key | value | topic |
+    |-----:|-----|-------|-------|
+    |    1 | a   | x     |       |
+    |   11 | a   | x     | words |
+    |   12 |     | x     |       |
+    |   12 | a   | x     |       |
+    |    5 | b   | {"n": [1, "|"]} | other |
+""".replace('"|"', '"\\u007c"')
+
+
+def test_records_and_stores(driver: Any) -> None:
+    driver.pipe_table(RECORDS, "words")
+    driver.expect("out", "| value | key |\n| 1 | a |\n| 1 | a |\n| 2 | a |")
+    driver.expect("out", "| value |")
+    driver.expect("copies", '| time | key | value |\n| 5 | b | {"n": [1, "\\u007c"]} |')
+    driver.expect_store(
+        "counts", "| key | start | end | value | time |\n| a | 10 | 20 | 2 | 12 |\n| a | 0 | 10 | 1 | 1 |"
+    )
+
+
+def test_a_difference_shows_what_is_missing_and_what_is_too_much(driver: Any) -> None:
+    driver.pipe_table(RECORDS, "words")
+    with pytest.raises(AssertionError) as error:
+        driver.expect("out", "| key | value |\n| a | 1 |\n| a | 3 |\n| a | 2 |")
+    assert str(error.value).splitlines() == [
+        "topic out is not as expected (- is missing, + is too much):",
+        "  | key | value |",
+        "  |-----|-------|",
+        "  | a   | 1     |",
+        "- | a   | 3     |",
+        "+ | a   | 1     |",
+        "  | a   | 2     |",
+    ]
+    with pytest.raises(AssertionError, match=r"store counts is not as expected"):
+        driver.expect_store("counts", "| key | value |\n| a | 1 |")
+
+
+def test_the_wall_clock_advances() -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").map_values_async(lambda value: ms.delay(in_=50) if value == "late" else value).to(
+        "out"
+    )
+    with Driver(builder.build()) as driver:
+        driver.pipe_table("| key | value | advance |\n| k | early | |\n| | | 10 |\n| k | again | 10 |", "in")
+        driver.expect("out", "| value |\n| early |\n| again |")
+        assert driver._runner.now_ms == 20
+
+
+def test_a_row_without_a_topic(driver: Any) -> None:
+    with pytest.raises(SettingsError, match="has no topic"):
+        driver.pipe_table("| key |\n| k |")
+    with pytest.raises(SettingsError, match="column time has whole numbers, not 'soon'"):
+        driver.pipe_table("| key | time |\n| k | soon |", "words")
