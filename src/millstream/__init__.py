@@ -50,7 +50,7 @@ from millstream.core.topology.processor import Processor, ProcessorContext, Valu
 from millstream.core.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from millstream import secret, spark, testing
+    from millstream import secret, spark, testing, tracing
     from millstream.edge.app import Application
     from millstream.edge.running import RunningApplication
     from millstream.edge.status import Status
@@ -62,6 +62,7 @@ _LATER = {
     "secret": "millstream.secret",
     "spark": "millstream.spark",
     "testing": "millstream.testing",
+    "tracing": "millstream.tracing",
 }
 
 __all__ = [
@@ -127,6 +128,7 @@ __all__ = [
     "struct",
     "testing",
     "timestamps",
+    "tracing",
     "wall_clock",
 ]
 

@@ -237,6 +237,7 @@ class Settings(BaseSettings):
     metrics_port: Port = Field(None, description="port of /metrics, /healthz and /readyz; 0: any; None: none")
     page_port: Port = Field(None, description="port of the application's page; 0: any; None: none")
     http_host: str = Field("127.0.0.1", description="address on which metrics_port and page_port listen")
+    opentelemetry: bool = Field(False, description="whether the program's OpenTelemetry SDK gets the metrics")
 
     @classmethod
     def settings_customise_sources(
@@ -435,6 +436,5 @@ def shown(settings: Settings) -> dict[str, Any]:
     """Return the settings for printing, without secrets."""
     named = ("kafka", "consumer", "producer", "spark")
     plain = settings.model_dump(mode="json", exclude={*named, "app_config"}, fallback=repr)
-    given = {name: getattr(settings, name) for name in named}
-    plain |= {name: {k: without_secret(k, v) for k, v in values.items()} for name, values in given.items()}
+    plain |= {name: {k: without_secret(k, v) for k, v in getattr(settings, name).items()} for name in named}
     return plain | {"app_config": dict.fromkeys(settings.app_config, "(not shown)")}

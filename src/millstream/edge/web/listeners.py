@@ -1,11 +1,11 @@
-"""What of an application listens: nothing, unless its settings ask for it."""
+"""What of an application is seen from outside: nothing, unless its settings ask for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from millstream.core.model.errors import SettingsError
 from millstream.core.topology.plan import Plan
@@ -13,6 +13,8 @@ from millstream.edge.settings import Settings
 
 if TYPE_CHECKING:
     from millstream.edge.web.page import Shown
+
+_PACKAGES: Final = {"prometheus_client": "prometheus-client", "opentelemetry": "opentelemetry-api"}
 
 
 class Listeners:
@@ -43,6 +45,8 @@ class Listeners:
         if settings.metrics_port is not None:
             url = self._metrics(application, settings.http_host, settings.metrics_port)
             say("listens", f"metrics at {url}/metrics", metrics=url)
+        if settings.opentelemetry:
+            self._telemetry(application)
         if settings.page_port is not None:
             url, file = self._page(application, settings, settings.page_port, plan)
             say("listens", f"page at {url}; its address with the token is in {file}", page=url)
@@ -58,6 +62,15 @@ class Listeners:
         self._closing.callback(listener.close)
         self.urls["metrics"] = listener.url
         return listener.url
+
+    def _telemetry(self, application: Shown) -> None:
+        _check("opentelemetry", "opentelemetry=True", "opentelemetry")
+        from millstream.edge.metrics.telemetry import observe
+        from millstream.edge.web.health import Viewer
+
+        viewer = Viewer(application)
+        self._closing.callback(viewer.close)
+        self._closing.callback(observe(viewer.now))
 
     def _page(
         self, application: Shown, settings: Settings, port: int, plan: Callable[[], Plan]
@@ -83,6 +96,6 @@ class Listeners:
 def _check(module: str, setting: str, extra: str) -> None:
     if find_spec(module) is None:
         raise SettingsError(
-            f"{setting} needs the package {module.replace('_', '-')}, which is not installed here: pip install "
+            f"{setting} needs the package {_PACKAGES[module]}, which is not installed here: pip install "
             f"'millstream[{extra}]'"
         )

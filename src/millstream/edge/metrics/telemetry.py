@@ -1,0 +1,90 @@
+"""Metrics for OpenTelemetry: the program brings the SDK, its exporters and their settings; here is only the API.
+
+Instruments of OpenTelemetry cannot be taken back, and there is one of each name in a process. So they are made once, and observe the
+applications that run at the moment.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Final
+
+from opentelemetry.metrics import CallbackOptions, Observation, get_meter
+
+from millstream.core.metrics.metric import Metric, Numbers
+from millstream.edge.metrics.application import EXPORTED, View
+
+_FRESH_S: Final = 1.0
+_TOTAL: Final = "_total"
+
+
+class Observed:
+    """An application that is observed. The instruments of one collection see the same numbers.
+
+    Args:
+        look: Looks at the application.
+        clock: A clock that never goes back, in seconds.
+    """
+
+    def __init__(self, look: Callable[[], View], clock: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._clock = clock
+        self._at = float("-inf")
+        self._numbers = Numbers()
+        self._application = ""
+
+    def observations(self, metric: Metric) -> Iterable[Observation]:
+        """Return the numbers of a metric with their labels."""
+        if self._clock() - self._at > _FRESH_S:
+            view = self._look()
+            self._application, self._numbers, self._at = view.application, view.all_numbers(), self._clock()
+        for labels, value in self._numbers.of(metric.name).items():
+            told = dict(zip(metric.labels, labels))
+            yield Observation(value, {"application": self._application, **told})
+
+
+_OBSERVED: Final[list[Observed]] = []
+
+
+def observe(look: Callable[[], View]) -> Callable[[], None]:
+    """Let OpenTelemetry observe an application.
+
+    Args:
+        look: Looks at the application.
+
+    Returns:
+        What ends it.
+    """
+    _instruments()
+    observed = Observed(look)
+    _OBSERVED.append(observed)
+
+    def end() -> None:
+        if observed in _OBSERVED:
+            _OBSERVED.remove(observed)
+
+    return end
+
+
+@cache
+def _instruments() -> Sequence[object]:
+    """Make an instrument of each metric. Counters have no ``_total`` at their end: exporters for Prometheus add it."""
+    meter = get_meter("millstream")
+    made: list[object] = []
+    for metric in EXPORTED:
+        create = (
+            meter.create_observable_counter if metric.kind == "counter" else meter.create_observable_gauge
+        )
+        made.append(
+            create(metric.exported.removesuffix(_TOTAL), [_callback(metric)], description=metric.help)
+        )
+    return made
+
+
+def _callback(metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def observations(options: CallbackOptions) -> Iterable[Observation]:
+        return [one for observed in list(_OBSERVED) for one in observed.observations(metric)]
+
+    return observations
