@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import tempfile
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -37,11 +38,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     results = {}
     with (
-        tempfile.TemporaryDirectory(prefix="ranges-") as scratch,
+        tempfile.TemporaryDirectory(prefix="bench-") as scratch,
         EmbeddedKafka(heap="1g", java_options=["-XX:TieredStopAtLevel=4"]) as kafka,
     ):
+        numbers = count(1)
         for job in options.only:
-            stage = Stage(kafka, Path(scratch), JOBS[job])
+            stage = Stage(kafka, Path(scratch), JOBS[job], numbers)
             results[job] = _pairs(stage, job, options.pairs, options.parallelism)
             print(f"{job}: {json.dumps(results[job]['ratio'])}", flush=True)
     options.out.parent.mkdir(exist_ok=True)
@@ -60,7 +62,7 @@ def _pairs(stage: Stage, job: str, pairs: int, parallelism: int) -> dict[str, An
             sink = stage.topic(name)
             asked = {"job": job, "source": source, "sink": sink, "records": stage.records}
             asked |= {"servers": stage.kafka.bootstrap_servers, "parallelism": workers}
-            said = run_ours("race", asked, scratch=stage.directory(name), timeout_s=_TIMEOUT_S)
+            said = run_ours("race", asked, scratch=stage.directory("run"), timeout_s=_TIMEOUT_S)
             _check(stage, sink, wanted)
             found.setdefault(name, []).append(said)
         if job in _WITH_PEER:
