@@ -94,8 +94,8 @@ soak: setup packages deployments ## Properties with fresh seeds, 10,000 simulate
 	MILLSTREAM_PROOFS=full $(BIN)/python -m pytest tests/proofs
 	MILLSTREAM_RECORDINGS_SEED=2 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
 	MILLSTREAM_RECORDINGS_SEED=3 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
-	$(BIN)/python -m millstream.testing.crash --app word-count,windowed,replay,two-stores,calls --guarantee exactly_once \
-		--kills 1000 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak.json
+	$(BIN)/python -m millstream.testing.crash --app word-count,windowed,replay,two-stores,ranges,calls --guarantee exactly_once \
+		--kills 1200 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak.json
 
 clean: ## Remove the environment and what the tools left
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse build

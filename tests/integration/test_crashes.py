@@ -22,6 +22,7 @@ RUNS: list[tuple[str, int, tuple[Target, ...]]] = [
     ("windowed", 19, ("host", "worker", "transaction")),
     ("replay", 14, ("program", "worker", "transaction")),
     ("two-stores", 13, ("executor", "disk", "transaction")),
+    ("ranges", 17, ("executor", "worker")),
 ]
 
 pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]

@@ -426,7 +426,7 @@ class Application:
                 ApplicationStations(str(settings.checkpoint(self.id))) if makes_calls(spec.plan) else None,
                 not settings.exactly_once,
             ),
-            SinkSpec(self._clients.publisher(running._run), frozenset(spec.plan.broker_topics), control),
+            SinkSpec(self._clients.publisher(running._run), spec.plan.committed_by_transactions, control),
             settings.checkpoint(self.id),
             until_end,
             settings.py_modules,

@@ -75,10 +75,8 @@ class RunningApplication:
         """The id of this run of the application; restarts of the query belong to it."""
         self._hang_up = hang_up  # lets the connections to the broker go
         self._drain_timeout_s = drain_timeout_s
-        self._group = group
-        """Commits the group's offsets."""
-        self._transactional = transactional
-        """Whether the transactions commit what micro-batches finish."""
+        self._group = group  # commits the group's offsets
+        self._transactional = transactional  # whether transactions commit what micro-batches finish
         self._lease = lease
         self._orders = orders
         self._checkpoint = ""
@@ -296,16 +294,7 @@ class RunningApplication:
                 self._upkeep.wake()
             return True
         if question == "batch":
-            reports = [Report.decode(report) for report in data["reports"]]
-            for report in reports:
-                for notice in report.notices:
-                    self._warnings.tell(notice)
-            offsets = self._book.committed(data["batch"], reports)
-            for line in self._book.waiting_lines():
-                self._warnings.tell(line)
-            if self._commit({} if self._transactional else offsets):
-                self._purge.committed(offsets)
-            self._first_batch.set()
+            self._note_commit(data["batch"], [Report.decode(report) for report in data["reports"]])
             return True
         if question == RESTORING:
             log.warning("%s", data.line())
@@ -314,6 +303,17 @@ class RunningApplication:
         if question == contact.ORDER:
             return contact.carried_out(self, *data)
         raise MillstreamError(f"nobody knows how to answer {question!r}; this is a bug")
+
+    def _note_commit(self, batch: int, reports: Sequence[Report]) -> None:
+        for notice in (notice for report in reports for notice in report.notices):
+            self._warnings.tell(notice)
+        offsets = self._book.committed(batch, reports)
+        for line in self._book.waiting_lines():
+            self._warnings.tell(line)
+        theirs = self._plan.committed_by_transactions if self._transactional else ()
+        if self._commit({at: n for at, n in offsets.items() if at.topic not in theirs}):
+            self._purge.committed(offsets)
+        self._first_batch.set()
 
     def _purge_every(self, interval_s: float) -> None:
         self._purging = Upkeep(self._purge.purge, interval_s)

@@ -130,6 +130,12 @@ class Plan:
         return frozenset(topic for source in sources for topic in source.topics)
 
     @cached_property
+    def committed_by_transactions(self) -> frozenset[str]:
+        """The topics whose offsets transactions commit, exactly once: not those whose key ranges send in several transactions."""
+        divided = (topic for sub in self.subtopologies if sub.ranges > 1 for topic in sub.source_topics)
+        return frozenset(self.broker_topics).difference(divided)
+
+    @cached_property
     def keepers(self) -> frozenset[str]:
         """Names of the stores of unfinished records of asynchronous operators."""
         return frozenset(

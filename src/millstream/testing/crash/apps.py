@@ -9,6 +9,8 @@
   survive the loss of its checkpoint.
 * ``replay``: orders joined with a table of rates; both topics are filled before the start, and one has thirty times as many
   records as the other. The results depend on processing the records in the order of their timestamps.
+* ``ranges``: the processor of ``two-stores`` in 16 key ranges of each partition. Nobody can ask a range for the contents of its
+  stores, but each result has the values of both.
 * ``calls``: an asynchronous call of 0 to 20 ms for each record, of which one in twenty fails at first, followed by a processor that
   numbers the results of each key.
 
@@ -194,6 +196,16 @@ def _two_stores_topology(topics: Topics) -> Topology:
     return tell_contents(builder.build(), topics, ["balances", "bookings"])
 
 
+def _ranges_topology(topics: Topics) -> Topology:
+    builder = StreamsBuilder()
+    for store in ("balances", "bookings"):
+        builder.add_state_store(stores.key_value(store, serdes.string, serdes.int64))
+    amounts = builder.stream(topics.input, value=serdes.int64)
+    booked = amounts.process(_Booking, stores=["balances", "bookings"], key_local=True)
+    booked.to(topics.output, value=serdes.json)
+    return builder.build()
+
+
 def _amounts(count: int, seed: int) -> list[Outgoing]:
     chance = random.Random(f"amounts {seed}")
     return [
@@ -204,6 +216,10 @@ def _amounts(count: int, seed: int) -> list[Outgoing]:
         )
         for number in range(count)
     ]
+
+
+def _bookings(records: Sequence[ConsumedRecord]) -> Expected:
+    return replace(_balances(records), stores={}, updates={})
 
 
 def _balances(records: Sequence[ConsumedRecord]) -> Expected:
@@ -325,6 +341,14 @@ APPS: Mapping[str, App] = {
         App("windowed", _windowed_topology, _events, _window_counts, value=serdes.json),
         App("two-stores", _two_stores_topology, _amounts, _balances, value=serdes.json),
         App("replay", _replay_topology, _orders, _joined, history=_rates),
+        App(
+            "ranges",
+            _ranges_topology,
+            _amounts,
+            _bookings,
+            value=serdes.json,
+            settings={"parallelism": 4},
+        ),
         calling(),
     )
 }
