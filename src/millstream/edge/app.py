@@ -6,16 +6,11 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any
 
 from pyspark.sql.streaming import StreamingQuery
 
-from millstream.core.model.errors import (
-    CoPartitioningError,
-    MillstreamError,
-    SettingsError,
-    TopologyError,
-)
+from millstream.core.model.errors import CoPartitioningError, MillstreamError, TopologyError
 from millstream.core.model.ids import TaskId
 from millstream.core.model.topics import checked_name
 from millstream.core.ports import PartitionGrouper
@@ -41,6 +36,7 @@ from millstream.drivers.spark.worker.host import HostSpec
 from millstream.drivers.spark.worker.progress import TellApplication
 from millstream.drivers.threads import ThreadsOfTasks
 from millstream.edge import contact, rescale
+from millstream.edge.bounded.until import Bound, Until
 from millstream.edge.checkpoints import sound_progress
 from millstream.edge.clients import Clients
 from millstream.edge.cluster import check_checkpoint, check_secrets
@@ -110,11 +106,12 @@ class Application:
         renamed = checked_renames(renamed_stores or {}, self.plan.store_fingerprints())
         self._renamed = with_their_parts(renamed, self.plan.keepers)
 
-    def run(self, until: Literal["end"] | None = None) -> RunningApplication:
+    def run(self, until: Until = None) -> RunningApplication:
         """Run until the application is stopped, by SIGTERM, SIGINT (also those to the JVM of ``spark-submit``) or an error.
 
         Args:
-            until: ``"end"`` processes what is in the topics now, and returns.
+            until: When it ends by itself: ``"end"`` processes what is in the topics now, an int at most so many records of it, a
+                ``datetime`` those before that time; a ``timedelta`` stops it after so long. None: never.
 
         Returns:
             The application, stopped; for its metrics.
@@ -127,11 +124,11 @@ class Application:
             running.await_termination()
         return running
 
-    def start(self, until: Literal["end"] | None = None) -> RunningApplication:
+    def start(self, until: Until = None) -> RunningApplication:
         """Check topics, start the query and return when every task has been initialised.
 
         Args:
-            until: ``"end"`` processes what is in the topics now, and ends by itself.
+            until: When it ends by itself, as in :meth:`run`.
 
         Returns:
             The running application.
@@ -151,8 +148,7 @@ class Application:
             SparkRuntimeError: If the program uses Spark Connect, or Spark does not start.
             MillstreamError: If the first batch fails for another reason.
         """
-        if until not in (None, "end"):
-            raise SettingsError(f"run(until=...) is None or 'end', not {until!r}")
+        bound = Bound.of(until)
         check_spark_packages()
         refuse_connect()
         self._clients.check()
@@ -164,13 +160,14 @@ class Application:
             running._progress.say(
                 "starting", f"looking at the topics on {servers}", bootstrap_servers=servers
             )
-            running._query = self._launch(running, broker, until_end=until == "end")
+            running._query = self._launch(running, broker, bound)
             contact.announce(running._lease.home, running._control.address)
             running._await_first_batch()
             if running._plan.purged_topics:
                 running._purge_every(self.settings.repartition_purge_interval_ms / 1000)
-            if until is None:
+            if bound.end is None:
                 self._keep_up(running, broker)
+            bound.watch(running)
         except BaseException:
             running._abandon()
             raise
@@ -204,7 +201,7 @@ class Application:
             self._clients.hang_up()
             raise
 
-    def _launch(self, running: RunningApplication, broker: Broker, *, until_end: bool) -> StreamingQuery:
+    def _launch(self, running: RunningApplication, broker: Broker, bound: Bound) -> StreamingQuery:
         """Start the query on the checkpoint as it is now: at the start, and when something has changed since."""
         settings = self.settings
         location = running._checkpoint = settings.checkpoint(self.id)
@@ -270,7 +267,7 @@ class Application:
             self._clients.most_bytes_in(sinks),
         )
         begin = {"rebuild": rebuild, "new_topics": created}
-        return self._start_query(running, broker, spec, checkpoint, begin, until_end=until_end)
+        return self._start_query(running, broker, spec, checkpoint, begin, bound=bound)
 
     def _threads_of(self, running: RunningApplication, plan: Plan, layout: Layout) -> dict[TaskId, int]:
         """Return the threads of each task; Spark runs as many tasks at once as it has slots."""
@@ -316,7 +313,7 @@ class Application:
 
     def _keep_up(self, running: RunningApplication, broker: Broker) -> None:
         """Let the application follow what changes while it runs."""
-        running._relaunch = partial(self._launch, running, broker, until_end=False)
+        running._relaunch = partial(self._launch, running, broker, Bound())
         running._set_workers = partial(self._set_workers, running)
         if running._rescale_later:
             running._restart("the interrupted micro-batch is complete, and the state moves now")
@@ -389,7 +386,7 @@ class Application:
         checkpoint: str,
         begin: Mapping[str, Any],
         *,
-        until_end: bool,
+        bound: Bound,
     ) -> StreamingQuery:
         settings, session = self.settings, running._session_of(self.settings)()
         control = running._control.address
@@ -414,7 +411,7 @@ class Application:
         running._progress.say("query-starts", _QUERY_STARTS)
         query = QuerySpec(
             self.id,
-            source,
+            bound.limiting(source),
             HostSpec(
                 spec,
                 replace(self._copies, run=running._run),
@@ -428,7 +425,7 @@ class Application:
             ),
             SinkSpec(self._clients.publisher(running._run), spec.plan.committed_by_transactions, control),
             settings.checkpoint(self.id),
-            until_end,
+            bound.end is not None,
             settings.py_modules,
         )
         conf = settings.spark if spec.plan.has_prefix else {**AS_READ_CONF, **settings.spark}

@@ -15,6 +15,7 @@ from millstream.core.engine.ledger import WITH_STATION
 from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError, shorter_topic
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
+from millstream.core.runtime.bounds import RunEnd, first_records
 from millstream.core.runtime.changes import recreated, recreated_error
 from millstream.core.runtime.intake import topics_finished_later
 from millstream.core.runtime.origins import (
@@ -80,6 +81,15 @@ class Planner:
         internal = self._spec.topology.plan.internal_topics
         counts = {topic: count for topic, count in self._counts().items() if topic not in internal}
         self._final = self._spec.broker.end_offsets(counts)
+        if (before := self._spec.end.before_ms) is not None:
+            found = self._spec.broker.offsets_at(counts, before)
+            self._final = {topic: {**ends, **found.get(topic, {})} for topic, ends in self._final.items()}
+
+    def _end_fixed_from(self, positions: Offsets) -> bool:
+        """Fix how far a run reads that ends before the end, now that it is known where it begins; return True."""
+        if self._final is not None and self._spec.end != RunEnd():
+            self._final = first_records(positions, self._final, self._spec.end.records)
+        return True
 
     def next(self, start: dict[str, Any]) -> dict[str, Any]:
         """Plan the next batch; give ``start`` back if there is nothing to do."""
@@ -140,7 +150,7 @@ class Planner:
         positions = positions_of(start)
         if not self._begun:
             positions = self._with_new_partitions(self._without_recreated(start, positions))
-            self._begun = True
+            self._begun = self._end_fixed_from(positions)
             begun = offset_after(start, positions, start["tick"] + 1, now, spec.topology)
             _, facts = self._aligned(start, positions, positions, {}, ends and self._limited(ends), orders)
             return {**begun, **facts, "begin": dict(spec.begin)}

@@ -9,6 +9,7 @@ from typing import Any, Final
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.model.ids import TaskId
 from millstream.core.ports import Fetcher, Sender, Threads, TopicReader
+from millstream.core.runtime.bounds import RunEnd
 from millstream.core.topology.evolution import Lineage
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
@@ -98,6 +99,7 @@ class SourceSpec:
         trigger_interval_ms: Shortest time between the beginnings of batches, unless a processor asks for a commit.
         checkpoint: The id of a checkpoint that begins.
         run: The id of the application's run.
+        end: How far a run reads that ends by itself.
     """
 
     topology: TopologySpec
@@ -116,6 +118,7 @@ class SourceSpec:
     trigger_interval_ms: int = 0
     checkpoint: str = ""
     run: str = ""
+    end: RunEnd = field(default_factory=RunEnd)
 
     def to_option(self) -> str:
         """Return the spec as a data source's option: what plans has the outline of the topology, what reads has everything."""

@@ -1,0 +1,1 @@
+"""Runs that end by themselves."""
