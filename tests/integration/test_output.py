@@ -17,12 +17,19 @@ from millstream.testing import EmbeddedKafka
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 _PROGRAM: Final = """
+import logging
 import sys
 import millstream as ms
 
+logging.getLogger("adder").setLevel(logging.INFO)
+
+def parsed(text):
+    logging.getLogger("adder.parsing").info("parsing %s", text)
+    return int(text)
+
 builder = ms.StreamsBuilder()
 numbers = builder.stream("numbers", key=ms.serdes.string, value=ms.serdes.string)
-numbers.map_values(int).group_by_key().count(store="counts").to_stream().to("counts", value=ms.serdes.int64)
+numbers.map_values(parsed).group_by_key().count(store="counts").to_stream().to("counts", value=ms.serdes.int64)
 ms.Application("adder", builder.build(), bootstrap_servers=sys.argv[1], master="local[1]", trigger_interval_ms="PT0.1S").run(
     until="end"
 )
@@ -75,6 +82,12 @@ def test_a_program_says_how_it_is_line_by_line(tmp_path: Path) -> None:
     assert _matches(ended.stderr.splitlines(), _LINES), ended.stderr
     log = (tmp_path / "adder" / "millstream.log").read_text()
     assert "INFO millstream.application: Application adder (consumer group adder)" in log
+    parsing = re.findall(
+        r"^[-\d]+ [:,\d]+ INFO adder\.parsing \[pid \d+, task 0_0\]: parsing (\d+)$", log, re.MULTILINE
+    )
+    assert [int(number) for number in parsing] == [
+        n for n in range(30) if n % 3 != 1
+    ]  # logged in a worker of Spark
 
 
 def test_an_error_is_one_message_and_every_line_is_json_if_that_is_wanted(tmp_path: Path) -> None:
@@ -93,3 +106,6 @@ def test_an_error_is_one_message_and_every_line_is_json_if_that_is_wanted(tmp_pa
     assert (error["error"], "partition 0, offset 1 " in error["message"]) == ("ProcessingError", True), error
     log = (tmp_path / "adder" / "millstream.log").read_text()
     assert "Traceback (most recent call last):" in log
+    told = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    parsing = [line for line in told if line["logger"] == "adder.parsing"]
+    assert (parsing[0]["level"], parsing[0]["message"], parsing[0]["task"]) == ("info", "parsing 0", "0_0")

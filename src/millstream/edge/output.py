@@ -7,7 +7,6 @@ same lines as records of the loggers ``millstream.*``, and decides itself.
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import time
@@ -20,6 +19,7 @@ from types import TracebackType
 from typing import Final, Literal
 
 from millstream.core.model.errors import MillstreamError
+from millstream.drivers.spark.worker.logs import JsonLines, choose
 from millstream.edge.room import unwritable
 
 Output = Literal["lines", "json", "quiet", "debug"]
@@ -57,6 +57,11 @@ def attach(output: Output, file: Path) -> Path | None:
     shown = None if output == "debug" else _begun(file)
     if logging.getLogger().handlers or own.handlers:
         return shown
+    choose(
+        as_json=output == "json",
+        least=logging.WARNING if output == "quiet" else logging.NOTSET,
+        own=logging.INFO if output == "debug" else logging.WARNING,
+    )
     terminal = Terminal(output, shown)
     own.addHandler(terminal)
     if own.level == logging.NOTSET:  # otherwise the program has said what it wants of us
@@ -89,7 +94,7 @@ class Terminal(logging.StreamHandler):  # type: ignore[type-arg]
         super().__init__(sys.stderr)
         self.file = file
         self._output = output
-        self.setFormatter(_Json() if output == "json" else _Line())
+        self.setFormatter(JsonLines() if output == "json" else _Line())
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a record is shown."""
@@ -111,18 +116,6 @@ class _Kept(WatchedFileHandler):
 class _Line(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {record.getMessage()}"
-
-
-class _Json(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        said = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{record.msecs:03.0f}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        return json.dumps({**said, **getattr(record, "facts", {})}, default=str)
 
 
 def _attached() -> Terminal | None:

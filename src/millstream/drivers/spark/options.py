@@ -15,11 +15,14 @@ from typing import Any, NamedTuple
 
 from pyspark import cloudpickle
 
+from millstream.drivers.spark.worker.logs import WorkerLogs
+
 
 class _Parts(NamedTuple):
     driver: bytes
     executors: bytes
     path: tuple[str, ...]
+    logs: WorkerLogs
 
 
 def option_of(driver: object, executors: object) -> str:
@@ -30,7 +33,7 @@ def option_of(driver: object, executors: object) -> str:
         executors: What executors need.
     """
     path = tuple(place or os.getcwd() for place in sys.path)
-    parts = _Parts(cloudpickle.dumps(driver), cloudpickle.dumps(executors), path)
+    parts = _Parts(cloudpickle.dumps(driver), cloudpickle.dumps(executors), path, WorkerLogs.here())
     return base64.b64encode(pickle.dumps(tuple(parts))).decode()
 
 
@@ -47,4 +50,6 @@ def in_executor(option: str) -> Any:
 
 
 def _parts(option: str) -> _Parts:
-    return _Parts(*pickle.loads(base64.b64decode(option)))
+    parts = _Parts(*pickle.loads(base64.b64decode(option)))
+    parts.logs.apply()
+    return parts

@@ -60,6 +60,7 @@ from millstream.drivers.spark.worker.copies import CopiesSpec, TaskCopies
 from millstream.drivers.spark.worker.filling import Filled, GlobalTopics
 from millstream.drivers.spark.worker.global_stores import GlobalStores, GlobalStoresSpec
 from millstream.drivers.spark.worker.letters import sending_letters
+from millstream.drivers.spark.worker.logs import WorkerLogs, running_task
 from millstream.drivers.spark.worker.measures import StepFacts
 from millstream.drivers.spark.worker.progress import Relay, Tell, log_progress
 from millstream.drivers.spark.worker.report import Report, call_report, report_of, report_of_gone
@@ -117,7 +118,7 @@ class TaskHost(StatefulProcessor):
     """Runs the tasks whose rows Spark hands over. Made anew by Spark for each of its tasks; what is kept is in the module."""
 
     def __init__(self, spec: HostSpec) -> None:
-        self._pickled = cloudpickle.dumps(spec)
+        self._pickled, self._logs = cloudpickle.dumps(spec), WorkerLogs.here()
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state: the manifest, and the segments by number."""
@@ -138,6 +139,7 @@ class TaskHost(StatefulProcessor):
     @cached_property
     def _spec(self) -> HostSpec:
         # Once per Spark task: it grows with the partitions, and there is a call for each of them.
+        self._logs.apply()
         return _spec(self._pickled)
 
     def close(self) -> None:
@@ -164,6 +166,7 @@ class _TaskBatch:
         self._rows = rows
         self._head = head
         self._id = TaskId.parse(rows[0].task)
+        running_task(str(self._id))
         self._batch: str = rows[0].batch
         self._now_ms: int = rows[0].now_ms
         self._ahead_ms: int = rows[0].ahead_ms

@@ -30,6 +30,7 @@ from millstream.drivers.spark.clock import Reading
 from millstream.drivers.spark.partitioning import split_by_partition, split_by_range
 from millstream.drivers.spark.times import encode_times, timed_topics
 from millstream.drivers.spark.worker.letters import sending_letters
+from millstream.drivers.spark.worker.logs import running_task
 from millstream.drivers.spark.worker.measures import StepFacts, measured
 from millstream.drivers.spark.worker.report import Report, report_of
 
@@ -58,6 +59,7 @@ class Prefix:
         """The partition time, ms since the epoch; -1 if there is none, or no extractor needs it."""
         self._topology = topology
         self._id = task
+        running_task(str(task))
         self._planned = planned
         self._batch = batch
         self._clock = clock

@@ -1,0 +1,138 @@
+"""Logs of Spark's Python processes: levels as the program has set them, and lines that say when, how serious, who and which task.
+
+Without this a worker would show warnings only, without time, level or name. The levels of the program's loggers travel with what its
+workers run. Lines go to the standard error of the worker, which Spark passes on: under a local master to the file of the application's
+log, else to the log of the executor. A worker whose root logger has a handler is left as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+_TEXT: Final = "%(asctime)s %(levelname)s %(name)s [pid %(process)d%(in_task)s]: %(message)s"
+_OWN: Final = "millstream"
+_OF_SPARK: Final = ("py4j", "pyspark")
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line.
+
+    Args:
+        process: Whether it says which process and which task logs, and the traceback of an error.
+    """
+
+    def __init__(self, *, process: bool = False) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as a line."""
+        said: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if self._process:
+            said |= {"process": record.process, **({"task": _NOW.task} if _NOW.task else {})}
+            if record.exc_info:
+                said["traceback"] = self.formatException(record.exc_info)
+        return json.dumps({**said, **getattr(record, "facts", {})}, default=str)
+
+
+@dataclass
+class _Shown:
+    """How the application of this program shows its log. One of a process."""
+
+    as_json: bool = False
+    least: int = logging.NOTSET
+    own: int | None = None
+
+
+@dataclass
+class _Now:
+    """What this process does. One of a process."""
+
+    task: str = ""
+    applied: WorkerLogs | None = None
+    handler: logging.Handler | None = None
+
+
+_SHOWN: Final = _Shown()
+_NOW: Final = _Now()
+
+
+def choose(*, as_json: bool, least: int, own: int) -> None:
+    """Decide how workers log for a program that has not configured logging.
+
+    Args:
+        as_json: Whether each line is a JSON object.
+        least: The least level that is shown.
+        own: The level of Millstream's own loggers. In the program they let everything through, to handlers that choose.
+    """
+    _SHOWN.as_json, _SHOWN.least, _SHOWN.own = as_json, least, own
+
+
+def running_task(task: str) -> None:
+    """Say in the lines from here on which task runs."""
+    _NOW.task = task
+
+
+@dataclass(frozen=True)
+class WorkerLogs:
+    """How a program logs. Picklable.
+
+    Attributes:
+        levels: The levels of its loggers, by name; the root logger has none.
+        as_json: Whether each line is a JSON object.
+        least: The least level that is shown.
+        pid: The process of the program, which is left as it is.
+    """
+
+    levels: tuple[tuple[str, int], ...]
+    as_json: bool
+    least: int
+    pid: int
+
+    @classmethod
+    def here(cls) -> WorkerLogs:
+        """Return how this program logs."""
+        known = logging.getLogger().manager.loggerDict.items()
+        set_here = [
+            (name, logger.level)
+            for name, logger in known
+            if isinstance(logger, logging.Logger) and logger.level and not name.startswith(_OF_SPARK)
+        ]
+        levels = {"": logging.getLogger().level, **dict(sorted(set_here))}
+        if _SHOWN.own is not None:
+            levels[_OWN] = _SHOWN.own
+        return cls(tuple(levels.items()), _SHOWN.as_json, _SHOWN.least, os.getpid())
+
+    def apply(self) -> None:
+        """Log in this process as the program does, unless it has a handler already, or is the program itself."""
+        if self == _NOW.applied or os.getpid() == self.pid:
+            return
+        root = logging.getLogger()
+        if _NOW.handler is None and root.handlers:
+            return
+        if _NOW.handler is None:
+            _NOW.handler = _Handler(sys.stderr)
+            root.addHandler(_NOW.handler)
+        _NOW.handler.setLevel(self.least)
+        _NOW.handler.setFormatter(JsonLines(process=True) if self.as_json else logging.Formatter(_TEXT))
+        for name, level in self.levels:
+            logging.getLogger(name).setLevel(level)
+        _NOW.applied = self
+
+
+class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.in_task = f", task {_NOW.task}" if _NOW.task else ""
+        return bool(super().filter(record))
