@@ -80,6 +80,29 @@ def load(target: str) -> Any:
     return found
 
 
+def topology_of(target: str) -> Topology:
+    """Return the topology that a name stands for.
+
+    Args:
+        target: ``module:attribute``: a topology, a builder, or a function without parameters that returns one.
+
+    Raises:
+        TargetError: If there is no such module or attribute, or it is no topology.
+        TopologyError: If the topology is not valid.
+    """
+    found = load(target)
+    while callable(found) and not isinstance(found, (type, Topology, StreamsBuilder)):
+        found = found()
+    if isinstance(found, StreamsBuilder):
+        return found.build()
+    if isinstance(found, Topology):
+        return found
+    raise TargetError(
+        f"{target!r} is a {type(found).__name__}; it should be a Topology, a StreamsBuilder, or a function without parameters "
+        "that returns one"
+    )
+
+
 def _plan_of(found: Any, target: str) -> Plan:
     if _is_application(found):
         plan: Plan = found.plan

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
 from millstream.core.model.errors import SettingsError
 from millstream.core.model.record import Record, ValueAndTimestamp
 from millstream.core.model.windowed import Windowed
 from millstream.testing.faults.driver_faults import DriverFaults
+from millstream.testing.slices.slice_file import read_slice
 from millstream.testing.tables.grid import Row, cell_of, check_same, normal, read_table, value_in
 
 _INPUT: Final = ("time", "topic", "partition", "key", "value", "advance")
@@ -76,6 +78,29 @@ class DriverTables(DriverFaults):
                 _whole("time", cells.get("time") or 0),
                 partition=None if partition is None else _whole("partition", partition),
             )
+
+    def replay(self, file: str | Path) -> int:
+        """Process the records of a slice that ``millstream record`` has written, merged by their timestamps.
+
+        Each goes to the partition that it had; if the topic has fewer here (``partitions``), to the one of its key.
+
+        Args:
+            file: The file.
+
+        Returns:
+            How many records there were.
+
+        Raises:
+            SettingsError: If the file cannot be read.
+            TopicNotFoundError: If the topology does not read a topic of it.
+            MillstreamError: If a record fails under the policy "fail".
+        """
+        records = read_slice(file)
+        for one in records:
+            there = one.at.partition < self._topics.partitions_of(one.at.topic)
+            partition = one.at.partition if there else None
+            self.pipe(one.at.topic, one.key, one.value, one.timestamp, one.headers, partition=partition)
+        return len(records)
 
     def expect(self, topic: str, table: str) -> None:
         """Compare the records sent to a topic since it was read last with a table, in order.

@@ -1,0 +1,61 @@
+"""The commands ``millstream record`` and ``millstream replay``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millstream.edge.cli.told import settings_of, telling
+
+
+def record(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.")],
+    *,
+    partition: Annotated[
+        list[int] | None, typer.Option(help="Only this partition; may be given several times.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ISO", help="From the first record with this time or a later one, as 2026-01-31T18:00:00."
+        ),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="ISO", help="Up to the first record with this time or a later one.")
+    ] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only so many of each partition, the last.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many, the earliest.")] = None,
+    bootstrap_servers: Annotated[
+        str | None, typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say.")
+    ] = None,
+) -> None:
+    """Write a slice of topics to a file, to replay it in a test; reading commits nothing."""
+    from millstream.core.runtime.reset import timestamp_ms
+    from millstream.edge.slices.recording import Slice
+    from millstream.edge.slices.recording import record as write
+
+    with telling("record"):
+        since_ms, until_ms = (None if text is None else timestamp_ms(text) for text in (since, until))
+        wanted = Slice(tuple(dict.fromkeys(topics)), frozenset(partition or ()), since_ms, until_ms, last)
+        counts = write(wanted, file, settings_of(bootstrap_servers=bootstrap_servers), limit=limit)
+        for topic, count in counts.items():
+            typer.echo(f"{count:,} of {topic}")
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that millstream record has written.")],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:ATTRIBUTE", help="A topology, such as examples.wordcount:topology."),
+    ],
+) -> None:
+    """Process a slice with a topology in this process, and print what it sends as tables of a test; no broker is needed."""
+    from millstream.edge.cli.describe import topology_of
+    from millstream.edge.slices.recording import replayed
+
+    with telling("replay"):
+        for line in replayed(file, topology_of(target)):
+            typer.echo(line)

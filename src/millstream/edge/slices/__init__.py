@@ -1,0 +1,1 @@
+"""Records slices of topics, and replays them."""

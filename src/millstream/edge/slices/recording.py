@@ -1,0 +1,147 @@
+"""Records slices of topics into files, and replays them through a topology without a broker.
+
+Reading commits nothing and joins no group. Only what is committed is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from millstream.core.model.errors import SettingsError, TopicNotFoundError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.ports import OffsetRange
+from millstream.core.topology.internal import is_internal
+from millstream.core.topology.topology import Topology
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.fetch import KafkaFetcher
+from millstream.edge.settings import Settings
+from millstream.testing.driver import TopologyTestDriver
+from millstream.testing.slices.slice_file import SliceRecord, merged, read_slice
+from millstream.testing.tables.grid import cell_of, written_table
+
+GROUP: Final = "millstream-record"
+_ID: Final = "replay"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What is recorded of each topic.
+
+    Attributes:
+        topics: The topics.
+        partitions: Only these partitions; empty: all.
+        since_ms: From the first record with this timestamp or a later one, ms since the epoch; None: from the beginning.
+        until_ms: Up to the first record with this timestamp or a later one; None: to the end.
+        last: Only so many of the last records of each partition; None: all.
+    """
+
+    topics: Sequence[str]
+    partitions: frozenset[int] = frozenset()
+    since_ms: int | None = None
+    until_ms: int | None = None
+    last: int | None = None
+
+
+def record(wanted: Slice, file: Path, settings: Settings, *, limit: int | None = None) -> dict[str, int]:
+    """Write a slice of topics to a file that only this user may read.
+
+    Args:
+        wanted: What is recorded.
+        file: The file; it must not exist.
+        settings: Where the broker is.
+        limit: How many records at most, the earliest by their timestamps; None: all.
+
+    Returns:
+        How many records of each topic.
+
+    Raises:
+        SettingsError: If the file exists or cannot be written.
+        TopicNotFoundError: If a topic does not exist.
+        BrokerUnavailableError: If no broker answers.
+    """
+    counts = dict.fromkeys(wanted.topics, 0)
+    if file.exists():
+        raise SettingsError(f"{str(file)!r} exists already; give another name, or remove it")
+    found = list(_records(wanted, settings))
+    try:
+        with os.fdopen(
+            os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as lines:
+            for one in islice(merged(found), limit):
+                lines.write(one.line() + "\n")
+                counts[one.at.topic] += 1
+    except OSError as error:
+        raise SettingsError(f"{str(file)!r} cannot be written: {error.strerror}") from None
+    return counts
+
+
+def replayed(file: Path, topology: Topology) -> Iterator[str]:
+    """Process a slice with a topology in this process, and yield what it sends, as tables of a test, line by line.
+
+    Args:
+        file: The slice.
+        topology: The topology.
+
+    Raises:
+        SettingsError: If the slice cannot be read.
+        TopicNotFoundError: If the topology does not read a topic of it.
+        MillstreamError: If a record fails.
+    """
+    records = read_slice(file)
+    most: dict[str, int] = {}
+    for one in records:
+        most[one.at.topic] = max(most.get(one.at.topic, 1), one.at.partition + 1)
+    partitions: Any = max(most.values(), default=1)
+    with TopologyTestDriver(topology, application_id=_ID, partitions=partitions) as driver:
+        driver.replay(file)
+        yield f"{len(records):,} records replayed"
+        for topic in sorted(driver.produced_topics()):
+            if is_internal(_ID, topic):
+                continue
+            yield ""
+            yield f"{topic}:"
+            rows = [
+                {"time": cell_of(sent.timestamp), "key": cell_of(sent.key), "value": cell_of(sent.value)}
+                for sent in driver.read(topic)
+            ]
+            yield from written_table(rows, ("time", "key", "value"))
+
+
+def _records(wanted: Slice, settings: Settings) -> Iterator[SliceRecord]:
+    timeout_s = settings.request_timeout_ms / 1000
+    broker = Broker(settings.client("admin", GROUP), GROUP, True, timeout_s)
+    fetcher = KafkaFetcher(settings.client("consumer", GROUP), GROUP, True, timeout_s, skip_lost=True)
+    counts = broker.partition_counts(wanted.topics)
+    if missing := [topic for topic in wanted.topics if topic not in counts]:
+        raise TopicNotFoundError(
+            f"{', '.join(map(repr, missing))} cannot be recorded: there is no such topic at {settings.bootstrap_servers}"
+        )
+    begins, ends = broker.begin_offsets(counts), broker.end_offsets(counts)
+    since = {} if wanted.since_ms is None else broker.offsets_at(counts, wanted.since_ms)
+    until = {} if wanted.until_ms is None else broker.offsets_at(counts, wanted.until_ms)
+    for topic, count in counts.items():
+        for number in range(count):
+            if wanted.partitions and number not in wanted.partitions:
+                continue
+            first = begins[topic][number]
+            if wanted.since_ms is not None:
+                first = since.get(topic, {}).get(number, ends[topic][number])
+            end = until.get(topic, {}).get(number, ends[topic][number])
+            yield from _of_partition(fetcher, OffsetRange(topic, number, first, end), wanted.last)
+
+
+def _of_partition(fetcher: KafkaFetcher, planned: OffsetRange, last: int | None) -> Iterator[SliceRecord]:
+    if planned.start >= planned.end:
+        return
+    at = TopicPartition(planned.topic, planned.partition)
+    found: deque[SliceRecord] = deque(maxlen=last)
+    for some in fetcher.fetch(planned):
+        rows = zip(some.offsets, some.timestamps, some.keys, some.values, some.headers or [()] * len(some))
+        found.extend(SliceRecord(at, *row) for row in rows)
+    yield from found

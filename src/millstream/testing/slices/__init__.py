@@ -1,0 +1,1 @@
+"""Slices of topics in files, to be replayed in tests."""

@@ -1,0 +1,126 @@
+"""A slice of topics in a file: one line of JSON per record, as ``millstream record`` writes it.
+
+Keys, values and headers are the bytes that were read: text where they are UTF-8, else ``{"base64": ...}``. So a slice can be looked at,
+edited and kept beside a test.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millstream.core.model.errors import SettingsError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Headers
+
+
+@dataclass(frozen=True)
+class SliceRecord:
+    """A record of a slice.
+
+    Attributes:
+        at: Where it was read.
+        offset: Its offset there.
+        timestamp: Milliseconds since the epoch.
+        key: The key as bytes.
+        value: The value as bytes.
+        headers: Its headers.
+    """
+
+    at: TopicPartition
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+    def line(self) -> str:
+        """Return the record as a line of a file.
+
+        Example:
+            >>> SliceRecord(TopicPartition("in", 0), 7, 5, b"k", None).line()
+            '{"topic": "in", "partition": 0, "offset": 7, "timestamp": 5, "key": "k", "value": null}'
+        """
+        data: dict[str, object] = {
+            "topic": self.at.topic,
+            "partition": self.at.partition,
+            "offset": self.offset,
+            "timestamp": self.timestamp,
+            "key": _plain(self.key),
+            "value": _plain(self.value),
+        }
+        if self.headers:
+            data["headers"] = [[name, _plain(value)] for name, value in self.headers]
+        return json.dumps(data, ensure_ascii=False)
+
+
+def read_slice(file: str | Path) -> list[SliceRecord]:
+    """Read a slice.
+
+    Args:
+        file: The file.
+
+    Returns:
+        Its records, merged by their timestamps; those of a partition keep their order.
+
+    Raises:
+        SettingsError: If the file cannot be read, or a line is not that of a record.
+    """
+    try:
+        lines = (
+            Path(file).read_text(encoding="utf-8").split("\n")
+        )  # not splitlines: JSON may have other ends of lines
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the slice {str(file)!r} cannot be read: {error}") from None
+    records = [_read(str(file), number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    return list(merged(records))
+
+
+def merged(records: Iterable[SliceRecord]) -> Iterator[SliceRecord]:
+    """Yield records by their timestamps, as far as the order of each partition allows.
+
+    Args:
+        records: Records, those of each partition in order.
+    """
+    queues: defaultdict[TopicPartition, deque[SliceRecord]] = defaultdict(deque)
+    for record in records:
+        queues[record.at].append(record)
+    while queues:
+        at = min(queues, key=lambda at: (queues[at][0].timestamp, at))
+        yield queues[at].popleft()
+        if not queues[at]:
+            del queues[at]
+
+
+def _read(file: str, number: int, line: str) -> SliceRecord:
+    try:
+        data: Any = json.loads(line)
+        headers = tuple((str(name), _bytes(value)) for name, value in data.get("headers", ()))
+        at = TopicPartition(str(data["topic"]), int(data.get("partition", 0)))
+        place = int(data.get("offset", number - 1)), int(data.get("timestamp", 0))
+        return SliceRecord(at, *place, _bytes(data.get("key")), _bytes(data.get("value")), headers)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SettingsError(
+            f"line {number} of {file!r} is no record ({type(error).__name__}: {error}): it is JSON with topic, partition, timestamp, key and value, as "
+            "millstream record writes it"
+        ) from None
+
+
+def _plain(data: bytes | None) -> object:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _bytes(part: Any) -> bytes | None:
+    if part is None:
+        return None
+    return part.encode() if isinstance(part, str) else base64.b64decode(part["base64"], validate=True)

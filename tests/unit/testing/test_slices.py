@@ -1,0 +1,69 @@
+"""Slices of topics in files: nothing is lost on the way, and a driver processes them in the order of their times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import millstream as ms
+from millstream.core.model.errors import SettingsError
+from millstream.core.model.ids import TopicPartition
+from millstream.testing.slices.slice_file import SliceRecord, merged, read_slice
+
+BYTES = st.none() | st.binary(max_size=5) | st.text(max_size=5).map(str.encode)
+RECORDS = st.builds(
+    SliceRecord,
+    st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 1)),
+    st.integers(0, 9),
+    st.integers(0, 9),
+    BYTES,
+    BYTES,
+    st.lists(st.tuples(st.text(max_size=3), BYTES), max_size=2).map(tuple),
+)
+
+
+@given(st.lists(RECORDS, max_size=8))
+def test_a_file_has_everything(tmp_path_factory: pytest.TempPathFactory, records: list[SliceRecord]) -> None:
+    file = tmp_path_factory.mktemp("slice") / "slice.jsonl"
+    file.write_text("".join(record.line() + "\n" for record in records), encoding="utf-8", newline="\n")
+    found = read_slice(file)
+    assert sorted(map(repr, found)) == sorted(map(repr, records))
+    for at in {record.at for record in records}:
+        assert [one for one in found if one.at == at] == [one for one in records if one.at == at]
+
+
+def test_records_are_merged_by_time_and_partitions_keep_their_order() -> None:
+    a, b = TopicPartition("a", 0), TopicPartition("b", 0)
+    times = [(a, 5), (a, 1), (b, 2), (b, 6)]
+    records = [SliceRecord(at, offset, time, None, None) for offset, (at, time) in enumerate(times)]
+    assert [one.timestamp for one in merged(records)] == [2, 5, 1, 6]
+
+
+def test_a_driver_replays_a_slice(tmp_path: Path) -> None:
+    file = tmp_path / "slice.jsonl"
+    file.write_text(
+        '{"topic": "in", "partition": 1, "timestamp": 2, "key": "k", "value": "second", "headers": [["h", "x"]]}\n'
+        '{"topic": "in", "partition": 7, "timestamp": 1, "key": "k", "value": {"base64": "Zmlyc3Q="}}\n'
+    )
+    builder = ms.StreamsBuilder()
+    builder.stream("in").to("out")
+    with ms.testing.TopologyTestDriver(builder.build(), partitions={"in": 2}) as driver:
+        assert driver.replay(file) == 2
+        first, second = driver.read("out")
+        assert (first.value, second.value, second.headers) == ("first", "second", (("h", b"x"),))
+        assert driver.committed_offset("in", partition=1) > 0
+
+
+@pytest.mark.parametrize(
+    "text", ["no json", "[]", "{}", '{"topic": "in", "key": 5}', '{"topic": "in", "value": {"base64": "!"}}']
+)
+def test_what_is_no_slice(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "slice.jsonl"
+    file.write_text(f'{{"topic": "in"}}\n{text}\n')
+    with pytest.raises(SettingsError, match="line 2 of"):
+        read_slice(file)
+    with pytest.raises(SettingsError, match="cannot be read"):
+        read_slice(tmp_path / "none.jsonl")
