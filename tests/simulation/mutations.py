@@ -10,6 +10,7 @@ import pytest
 
 from millstream.core.model.ids import TopicPartition
 from millstream.core.state.segments import log
+from millstream.core.topology.plan import Plan
 from millstream.drivers.kafka.delivery import Transaction
 from millstream.drivers.kafka.transactions import KafkaTransactions
 from millstream.drivers.spark import sink
@@ -81,6 +82,11 @@ def offsets_before_records(patch: pytest.MonkeyPatch) -> None:
         return answer(self, question, data)
 
     patch.setattr(RunningApplication, "_answer", early)
+
+
+def offsets_of_one_range(patch: pytest.MonkeyPatch) -> None:
+    """The transaction of some key ranges commits the offset of their partition before the others have ended."""
+    patch.setattr(Plan, "committed_by_transactions", property(lambda plan: frozenset(plan.broker_topics)))
 
 
 def read_uncommitted(patch: pytest.MonkeyPatch) -> None:

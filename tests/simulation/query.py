@@ -39,7 +39,7 @@ class Query:
         self._reader = KafkaStreamReader("")
         self._run = world.token()
         self._writer = KafkaStreamWriter(
-            SinkSpec(world.publisher(self._run), frozenset(world.plan.broker_topics), self)
+            SinkSpec(world.publisher(self._run), world.plan.committed_by_transactions, self)
         )  # type: ignore[arg-type]
         self.source = world.source(self, self._run)
 

@@ -28,10 +28,10 @@ def word_of(value: str) -> str:
     return value.partition(":")[2]
 
 
-def _by_key() -> ms.Topology:
+def _by_key(changelog: str = "kafka") -> ms.Topology:
     builder = ms.StreamsBuilder()
     grouped = builder.stream(TOPIC).group_by_key()
-    counts = grouped.aggregate(_begun, _counted, store=ms.stores.options(STORE, changelog="kafka"))
+    counts = grouped.aggregate(_begun, _counted, store=ms.stores.options(STORE, changelog=changelog))
     counts.to_stream().to(RESULTS)
     return builder.build()
 
@@ -53,16 +53,19 @@ class Kind:
         build: Makes the topology.
         changelog: Whether its store has a changelog topic.
         own_key: Whether records are counted by their own key, in the task that reads them.
+        ranges: Into how many key ranges partitions are divided.
     """
 
     name: str
     build: Callable[[], ms.Topology]
     changelog: bool
     own_key: bool
+    ranges: int = 1
 
 
 KINDS = (
     Kind("by key", _by_key, changelog=True, own_key=True),
     Kind("through the shuffle", lambda: _regrouped(False), changelog=False, own_key=False),
     Kind("through a topic", lambda: _regrouped(True), changelog=True, own_key=False),
+    Kind("in key ranges", lambda: _by_key("spark"), changelog=False, own_key=True, ranges=3),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -13,6 +13,7 @@ import millstream as ms
 from millstream.core.model.ids import TopicPartition
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import decode_manifest
+from millstream.core.topology.analysis.ranges import in_ranges
 from millstream.core.topology.evolution import Lineage, parts_of
 from millstream.core.topology.layout import lay_out
 from millstream.core.topology.plan import Plan
@@ -47,7 +48,10 @@ _WORDS = ("ash", "birch", "cedar", "elm", "fir", "larch", "oak", "yew")
 
 @cache
 def _plan(kind: Kind, exactly_once: bool) -> Plan:
-    return kind.build().plan(APPLICATION, through_shuffle=not (exactly_once and kind.changelog))
+    plan = kind.build().plan(APPLICATION, through_shuffle=not (exactly_once and kind.changelog))
+    if kind.ranges == 1:
+        return plan
+    return replace(plan, subtopologies=tuple(in_ranges(sub, kind.ranges) for sub in plan.subtopologies))
 
 
 @dataclass(frozen=True)
