@@ -152,7 +152,7 @@ class Query:
         for group, mine in groups.items():
             self._scheduler.step("runs a task")
             host = TaskHost.__new__(TaskHost)
-            host._pickled = b""
+            host._pickled, host._logs = b"", SimpleNamespace(apply=lambda: None)  # type: ignore[assignment]
             host.init(Handle(store, group, self._scheduler))  # type: ignore[arg-type]
             for out in host.handleInputRows(None, iter(mine), None):  # type: ignore[arg-type]
                 yield _output(out)
