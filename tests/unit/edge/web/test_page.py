@@ -214,6 +214,12 @@ def browser(tmp_path: Path) -> Iterator[Chromium]:
     made.close()
 
 
+FIGURES = """Object.fromEntries([["in", "read"], ["out", "send"], ["KSTREAM", "KSTREAM-AGGREGATE-0000000001"]].map(
+    ([name, node]) => [name, document.querySelector(`rect[data-node="${node}"] + text`).textContent]).concat(
+    [["part", document.querySelector("rect[data-part]:not([data-node]) + rect + text").textContent]]))"""
+"""What stands above the boxes and at the title; nothing above a node that is not measured by itself."""
+
+
 class TestInABrowser:
     """One test with all that a person does, because a browser takes seconds to start."""
 
@@ -221,9 +227,10 @@ class TestInABrowser:
         self, browser: Chromium, address: str, steered: Steered, tmp_path: Path
     ) -> None:
         browser.open(address)
-        browser.until("document.querySelectorAll('rect.heat').length === 4")
+        browser.until("document.querySelectorAll('rect.heat').length === 5")
         assert browser.run("document.getElementById('application').textContent") == "orders"
         assert browser.run("location.href") == f"{address.split('#')[0]}"
+        assert browser.run(FIGURES) == {"in": "0/s", "out": "0/s", "part": "0 records/s", "KSTREAM": ""}
         pictures = Path(os.environ.get("MILLSTREAM_PICTURES", tmp_path))
         steered.process(500)
         browser.until(

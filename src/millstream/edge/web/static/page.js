@@ -166,45 +166,61 @@ async function draw() {
   const text = await (await ask("/api/topology.svg")).text();
   const picture = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
   byId("picture").replaceChildren(document.importNode(picture, true));
-  drawn = [...byId("picture").querySelectorAll("rect[data-node]")].map((box) => {
-    const heat = box.cloneNode(false), label = document.createElementNS(box.namespaceURI, "text");
-    for (const name of Object.keys(heat.dataset)) delete heat.dataset[name];
-    heat.setAttribute("class", "heat");
-    heat.setAttribute("stroke", "none");
-    heat.removeAttribute("fill");
-    label.setAttribute("class", "figure");
-    label.setAttribute("text-anchor", "end");
-    label.setAttribute("x", Number(box.getAttribute("x")) + Number(box.getAttribute("width")));
-    label.setAttribute("y", Number(box.getAttribute("y")) - 4);
-    box.before(heat);
-    box.after(label);
-    return { heat, label, part: box.dataset.part, kind: box.dataset.kind, node: box.dataset.node, topics: (box.dataset.topics || "").split(" ") };
-  });
+  const boxes = [...byId("picture").querySelectorAll("rect[data-part]")].map(coloured);
+  for (const part of boxes.filter((box) => box.node === undefined)) {
+    part.topics = boxes.filter((box) => box.part === part.part && box.kind === "source").flatMap((box) => box.topics);
+  }
+  drawn = boxes;
+}
+// Figures of a sub-topology stand at its title and those of a node above its box: what is not measured per node is not shown as if it were.
+function coloured(box) {
+  const heat = box.cloneNode(false), label = document.createElementNS(box.namespaceURI, "text"), node = box.dataset.node;
+  const [x, y, width] = ["x", "y", "width"].map((name) => Number(box.getAttribute(name) || 0));
+  for (const name of Object.keys(heat.dataset)) delete heat.dataset[name];
+  heat.setAttribute("stroke", "none");
+  heat.removeAttribute("fill");
+  label.setAttribute("class", "figure");
+  label.setAttribute("text-anchor", node === undefined ? "end" : "start");
+  label.setAttribute("x", node === undefined ? x + width - 8 : x + width / 2 + 8);
+  label.setAttribute("y", node === undefined ? y + 16 : y - 4);
+  box[node === undefined ? "after" : "before"](heat);
+  (node === undefined ? heat : box).after(label);
+  return { heat, label, node, part: box.dataset.part, kind: box.dataset.kind, topics: (box.dataset.topics || "").split(" ").filter(Boolean) };
 }
 const mode = () => document.querySelector("input[name=mode]:checked").value;
-function value(box) {
-  const ofPart = (labels) => labels[0].startsWith(`${box.part}_`);
-  const ofTopics = (labels) => ofPart(labels) && box.topics.includes(labels[1]);
+const lagOf = (topics) => topics.reduce((sum, topic) => sum + (last().status.lag[topic] || 0), 0);
+function ofPart(box) {
+  const own = (labels) => labels[0].startsWith(`${box.part}_`);
   switch (mode()) {
-    case "rate":
-      if (box.kind === "source") return rate("topic_records_consumed_total", ofTopics) || rate("task_process_total", ofPart);
-      return box.kind === "sink" ? rate("topic_records_produced_total", ofTopics) : rate("task_process_total", ofPart);
-    case "lag":
-      return box.kind === "source" ? box.topics.reduce((sum, topic) => sum + (last().status.lag[topic] || 0), 0) : null;
-    case "time":
-      return rate("task_process_seconds_total", ofPart);
-    default:
-      return rate("task_dropped_records_total", ofPart) + rate("operator_dead_letters_total", has(1, box.node));
+    case "rate": return rate("task_process_total", own);
+    case "lag": return box.topics.length ? lagOf(box.topics) : null;
+    case "time": return rate("task_process_seconds_total", own);
+    default: return rate("task_dropped_records_total", own);
   }
 }
+function ofNode(box) {
+  const own = (labels) => labels[0].startsWith(`${box.part}_`) && box.topics.includes(labels[1]);
+  const operator = (labels) => labels[1] === box.node;
+  switch (mode()) {
+    case "rate":
+      if (box.kind === "source" && values("topic_records_consumed_total", 1).some((topic) => box.topics.includes(topic))) {
+        return rate("topic_records_consumed_total", own);
+      }
+      return box.kind === "sink" && box.topics.length ? rate("topic_records_produced_total", own) : null;
+    case "lag": return box.kind === "source" && box.topics.some((topic) => topic in last().status.lag) ? lagOf(box.topics) : null;
+    case "time": return null;
+    default: return values("operator_dead_letters_total", 1).includes(box.node) ? rate("operator_dead_letters_total", operator) : null;
+  }
+}
+const UNITS = { rate: "records/s", lag: "records behind", time: "s of work/s", errors: "dropped/s" };
 function colour() {
   if (drawn === null) return;
-  const found = drawn.map(value), most = Math.max(...found.map((one) => one || 0), 0);
+  const found = drawn.map((box) => box.node === undefined ? ofPart(box) : ofNode(box)), most = Math.max(...found.map((one) => one || 0), 0);
   drawn.forEach((box, number) => {
-    const one = found[number];
+    const one = found[number], strength = box.node === undefined ? 0.3 : 0.6;
     box.heat.setAttribute("class", `heat ${mode()}`);
-    box.heat.setAttribute("fill-opacity", one && most ? (0.1 + 0.5 * Math.log1p(one) / Math.log1p(most)).toFixed(3) : "0");
-    box.label.textContent = one === null ? "" : mode() === "time" ? `${figure(one)} s/s` : mode() === "lag" ? figure(one) : `${figure(one)}/s`;
+    box.heat.setAttribute("fill-opacity", one && most ? (0.05 + (strength - 0.05) * Math.log1p(one) / Math.log1p(most)).toFixed(3) : "0");
+    box.label.textContent = one === null ? "" : box.node === undefined ? `${figure(one)} ${UNITS[mode()]}` : mode() === "lag" ? figure(one) : `${figure(one)}/s`;
   });
 }
 byId("pause").addEventListener("click", () => order("pause", {}, "all topics are paused"));
