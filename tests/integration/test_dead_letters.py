@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from confluent_kafka import TopicPartition
 from typer.testing import CliRunner
 
 import millstream as ms
@@ -127,6 +128,21 @@ def test_a_second_replay_keeps_the_first_from_going_on(topics: tuple[Apps, str, 
     with pytest.raises(DeliveryAbortedError, match="another process forwards for the group"):
         first.send({source: Records([b"k"], [b"v"], [1], [])}, {})
     sent_back(apps, source, 3)
+
+
+def test_a_replay_that_was_killed_in_a_transaction_holds_nobody_up(topics: tuple[Apps, str, str]) -> None:
+    apps, source, dead = topics
+    mailbox = Mailbox(dead, settings_from({"bootstrap_servers": apps.kafka.bootstrap_servers}))
+    killed = mailbox._forwarder.take_over()
+    producer = killed._failing.producer
+    producer.begin_transaction()
+    producer.produce(source, "lost", "k")
+    positions = [TopicPartition(dead, 0, 3)]
+    producer.send_offsets_to_transaction(positions, killed._members.consumer_group_metadata(), 30)
+    assert dlq(apps, "list", dead, "--pending")[1].splitlines()[-1] == "3 dead letters"
+    code, told = dlq(apps, "replay", dead, "--yes")
+    assert (code, "Done: 3 sent." in told) == (0, True), told
+    assert [record.key for record in sent_back(apps, source, 3)] == [b"apple", b"pear", b"plum"]
 
 
 def test_a_topic_that_does_not_exist(apps_without_spark: Apps) -> None:

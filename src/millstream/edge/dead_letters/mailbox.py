@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from millstream.core.model.errors import MillstreamError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
@@ -92,12 +92,16 @@ class Mailbox:
             )
         self._ends = self._broker.end_offsets(self._counts)[topic]
 
-    def replayed(self) -> dict[int, Replayed]:
-        """Return what was replayed, per partition."""
-        found = {
-            at.partition: Replayed.read(at.offset, at.metadata or "")
-            for at in self._broker.committed(self._counts)
-        }
+    def replayed(self, *, settled: bool = False) -> dict[int, Replayed]:
+        """Return what was replayed, per partition.
+
+        Args:
+            settled: Whether to wait for the end of a transaction that is open. One that a killed replay has left is open until it times
+                out, or the next replay takes over; what is only shown does not wait for that.
+        """
+        broker = replace(self._broker, read_committed=settled)
+        committed = broker.committed(self._counts)
+        found = {at.partition: Replayed.read(at.offset, at.metadata or "") for at in committed}
         begins = self._broker.begin_offsets(self._counts)[self.topic]
         return {
             number: found.get(number, Replayed()).with_range(0, begin) for number, begin in begins.items()
@@ -165,7 +169,7 @@ class Mailbox:
         tally = Tally()
         guard = self._guard(wish)
         forwarding = self._forwarder.take_over()
-        for number, done in sorted(self.replayed().items()):
+        for number, done in sorted(self.replayed(settled=True).items()):
             for start, end, letters in self._pieces(number, done, everything=wish.again):
                 sending = list(_sorted_out(letters, done, wish, guard, tally))
                 left = {letter.offset for letter in letters if letter.offset not in done}
