@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,6 +31,7 @@ class TaskMetrics:
         merged: Updates of tables that were not forwarded, because a later one of the same row was.
         cache_bytes: The most bytes that caches held, about.
         counted: What processors have counted, by name.
+        failed: Records that failed and were left out or sent to a dead-letter topic, by operator.
     """
 
     processed: int = 0
@@ -40,6 +42,14 @@ class TaskMetrics:
     merged: int = 0
     cache_bytes: int = 0
     counted: Mapping[str, int] = field(default_factory=dict)
+    failed: Mapping[str, int] = field(default_factory=dict)
+
+
+def taken(counts: Counter[str]) -> dict[str, int]:
+    """Return what was counted, and begin anew."""
+    found = dict(counts)
+    counts.clear()
+    return found
 
 
 @dataclass(frozen=True)

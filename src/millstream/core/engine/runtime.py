@@ -106,7 +106,7 @@ class Runtime:
         self._called: dict[str, Attempt | None] = {}
         """The current call of each node that has an error handler."""
         self._attempts: dict[str, int] = {}
-        self.dropped, self.counted = Counter[str](), Counter[str]()
+        self.dropped, self.counted, self.failures = Counter[str](), Counter[str](), Counter[str]()
         self.notices: list[str] = []
         self.pieces: Sequence[Piece] = ()
         self._firsts: list[int] = []
@@ -314,6 +314,7 @@ class Runtime:
             self._treated = self.with_letter(stops, stage, node, place, facts=facts, error=error)
             raise self._treated from error
         self.drop(f"{stage} error")
+        self.failures[node] += 1
         self.notice(message)
         if fate != "skip":
             topic = fate.text if isinstance(fate, DeadLetter) else topic

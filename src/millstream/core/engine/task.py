@@ -23,7 +23,7 @@ from millstream.core.asynchronous.frontier import Frontier, Progress
 from millstream.core.engine import columns
 from millstream.core.engine import operators as operators  # how the nodes run
 from millstream.core.engine.compile import Call, Compiled
-from millstream.core.engine.outcome import Outcome, Snapshot, TaskMetrics
+from millstream.core.engine.outcome import Outcome, Snapshot, TaskMetrics, taken
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.punctuate import Schedule
 from millstream.core.engine.recorder import Effects, replay
@@ -562,16 +562,15 @@ class Task:
         counts, runtime = self._metrics, self._runtime
         metrics = TaskMetrics(
             counts["processed"],
-            dict(runtime.dropped),
+            taken(runtime.dropped),
             counts["punctuated"],
             sent,
             counts["enforced"],
             *self._compiled.caches.take_counts(),
-            counted=dict(runtime.counted),
+            counted=taken(runtime.counted),
+            failed=taken(runtime.failures),
         )
         self._metrics = dict.fromkeys(counts, 0)
-        runtime.dropped.clear()
-        runtime.counted.clear()
         return metrics
 
     def _shuffled(self) -> dict[TopicPartition, int]:

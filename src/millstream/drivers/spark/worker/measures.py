@@ -175,6 +175,15 @@ _RECORDS: Final = (
     ),
 )
 
+_FAILED: Final = Measure(
+    Metric(
+        "operator_failed_records_total",
+        _OPERATOR,
+        "records that an operator failed on, under the policies `skip` and `dead_letter`",
+    ),
+    lambda step: _each(step, step.outcome.metrics.failed),
+)
+
 _TASKS: Final = (
     Measure(
         Metric(
@@ -319,7 +328,7 @@ _CALLS: Final = (
     ),
 )
 
-MEASURES: Final = (*_RECORDS, *_TASKS, *_STATE, *_CALLS)
+MEASURES: Final = (*_RECORDS, _FAILED, *_TASKS, *_STATE, *_CALLS)
 
 TASK_METRICS: Final = tuple(measure.metric for measure in MEASURES)
 

@@ -209,9 +209,13 @@ function ofNode(box) {
       return box.kind === "sink" && box.topics.length ? rate("topic_records_produced_total", own) : null;
     case "lag": return box.kind === "source" && box.topics.some((topic) => topic in last().status.lag) ? lagOf(box.topics) : null;
     case "time": return null;
-    default: return values("operator_dead_letters_total", 1).includes(box.node) ? rate("operator_dead_letters_total", operator) : null;
+    default: {
+      const failures = FAILURES.filter((name) => values(name, 1).includes(box.node));
+      return failures.length ? failures.reduce((sum, name) => sum + rate(name, operator), 0) : null;
+    }
   }
 }
+const FAILURES = ["operator_failed_records_total", "operator_dead_letters_total"];
 const UNITS = { rate: "records/s", lag: "records behind", time: "s of work/s", errors: "dropped/s" };
 function colour() {
   if (drawn === null) return;

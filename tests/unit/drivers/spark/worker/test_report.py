@@ -53,6 +53,7 @@ def test_is_made_of_an_outcome() -> None:
             ("task_process_total", ("0_0",), 2),
             ("topic_records_produced_total", ("0_0", "out"), 1),
             ("task_dropped_records_total", ("0_0", "process error"), 1),
+            ("operator_failed_records_total", ("0_0", "worker"), 1),
             ("task_punctuate_total", ("0_0",), 1),
             ("task_stream_time_seconds", ("0_0",), 0.006),
             ("task_restore_total", ("0_0",), 3),
