@@ -58,6 +58,10 @@ class DeliveryAbortedError(ProductionError):
     """A transaction was aborted and has no effect; it is retried, and the error is raised if that fails too."""
 
 
+class FanOutError(MillstreamError):
+    """A partition cannot be split or merged, or a record cannot be sent to a split partition."""
+
+
 class StoreError(MillstreamError):
     """A state store was used incorrectly, or its content cannot be read."""
 

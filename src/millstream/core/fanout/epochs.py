@@ -1,0 +1,208 @@
+"""Epochs of a partition: which log takes the records of a key, what a key range reads, and how offsets map to positions.
+
+A partition that was never split has one epoch, whose only log is the partition itself, the *primary*. A *change* closes the epoch at the
+log ends of that moment, its *fence*, and begins another one with as many logs as ranges: log ``i`` of ``n`` takes the keys of
+``KeyRange(i, n)``. One range is the primary; several are the partitions of a fan-out topic beside it.
+
+A *position* numbers the records of a partition across its epochs. In an epoch, it is the offset, counted from where the epoch began in
+that log, plus the epoch's base. The base is larger than every position of the epochs before, so the positions of a range only grow.
+
+Source: the draft proposal "Parallel processing beyond the partition count", *Second part*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.partitioning import KeyRange, range_of
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The part of a log that belongs to an epoch.
+
+    Attributes:
+        log: The log: a partition of the primary topic or of the fan-out topic.
+        keys: The range of keys whose records it takes.
+        start: The first offset of the epoch in this log.
+        end: The first offset behind it, None while the epoch is the current one.
+        base: The position of ``start``.
+
+    Example:
+        >>> stretch = Stretch(TopicPartition("orders-fanout-0", 1), KeyRange(1, 4), start=5, end=9, base=100)
+        >>> stretch.position(6), stretch.offset(101)
+        (101, 6)
+    """
+
+    log: TopicPartition
+    keys: KeyRange
+    start: int
+    end: int | None
+    base: int
+
+    def position(self, offset: int) -> int:
+        """Return the position of an offset of this log."""
+        return self.base + offset - self.start
+
+    def offset(self, position: int) -> int:
+        """Return the offset at which a reader with a position goes on: ``start`` if it has not begun, ``end`` if it has finished."""
+        offset = max(self.start, self.start + position - self.base)
+        return offset if self.end is None else min(offset, self.end)
+
+    def overlaps(self, keys: KeyRange) -> bool:
+        """Return whether some hash is in both the range of this log and another one."""
+        (first, behind), (low, high) = self.keys.bounds, keys.bounds
+        return first < high and low < behind
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A time in which the routes of a partition's keys did not change.
+
+    Attributes:
+        number: Its number, from 0.
+        base: The position at which it begins.
+        stretches: A stretch per log, in the order of their ranges.
+    """
+
+    number: int
+    base: int
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def ranges(self) -> int:
+        """Into how many ranges the keys are divided."""
+        return len(self.stretches)
+
+    @property
+    def behind(self) -> int:
+        """The first position that is larger than all of this epoch and of its fence; only of a closed epoch."""
+        return 1 + max(s.position(s.start if s.end is None else s.end) for s in self.stretches)
+
+    def log_of(self, key: bytes | None) -> TopicPartition:
+        """Return the log that takes a key; a record without a key goes where the empty key goes."""
+        return self.stretches[range_of(key, self.ranges)].log
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The epochs of a partition, oldest first. Immutable.
+
+    Attributes:
+        primary: The partition.
+        epochs: Its epochs; the last one is the current one.
+
+    Example:
+        >>> history = History.new(TopicPartition("orders", 0))
+        >>> first, second = history.logs(2)
+        >>> split = history.changed(2, {history.primary: 100, first: 0, second: 0})
+        >>> str(split.current.log_of(b"spark"))
+        'orders-fanout-0-1'
+        >>> [[(str(s.log), s.start, s.end, s.base) for s in step] for step in split.reads(KeyRange(0, 2))]
+        [[('orders-0', 0, 100, 0)], [('orders-fanout-0-0', 0, None, 101)]]
+    """
+
+    primary: TopicPartition
+    epochs: tuple[Epoch, ...]
+
+    @classmethod
+    def new(cls, primary: TopicPartition) -> History:
+        """Return the history of a partition that was never split."""
+        return cls(primary, (Epoch(0, 0, (Stretch(primary, KeyRange(0, 1), 0, None, 0),)),))
+
+    @property
+    def current(self) -> Epoch:
+        """The epoch that takes records now."""
+        return self.epochs[-1]
+
+    def logs(self, ranges: int) -> tuple[TopicPartition, ...]:
+        """Return the logs of an epoch with a number of ranges, in the order of the ranges."""
+        if ranges == 1:
+            return (self.primary,)
+        topic = fan_out_topic(self.primary)
+        return tuple(TopicPartition(topic, number) for number in range(ranges))
+
+    def changed(self, ranges: int, ends: Mapping[TopicPartition, int]) -> History:
+        """Close the current epoch and begin one with another number of ranges.
+
+        Args:
+            ranges: Number of ranges, at least 1; 1 merges.
+            ends: The log ends, of the logs of both epochs, at a moment at which no producer can write.
+        """
+        now = self.current
+        closed = replace(now, stretches=tuple(replace(s, end=ends[s.log]) for s in now.stretches))
+        base = closed.behind
+        logs = enumerate(self.logs(ranges))
+        opened = tuple(Stretch(log, KeyRange(n, ranges), ends[log], None, base) for n, log in logs)
+        return History(self.primary, (*self.epochs[:-1], closed, Epoch(now.number + 1, base, opened)))
+
+    def reads(self, keys: KeyRange, position: int = 0) -> Iterator[tuple[Stretch, ...]]:
+        """Yield what the reader of a key range reads, step by step: the logs of a step side by side, and a step after the one before.
+
+        A log may hold keys of other ranges, which the reader leaves out with ``keys.holds``.
+
+        Args:
+            keys: The range of the reader, whatever the ranges of the epochs are.
+            position: The position from which on it has not read.
+
+        Yields:
+            The stretches of an epoch that have keys of the range. Read each from ``offset(position)`` to ``end``; the next step may
+            begin when all of them are read to their ends.
+        """
+        for epoch in self.epochs:
+            if epoch is self.current or epoch.behind > position:
+                yield tuple(stretch for stretch in epoch.stretches if stretch.overlaps(keys))
+
+    def position(self, keys: KeyRange, offsets: Mapping[TopicPartition, int]) -> int:
+        """Return the position to commit for a key range: each record below it was read.
+
+        Args:
+            keys: The range of the reader.
+            offsets: The next offset of each log that the reader has opened in its present step.
+        """
+        for step in self.reads(keys):
+            reading = [stretch for stretch in step if _unfinished(stretch, offsets)]
+            if reading:
+                return min(s.position(max(offsets.get(s.log, s.start), s.start)) for s in reading)
+        return self.current.base
+
+    def to_json(self) -> list[Any]:
+        """Return the epochs as plain data."""
+        return [
+            {"base": e.base, "logs": [[s.log.topic, s.log.partition, s.start, s.end] for s in e.stretches]}
+            for e in self.epochs
+        ]
+
+    @classmethod
+    def from_json(cls, primary: TopicPartition, epochs: Sequence[Mapping[str, Any]]) -> History:
+        """Read what :meth:`to_json` returned."""
+        return cls(primary, tuple(_epoch(number, plain) for number, plain in enumerate(epochs)))
+
+
+def fan_out_topic(primary: TopicPartition) -> str:
+    """Return the name of the topic whose partitions take the records of a split partition."""
+    return f"{control_topic(primary.topic)}-{primary.partition}"
+
+
+def control_topic(topic: str) -> str:
+    """Return the name of the compacted topic that keeps the epochs of a topic's partitions."""
+    return f"{topic}-fanout"
+
+
+def _epoch(number: int, plain: Mapping[str, Any]) -> Epoch:
+    base, logs = plain["base"], plain["logs"]
+    return Epoch(
+        number,
+        base,
+        tuple(
+            Stretch(TopicPartition(topic, partition), KeyRange(n, len(logs)), start, end, base)
+            for n, (topic, partition, start, end) in enumerate(logs)
+        ),
+    )
+
+
+def _unfinished(stretch: Stretch, offsets: Mapping[TopicPartition, int]) -> bool:
+    return stretch.end is None or offsets.get(stretch.log, stretch.start) < stretch.end

@@ -1,0 +1,168 @@
+"""The control topic of a topic with fan-out: what its records mean, and what follows for producers and for a change.
+
+The records of the one partition of the control topic are applied in their order, so all readers agree at an equal offset. Kinds:
+
+* ``partition/<number>``: the epochs of a partition, and the change under way. Written only in transactions of the *coordinator*: whoever
+  took over the coordinator's transactional id last. The broker refuses those of every coordinator before.
+* ``member/<session>``: a session of a producer, and what it has answered. A session counts from this record on. Written by the producer;
+  deleted by itself, or by the coordinator that has fenced it.
+* ``barrier``: no meaning. Whoever reads the barrier it has written has read everything in front of it.
+
+A change has two phases. *Announced*: each session answers that it is there; the others are fenced, and nobody is restricted. *Holding*: each
+session commits what it has sent to the partition, holds further records back, and answers. When every session has answered or is fenced,
+no record of the old epoch can be committed any more, so the log ends are the fence, and the coordinator writes the new epoch.
+
+A session whose first record is behind that of a phase has read the phase before it sends anything, because it reads its own record first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from millstream.core.fanout.epochs import History
+from millstream.core.model.ids import TopicPartition
+
+ANNOUNCED: Final = "announced"
+HOLDING: Final = "holding"
+BARRIER: Final = "barrier"
+_PARTITION: Final = "partition/"
+_MEMBER: Final = "member/"
+
+
+class Phase(NamedTuple):
+    """A phase of a change.
+
+    Attributes:
+        change: The number of the change, which grows with every attempt at one.
+        name: ``announced`` or ``holding``.
+    """
+
+    change: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What the control topic says of a partition.
+
+    Attributes:
+        history: Its epochs.
+        change: The number of the newest change, finished or not; 0 if there was none.
+        pending: The name of the phase of the change under way, None if there is none.
+        ranges: The number of ranges after the change under way.
+    """
+
+    history: History
+    change: int = 0
+    pending: str | None = None
+    ranges: int = 1
+
+    @property
+    def phase(self) -> Phase | None:
+        """The phase of the change under way."""
+        return None if self.pending is None else Phase(self.change, self.pending)
+
+    def announced(self, ranges: int) -> PartitionState:
+        """Return the state in which a change is announced; it replaces one that somebody has left unfinished."""
+        return PartitionState(self.history, self.change + 1, ANNOUNCED, ranges)
+
+    def holding(self) -> PartitionState:
+        """Return the state in which producers hold records of the partition back."""
+        return PartitionState(self.history, self.change, HOLDING, self.ranges)
+
+    def finished(self, ends: Mapping[TopicPartition, int]) -> PartitionState:
+        """Return the state after the change, at the given log ends."""
+        return PartitionState(self.history.changed(self.ranges, ends), self.change, None, self.ranges)
+
+    def cancelled(self) -> PartitionState:
+        """Return the state after the change was given up: the old epoch goes on."""
+        return PartitionState(self.history, self.change, None, self.history.current.ranges)
+
+    def entry(self) -> tuple[str, dict[str, Any]]:
+        """Return key and value of the record of the control topic."""
+        value = {"epochs": self.history.to_json(), "change": self.change, "pending": self.pending}
+        return f"{_PARTITION}{self.history.primary.partition}", {**value, "ranges": self.ranges}
+
+
+def member_entry(session: str, answers: Mapping[int, Phase]) -> tuple[str, dict[str, Any]]:
+    """Return key and value of the record of a producer's session.
+
+    Args:
+        session: The session: its transactional id.
+        answers: The phase that it has answered, per partition.
+    """
+    return member_key(session), {"answers": {str(number): list(phase) for number, phase in answers.items()}}
+
+
+def member_key(session: str) -> str:
+    """Return the key of the record of a producer's session."""
+    return _MEMBER + session
+
+
+@dataclass
+class Ledger:
+    """What a reader of the control topic knows so far.
+
+    Attributes:
+        topic: The topic with fan-out.
+        members: The sessions of producers, with the phase that each has answered, per partition.
+        barrier: The newest barrier.
+
+    Example:
+        >>> ledger = Ledger("orders")
+        >>> ledger.apply(*member_entry("p-1", {}))
+        >>> ledger.apply(*ledger.state(0).announced(4).entry())
+        >>> sorted(ledger.missing(0)), dict(ledger.owed("p-1"))
+        (['p-1'], {0: Phase(change=1, name='announced')})
+        >>> ledger.apply(*member_entry("p-1", dict(ledger.owed("p-1"))))
+        >>> sorted(ledger.missing(0))
+        []
+    """
+
+    topic: str
+    members: dict[str, dict[int, Phase]] = field(default_factory=dict)
+    barrier: str = ""
+    _states: dict[int, PartitionState] = field(default_factory=dict)
+
+    def apply(self, key: str, value: Mapping[str, Any] | None) -> None:
+        """Apply a record of the control topic; records of kinds that are not known have no effect."""
+        if key == BARRIER and value is not None:
+            self.barrier = value["token"]
+        elif key.startswith(_PARTITION) and value is not None:
+            number = int(key.removeprefix(_PARTITION))
+            history = History.from_json(TopicPartition(self.topic, number), value["epochs"])
+            self._states[number] = PartitionState(history, value["change"], value["pending"], value["ranges"])
+        elif key.startswith(_MEMBER):
+            session = key.removeprefix(_MEMBER)
+            if value is None:
+                self.members.pop(session, None)
+            else:
+                answers = {int(number): Phase(*phase) for number, phase in value["answers"].items()}
+                self.members[session] = answers
+
+    def state(self, partition: int) -> PartitionState:
+        """Return the state of a partition."""
+        known = self._states.get(partition)
+        return known or PartitionState(History.new(TopicPartition(self.topic, partition)))
+
+    def states(self) -> dict[int, PartitionState]:
+        """Return the states of the partitions that were changed, or are being changed, by number."""
+        return dict(sorted(self._states.items()))
+
+    def held(self) -> set[int]:
+        """Return the partitions whose records producers hold back."""
+        return {number for number, state in self._states.items() if state.pending == HOLDING}
+
+    def owed(self, session: str) -> Iterator[tuple[int, Phase]]:
+        """Yield the partitions with a phase that a session has not answered yet, and that phase."""
+        answers = self.members.get(session, {})
+        for number, state in self._states.items():
+            if state.phase is not None and answers.get(number) != state.phase:
+                yield number, state.phase
+
+    def missing(self, partition: int) -> set[str]:
+        """Return the sessions that have not answered the phase of a partition's change."""
+        phase = self.state(partition).phase
+        return {session for session, answers in self.members.items() if answers.get(partition) != phase}
