@@ -18,7 +18,7 @@ from millstream.core.dsl.join_windows import JoinWindows
 from millstream.core.dsl.kstream import KStream
 from millstream.core.dsl.ktable import KGroupedTable, KTable
 from millstream.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
-from millstream.core.engine.policy import ErrorContext, ErrorPolicies
+from millstream.core.engine.policy import ErrorContext, ErrorPolicies, Retrying
 from millstream.core.model import errors, serdes, timestamps
 from millstream.core.model.calendars import UnlimitedWindows, Windows
 from millstream.core.model.calls import Calls, CircuitBreaker, Retry, dead_letter, delay, retry, skip
@@ -93,6 +93,7 @@ __all__ = [
     "RecordContext",
     "RecordMetadata",
     "Retry",
+    "Retrying",
     "RunningApplication",
     "Serde",
     "SessionWindowedKStream",

@@ -12,6 +12,7 @@ from millstream.core.engine.policy import (
     ErrorContext,
     ErrorHandler,
     Fate,
+    Retrying,
     Stage,
     is_fate,
 )
@@ -141,6 +142,8 @@ def decide(
         answer: object = handler(context, error)
     except Exception as own:
         return "fail", f"{told} failed itself: {type(own).__name__}: {own}{last_line(own)}"
+    if answer == "retry" and not again and isinstance(handler, Retrying):
+        answer = handler.then
     if answer == "retry":
         if not again:
             return (

@@ -81,6 +81,61 @@ Policy: TypeAlias = Fate | ErrorHandler
 
 
 @dataclass(frozen=True)
+class Retrying:
+    """An error handler that lets a node try a record again, at once, and says what becomes of it after that.
+
+    Where nothing can be tried again, such as in a stateful operator or a punctuator, ``then`` holds at once.
+
+    Attributes:
+        attempts: How often a record is tried in all, 2 to 10.
+        then: What becomes of a record that still fails: ``"fail"``, ``"skip"``, ``"dead_letter"`` or ``ms.dead_letter("topic")``.
+        on: The exceptions after which it is tried again; ``then`` holds for others.
+
+    Raises:
+        SettingsError: If an attribute is none of these.
+
+    Example:
+        >>> import millstream as ms
+        >>> tries = iter([OSError("busy"), OSError("busy"), "done"])
+        >>> def work(value: str) -> str:
+        ...     answer = next(tries)
+        ...     if isinstance(answer, Exception):
+        ...         raise answer
+        ...     return answer
+        >>> builder = ms.StreamsBuilder()
+        >>> builder.stream("in").map_values(work).to("out")
+        >>> policies = ms.ErrorPolicies(process=ms.Retrying(3, then="skip", on=OSError))
+        >>> with ms.testing.TopologyTestDriver(builder.build(), policies=policies) as driver:
+        ...     driver.pipe("in", "k", "v")
+        ...     driver.read("out")[0].value
+        'done'
+    """
+
+    attempts: int
+    then: Fate = "fail"
+    on: type[Exception] | tuple[type[Exception], ...] = Exception
+
+    def __post_init__(self) -> None:
+        if type(self.attempts) is not int or not 2 <= self.attempts <= MOST_ATTEMPTS:
+            raise SettingsError(
+                f"Retrying: attempts={self.attempts!r} is a whole number from 2 to {MOST_ATTEMPTS}"
+            )
+        if not is_fate(self.then):
+            raise SettingsError(
+                f"Retrying: then={self.then!r} is none of {', '.join(map(repr, WORDS))}, ms.dead_letter('topic')"
+            )
+        kinds = self.on if isinstance(self.on, tuple) else (self.on,)
+        if not kinds or not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+            raise SettingsError(
+                f"Retrying: on={self.on!r} is no class of exceptions, and no tuple of such classes"
+            )
+
+    def __call__(self, context: ErrorContext, error: Exception) -> Decision:
+        """Decide for a record that failed."""
+        return "retry" if isinstance(error, self.on) and context.attempt < self.attempts else self.then
+
+
+@dataclass(frozen=True)
 class ErrorPolicies:
     """The policy of each stage, and of operators that have one of their own.
 
@@ -166,7 +221,8 @@ class ErrorPolicies:
                 )
 
     def _all(self) -> list[Policy]:
-        return [*(self.of(stage) for stage in STAGES), *self.operators.values()]
+        given = [*(self.of(stage) for stage in STAGES), *self.operators.values()]
+        return [policy.then if isinstance(policy, Retrying) else policy for policy in given]
 
 
 def is_fate(answer: object) -> bool:
@@ -210,4 +266,6 @@ class _Skipping:
 def _skipping(policy: Policy) -> Policy:
     if isinstance(policy, DeadLetter) or policy == "dead_letter":
         return "skip"
+    if isinstance(policy, Retrying):
+        return replace(policy, then="fail" if policy.then == "fail" else "skip")
     return _Skipping(policy) if callable(policy) else policy

@@ -212,7 +212,7 @@ def _row(letter: Envelope, was: bool) -> tuple[str, ...]:
 
 
 def _replays(letter: Envelope, was: bool) -> str:
-    came = f"{letter.replays} times before" if letter.replays else ""
+    came = f"came back {letter.replays}x" if letter.replays else ""
     return ", ".join(part for part in ("yes" if was else "", came) if part)
 
 
