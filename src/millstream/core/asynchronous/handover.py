@@ -173,8 +173,10 @@ class Handover:
 
     def waits_alone(self, number: int) -> bool:
         """Return whether a record waits, and nothing is in line with it."""
+        if number not in self._waiting:  # answered already, perhaps
+            return False
         key = self._line_of[number]
-        return number in self._waiting and (key is None or self._lines[key].size == 1)
+        return key is None or self._lines[key].size == 1
 
     def leave(self, number: int) -> None:
         """Forget a record that waits alone."""

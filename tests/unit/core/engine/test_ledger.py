@@ -87,6 +87,22 @@ class TestIssue:
         assert [(c.ticket.number, c.ticket.turn, c.attempt) for c in outcome.issue] == [(0, 2, 2), (1, 2, 1)]
         assert outcome.attempts_due_ms is None
 
+    @pytest.mark.parametrize("repeats_sends", [True, False])
+    @pytest.mark.parametrize("order", ["key", "partition", "completion"])
+    def test_a_record_that_was_tried_again_is_answered_while_the_clock_goes_back(
+        self, order: str, repeats_sends: bool
+    ) -> None:
+        host = Host(calling(order=order), now_ms=1_000, repeats_sends=repeats_sends)
+        first, second = host.run("in", ("a", "v", 1), ("b", "w", 2)).issue
+        host.task.done(second.ticket, Waits(1_100, 2, 0, "retry"))
+        host.step(now_ms=1_050)
+        (again,) = host.step(now_ms=1_100).issue
+        host.task.done(again.ticket, Done("W"))
+        outcomes = [host.step(now_ms=500)]
+        host.task.done(first.ticket, Done("V"))
+        outcomes += [host.step(now_ms=600), host.step(now_ms=700)]
+        assert sorted(value for outcome in outcomes for value in values(outcome)) == ["V", "W"]
+
     def test_what_a_station_gave_back_does_not_count_as_answered(self) -> None:
         host = Host(calling())
         first, *others = host.run("in", *(("hot", "v", 1) for _ in range(1000))).issue
