@@ -257,7 +257,7 @@ class TestRecordsThatCannotBeRead:
         assert {name.removeprefix("millstream.error."): value for name, value in facts.items()} | {
             "error": b"", "traceback": b"", "node": b"",
         } == {
-            "stage": b"deserialize", "topic": source.encode(), "partition": b"0", "offset": b"1",
+            "stage": b"deserialize", "topic": source.encode(), "partition": b"0", "offset": b"1", "record": b"read",
             "error": b"", "traceback": b"", "node": b"",
         }  # fmt: skip
         assert b"error: unpack requires a buffer of 8 bytes" in facts["millstream.error.error"]
