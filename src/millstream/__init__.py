@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 _LATER = {
     "Application": "millstream.edge.app",
+    "KeyRangeProducer": "millstream.drivers.kafka.fanout.key_range_producer",
     "RunningApplication": "millstream.edge.running",
     "Status": "millstream.edge.status",
     "secret": "millstream.secret",
@@ -85,6 +86,7 @@ __all__ = [
     "KGroupedTable",
     "KStream",
     "KTable",
+    "KeyRangeProducer",
     "MillstreamError",
     "Processor",
     "ProcessorContext",

@@ -17,6 +17,7 @@ import typer
 
 from millstream.edge.cli.describe import described
 from millstream.edge.cli.dlq.letter_commands import letters
+from millstream.edge.cli.fanout.fanout_commands import fanout
 from millstream.edge.cli.slice_commands import record, replay
 from millstream.edge.cli.told import settings_of, telling
 
@@ -31,6 +32,7 @@ app = typer.Typer(
     help="Millstream: a processor client for Apache Kafka whose pipelines run on Apache Spark.",
 )
 app.add_typer(letters, name="dlq")
+app.add_typer(fanout, name="fanout")
 app.command()(record)
 app.command()(replay)
 

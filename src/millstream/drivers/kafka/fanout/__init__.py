@@ -1,0 +1,1 @@
+"""Fan-out on a broker: the control topic, the coordinator of changes, and the producer."""

@@ -1,0 +1,144 @@
+"""The control topic of a topic with fan-out, on a broker: what is written there is read back in its order. ``ledger`` has the meaning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any, Final
+from uuid import uuid4
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from millstream.core.fanout.epochs import control_topic
+from millstream.core.fanout.ledger import BARRIER, Ledger
+from millstream.core.model.errors import BrokerUnavailableError
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.clients import ClientSettings, is_unavailable, made, translated
+
+CONNECTION: Final = (
+    "bootstrap.servers",
+    "client.id",
+    "security.",
+    "sasl.",
+    "ssl.",
+    "socket.",
+    "broker.",
+    "enable.ssl",
+)
+_CONFIG: Final = {"cleanup.policy": "compact"}
+
+
+class ControlLog:
+    """The control topic of a topic; it is created if it does not exist.
+
+    Args:
+        settings: librdkafka's settings; those of the connection are used.
+        topic: The topic with fan-out.
+        patience_s: How long to wait for brokers, seconds.
+
+    Raises:
+        BrokerUnavailableError: If no broker answers in time.
+    """
+
+    def __init__(self, settings: ClientSettings, topic: str, patience_s: float) -> None:
+        self.name = control_topic(topic)
+        self.ledger = Ledger(topic)
+        self.patience_s = patience_s
+        base = connection(settings)
+        self._servers = str(base.get("bootstrap.servers"))
+        self.broker = Broker(base, self.name, False, patience_s)
+        self.broker.ensure_topic(self.name, 1, _CONFIG)
+        self._producer = made(Producer, {**base, "enable.idempotence": True, "linger.ms": 0})
+        reading = {"group.id": self.name, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        self._consumer = made(Consumer, {**base, **reading, "fetch.wait.max.ms": 100})
+        self._consumer.assign([ClientPartition(self.name, 0, OFFSET_BEGINNING)])
+
+    def post(self, key: str, value: Mapping[str, Any] | None) -> None:
+        """Write a record, and wait until it is acknowledged.
+
+        Raises:
+            BrokerUnavailableError: If no broker acknowledges it in time.
+        """
+        failures: list[KafkaError] = []
+
+        def told(error: KafkaError | None, _message: object) -> None:
+            if error is not None:
+                failures.append(error)
+
+        self._producer.produce(self.name, encoded(value), key, 0, on_delivery=told)
+        if self._producer.flush(self.patience_s) or failures:
+            cause = failures[0] if failures else KafkaError(KafkaError._TIMED_OUT)
+            raise translated(KafkaException(cause), f"writing to {self.name!r}", self._servers)
+
+    def poll(self, timeout_s: float = 0.0) -> bool:
+        """Apply the next record; return whether there was one.
+
+        Args:
+            timeout_s: How long to wait for it, seconds.
+
+        Raises:
+            MillstreamError: If the broker refuses.
+        """
+        message = self._consumer.poll(timeout_s)
+        if message is None:
+            return False
+        if error := message.error():
+            if is_unavailable(error):
+                return False
+            raise translated(KafkaException(error), f"reading {self.name!r}", self._servers)
+        value = message.value()
+        self.ledger.apply((message.key() or b"").decode(), None if value is None else json.loads(value))
+        return True
+
+    def until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
+        """Apply records until a condition holds; return whether it does.
+
+        Args:
+            reached: The condition; it is looked at after each record.
+            timeout_s: How long to wait, seconds.
+        """
+        deadline = monotonic() + timeout_s
+        while not reached():
+            left = deadline - monotonic()
+            if left <= 0:
+                return False
+            self.poll(min(left, 0.1))
+        return True
+
+    def barrier(self) -> None:
+        """Read everything that is in the topic now.
+
+        Raises:
+            BrokerUnavailableError: If it cannot be read in time.
+        """
+        token = uuid4().hex
+        self.post(BARRIER, {"token": token})
+        self.expect(lambda: self.ledger.barrier == token, "what was written before")
+
+    def expect(self, reached: Callable[[], bool], what: str) -> None:
+        """Apply records until a condition holds.
+
+        Raises:
+            BrokerUnavailableError: If it does not hold in time.
+        """
+        if not self.until(reached, self.patience_s):
+            raise BrokerUnavailableError(
+                f"the control topic {self.name!r} at {self._servers} did not show {what} within {self.patience_s:.0f} s. "
+                "Check that the broker runs and that no transaction on this topic hangs, then try again"
+            )
+
+    def close(self) -> None:
+        """Close the clients."""
+        self._consumer.close()
+
+
+def connection(settings: ClientSettings) -> dict[str, Any]:
+    """Return the settings that say where the brokers are and who connects."""
+    return {name: value for name, value in settings.items() if name.startswith(CONNECTION)}
+
+
+def encoded(value: Mapping[str, Any] | None) -> bytes | None:
+    """Return the value of a record of the control topic as bytes."""
+    return None if value is None else json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,189 @@
+"""The coordinator of changes: splits and merges partitions, and fences producers that do not answer. ``ledger`` has the protocol."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic, sleep
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, Producer
+
+from millstream.core.fanout.epochs import fan_out_topic
+from millstream.core.fanout.ledger import HOLDING, PartitionState, member_key
+from millstream.core.model.errors import BrokerUnavailableError, FanOutError, TopicNotFoundError
+from millstream.core.model.ids import TopicPartition
+from millstream.drivers.kafka.clients import ClientSettings, made
+from millstream.drivers.kafka.fanout.control_log import ControlLog, connection, encoded
+
+_ANSWER_S: Final = 2.0
+"""How long a producer may take to answer that it is there; nobody is restricted meanwhile."""
+_HOLD_S: Final = 0.15
+"""How long a producer may take to hold records back, before it is fenced."""
+_TIMEOUT_MS: Final = 5_000
+_RETRY_S: Final = 0.02
+
+
+class Coordinator:
+    """Changes the fan-out of a topic's partitions.
+
+    Args:
+        settings: librdkafka's settings.
+        topic: The topic.
+        patience_s: How long to wait for brokers, seconds.
+
+    Raises:
+        TopicNotFoundError: If the topic does not exist.
+        BrokerUnavailableError: If no broker answers in time.
+    """
+
+    def __init__(self, settings: ClientSettings, topic: str, patience_s: float = 10.0) -> None:
+        self._settings = connection(settings)
+        self._topic = topic
+        self._patience_s = patience_s
+        self._log = ControlLog(settings, topic, patience_s)
+        self._broker = self._log.broker
+        self._partitions = self._broker.partition_counts([topic]).get(topic, 0)
+        if not self._partitions:
+            raise TopicNotFoundError(f"topic {topic!r} does not exist; give the name of an existing topic")
+
+    def states(self) -> dict[int, PartitionState]:
+        """Return the state of each partition that was ever changed, as it is now."""
+        self._log.barrier()
+        return self._log.ledger.states()
+
+    def members(self) -> set[str]:
+        """Return the sessions of producers that were known when the control topic was read last."""
+        return set(self._log.ledger.members)
+
+    def change(self, partition: int, ranges: int) -> PartitionState:
+        """Split a partition into key ranges, or merge it again.
+
+        Args:
+            partition: The partition.
+            ranges: Number of ranges; 1 merges.
+
+        Returns:
+            The state after the change.
+
+        Raises:
+            FanOutError: If there is no such partition, or another coordinator or a producer has cancelled the change.
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        if not 0 <= partition < self._partitions or ranges < 1:
+            raise FanOutError(
+                f"partition {partition} of topic {self._topic!r} cannot be divided into {ranges}: the topic has "
+                f"{self._partitions} partitions, from 0, and a partition has at least 1 range"
+            )
+        if ranges > 1:
+            self._broker.ensure_topic(fan_out_topic(TopicPartition(self._topic, partition)), ranges, {})
+        producer = take_over(self._settings, self._log)
+        self._log.barrier()
+        state = self._log.ledger.state(partition)
+        if state.pending is None and state.history.current.ranges == ranges:
+            return state
+        state = state.announced(ranges)
+        fenced = self._phase(producer, state, set(), _ANSWER_S)
+        state = state.holding()
+        fenced |= self._phase(producer, state, fenced, _HOLD_S)
+        state = state.finished(self._ends(state))
+        write(producer, self._log, state, fenced)
+        return state
+
+    def close(self) -> None:
+        """Close the clients."""
+        self._log.close()
+
+    def _phase(self, producer: Producer, state: PartitionState, fenced: set[str], wait_s: float) -> set[str]:
+        """Begin a phase, and return whom it had to fence; those before are fenced already."""
+        write(producer, self._log, state, fenced)
+        ledger, number = self._log.ledger, state.history.primary.partition
+        self._log.expect(lambda: ledger.state(number).phase == state.phase, "the phase of the change")
+        asked = ledger.missing(number) - fenced
+        self._log.until(lambda: not asked & ledger.missing(number), wait_s)
+        late = asked & ledger.missing(number)
+        if late:
+            with ThreadPoolExecutor(len(late)) as threads:
+                list(threads.map(lambda session: fence(self._settings, session, self._patience_s), late))
+        return late
+
+    def _ends(self, state: PartitionState) -> dict[TopicPartition, int]:
+        topics = {log.topic for log in state.history.logs(state.ranges)}
+        topics |= {stretch.log.topic for stretch in state.history.current.stretches}
+        found = self._broker.end_offsets(self._broker.partition_counts(topics))
+        return {TopicPartition(topic, n): end for topic, ends in found.items() for n, end in ends.items()}
+
+
+def cancel(settings: ClientSettings, control: ControlLog, partition: int, number: int) -> None:
+    """Give up a change that nobody finishes.
+
+    Args:
+        settings: librdkafka's settings.
+        control: The control topic.
+        partition: The partition.
+        number: The number of the change; a later one goes on.
+
+    Raises:
+        FanOutError: If somebody else has taken over meanwhile.
+    """
+    producer = take_over(connection(settings), control)
+    control.barrier()
+    state = control.ledger.state(partition)
+    if state.pending == HOLDING and state.change == number:
+        write(producer, control, state.cancelled(), set())
+
+
+def take_over(settings: ClientSettings, control: ControlLog) -> Producer:
+    """Become the coordinator; the one before can write nothing any more."""
+    return fence(settings, f"{control.name}-coordinator", control.patience_s)
+
+
+def write(producer: Producer, control: ControlLog, state: PartitionState, fenced: set[str]) -> None:
+    """Write the state of a partition, and delete fenced sessions, as the coordinator.
+
+    Raises:
+        FanOutError: If somebody else is the coordinator now.
+    """
+    key, value = state.entry()
+    try:
+        producer.begin_transaction()
+        producer.produce(control.name, encoded(value), key, 0)
+        for session in fenced:
+            producer.produce(control.name, None, member_key(session), 0)
+        producer.commit_transaction(control.patience_s)
+    except KafkaException as error:
+        raise FanOutError(
+            f"the change of partition {state.history.primary} was given up: somebody else coordinates changes of its topic now, "
+            f"or a producer was restricted for too long and cancelled it ({error.args[0].str()}). The old epoch goes on, "
+            "unless status shows another one; try again"
+        ) from None
+
+
+def fence(settings: ClientSettings, transactional_id: str, patience_s: float) -> Producer:
+    """Take a transactional id over: whoever had it can commit nothing any more, and its open transaction has ended.
+
+    Args:
+        settings: librdkafka's settings.
+        transactional_id: The id.
+        patience_s: How long to try, seconds.
+
+    Returns:
+        A producer that has the id now.
+
+    Raises:
+        BrokerUnavailableError: If it does not succeed in time.
+    """
+    more: dict[str, Any] = {"transactional.id": transactional_id, "transaction.timeout.ms": _TIMEOUT_MS}
+    quick = {"linger.ms": 0, "retry.backoff.ms": 10}
+    deadline = monotonic() + patience_s
+    while True:
+        producer = made(Producer, {**settings, **more, **quick})
+        try:
+            producer.init_transactions(max(0.1, deadline - monotonic()))
+            return producer
+        except KafkaException as error:
+            if monotonic() > deadline:
+                raise BrokerUnavailableError(
+                    f"the transactional id {transactional_id!r} could not be taken over within {patience_s:.0f} s: "
+                    f"{error.args[0].str()}. Check that the broker runs and that this user may write with this id"
+                ) from error
+            sleep(_RETRY_S)

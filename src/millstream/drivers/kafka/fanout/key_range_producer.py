@@ -1,0 +1,320 @@
+"""``KeyRangeProducer``: a producer with the interface of confluent-kafka's, for topics whose hot partitions are split by key range.
+
+A thread sends what waits, in one transaction after the other, by the newest epochs that it has read; ``ledger`` has the protocol. It
+keeps a queue per partition, so a partition that is held back during a change holds back no other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from threading import Condition, Thread
+from time import monotonic
+from typing import Any, Final, Self
+from uuid import uuid4
+
+from confluent_kafka import KafkaError
+
+from millstream.core.fanout.epochs import control_topic, fan_out_topic
+from millstream.core.fanout.ledger import HOLDING, member_entry, member_key
+from millstream.core.model.errors import FanOutError, MillstreamError, TopicNotFoundError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.partitioning import partition_of
+from millstream.drivers.kafka.clients import log
+from millstream.drivers.kafka.fanout.control_log import ControlLog
+from millstream.drivers.kafka.fanout.coordinator import cancel
+from millstream.drivers.kafka.fanout.sessions import (
+    AbortedError,
+    Delivered,
+    LostSessionError,
+    Outgoing,
+    ProducerSession,
+)
+from millstream.drivers.kafka.produce import DEFAULTS
+
+_MOST: Final = 5_000
+"""Records of a transaction at most."""
+_QUEUED: Final = 100_000
+_IDLE_S: Final = 0.01
+_CANCEL_S: Final = 0.25
+_TURN_S: Final = 0.25
+_TURNS: Final = 3
+"""How long a partition is held back before the first producer gives the change up, and how much later each of the next does, seconds."""
+_ABORTS: Final = 5
+
+
+class KeyRangeProducer:
+    """Sends records to a topic whose partitions may be split by key range, and merged again, while it sends.
+
+    Records are sent in transactions: readers need ``isolation.level=read_committed``. As with confluent-kafka's ``Producer``, callbacks are
+    called by ``poll`` and ``flush``. Use it from one thread, or from several.
+
+    Args:
+        config: librdkafka's settings. ``transactional.id`` is the prefix of the ids of its sessions; default: a random one.
+        topic: The topic. All its producers must be of this class as soon as one of its partitions is split.
+
+    Raises:
+        TopicNotFoundError: If the topic does not exist.
+        BrokerUnavailableError: If no broker answers in time.
+
+    Source: the draft proposal "Parallel processing beyond the partition count", *Second part*.
+    """
+
+    def __init__(self, config: Mapping[str, Any], topic: str, *, patience_s: float = 30.0) -> None:
+        given = dict(config)
+        self._prefix = f"{given.pop('transactional.id', control_topic(topic))}-{uuid4().hex[:12]}"
+        reports = {"delivery.report.only.error": False, "linger.ms": 5, "transaction.timeout.ms": 10_000}
+        self._settings = {**DEFAULTS, **reports, **given}
+        self._topic, self._patience_s = topic, patience_s
+        self._log = ControlLog(given, topic, patience_s)
+        self._partitions = self._log.broker.partition_counts([topic]).get(topic, 0)
+        if not self._partitions:
+            raise TopicNotFoundError(f"topic {topic!r} does not exist; create it, then make the producer")
+        self._sessions = 0
+        self._queues: dict[int, deque[Outgoing]] = {}
+        self._done: deque[tuple[Delivered, KafkaError | None, Any]] = deque()
+        self._change = Condition()
+        self._unsent = 0
+        self._closed = False
+        self._failure: MillstreamError | None = None
+        self._held: dict[int, tuple[float, float]] = {}
+        self._aborts = 0
+        self.longest_restriction_s = 0.0
+        """The longest time for which a partition was held back, seconds."""
+        self._session = self._begin()
+        self._thread = Thread(target=self._run, name=f"{self._prefix}-sender", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return self._unsent + len(self._done)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        partition: int = -1,
+        on_delivery: Delivered | None = None,
+        *,
+        timestamp: int = 0,
+        headers: Any = None,
+    ) -> None:
+        """Put a record into the queue; it is sent in the background.
+
+        Args:
+            topic: The topic of this producer.
+            value: The value.
+            key: The key; without one, the record goes where the empty key goes.
+            partition: The partition; -1: that of the key, by Murmur2 as in Java producers.
+            on_delivery: Called by ``poll`` or ``flush`` with an error or None and the message, when its transaction has ended.
+            timestamp: The time in ms since the epoch; 0: now.
+            headers: Its headers.
+
+        Raises:
+            BufferError: If the queue is full: call ``poll``, and try again.
+            FanOutError: If it is another topic, there is no such partition, or the producer is closed.
+        """
+        encoded = key.encode() if isinstance(key, str) else key
+        data = value.encode() if isinstance(value, str) else value
+        if partition == -1:
+            partition = partition_of(encoded or b"", self._partitions)
+        if topic != self._topic or not 0 <= partition < self._partitions:
+            raise FanOutError(
+                f"a record for partition {partition} of topic {topic!r} cannot be sent: this producer sends to "
+                f"{self._topic!r}, which has {self._partitions} partitions"
+            )
+        at = TopicPartition(topic, partition)
+        with self._change:
+            self._check()
+            if self._unsent >= _QUEUED:
+                raise BufferError("the queue of the producer is full")
+            record = Outgoing(at, encoded, data, timestamp, headers, on_delivery)
+            self._queues.setdefault(partition, deque()).append(record)
+            self._unsent += 1
+
+    def poll(self, timeout: float = 0.0) -> int:
+        """Call the callbacks of records whose transaction has ended; return how many.
+
+        Args:
+            timeout: How long to wait for the first, seconds.
+        """
+        with self._change:
+            if timeout and not self._done:
+                self._change.wait_for(lambda: bool(self._done) or self._failure is not None, timeout)
+        count = 0
+        while self._done:
+            call, error, message = self._done.popleft()
+            call(error, message)
+            count += 1
+        return count
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Wait until everything is sent, and call the callbacks.
+
+        Args:
+            timeout: How long to wait, seconds; None: without a limit.
+
+        Returns:
+            How many records are not sent yet.
+
+        Raises:
+            MillstreamError: If the producer has failed.
+        """
+        with self._change:
+            self._change.wait_for(lambda: not self._unsent or self._failure is not None, timeout)
+            if self._failure is not None:
+                raise self._failure
+        self.poll()
+        return self._unsent
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Send what waits, and end the session.
+
+        Args:
+            timeout: How long to wait, seconds.
+        """
+        with self._change:
+            self._closed = True
+        self._thread.join(timeout)
+        self.poll()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise FanOutError(f"the producer of {self._topic!r} is closed; make a new one")
+
+    def _begin(self) -> ProducerSession:
+        """Begin a session, and read all that is in front of its first record."""
+        self._sessions += 1
+        session = ProducerSession(self._settings, f"{self._prefix}-{self._sessions}", self._patience_s)
+        self._log.post(*member_entry(session.name, {}))
+        self._log.expect(lambda: session.name in self._log.ledger.members, "the new session of a producer")
+        return session
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+            self._log.post(member_key(self._session.name), None)
+            self._session.close()
+            self._log.close()
+        except Exception as error:
+            log.exception("the producer of %r has failed", self._topic)
+            failure = error if isinstance(error, MillstreamError) else MillstreamError(str(error))
+            with self._change:
+                self._failure = failure
+                self._change.notify_all()
+
+    def _step(self) -> bool:
+        """Read the control topic, answer, send once; return whether there will be more to do."""
+        while self._log.poll(0.0 if self._sendable() else _IDLE_S):
+            pass
+        if self._session.name not in self._log.ledger.members:
+            self._renew()  # a coordinator has fenced it
+        self._hold()
+        self._answer()
+        if batch := self._taken():
+            self._send(batch)
+        with self._change:
+            return not (self._closed and not self._unsent)
+
+    def _sendable(self) -> bool:
+        held = self._log.ledger.held()
+        return any(queue and number not in held for number, queue in tuple(self._queues.items()))
+
+    def _hold(self) -> None:
+        """Note since when partitions are held back; give up a change that takes too long."""
+        now, held = monotonic(), self._log.ledger.held()
+        for number in [number for number in self._held if number not in held]:
+            since, _ = self._held.pop(number)
+            self.longest_restriction_s = max(self.longest_restriction_s, now - since)
+        for number in held:
+            since, given_up = self._held.setdefault(number, (now, now + self._patience()))
+            if now > given_up:
+                self._cancel(number)
+                self._held[number] = (since, monotonic() + self._patience())
+
+    def _patience(self) -> float:
+        """Return how long to wait before a change is given up: not all producers at once, because they would fence each other."""
+        turn = sorted(self._log.ledger.members).index(self._session.name)
+        return _CANCEL_S + _TURN_S * min(turn, _TURNS)
+
+    def _cancel(self, partition: int) -> None:
+        change = self._log.ledger.state(partition).change
+        log.warning("change %d of %s-%d is given up: nobody finishes it", change, self._topic, partition)
+        # If somebody else has taken over meanwhile, the control topic will say what came of it.
+        with suppress(FanOutError):
+            cancel(self._settings, self._log, partition, change)
+
+    def _answer(self) -> None:
+        """Answer the phases of changes. Nothing is being sent here, so all that was sent is committed."""
+        ledger, name = self._log.ledger, self._session.name
+        if not (owed := dict(ledger.owed(name))):
+            return
+        for number, phase in owed.items():
+            if phase.name != HOLDING:
+                state = ledger.state(number)
+                if state.ranges > 1:
+                    self._session.refresh(fan_out_topic(state.history.primary))
+        answers = {**ledger.members.get(name, {}), **owed}
+        self._log.post(*member_entry(name, answers))
+        ledger.members[name] = answers
+
+    def _taken(self) -> list[tuple[TopicPartition, Outgoing]]:
+        """Take the records of the next transaction, with the logs that take them."""
+        held = self._log.ledger.held()
+        batch: list[tuple[TopicPartition, Outgoing]] = []
+        with self._change:
+            for number, queue in self._queues.items():
+                if number in held:
+                    continue
+                epoch = self._log.ledger.state(number).history.current
+                for _ in range(min(len(queue), _MOST - len(batch))):
+                    record = queue.popleft()
+                    batch.append((epoch.log_of(record.key), record))
+        return batch
+
+    def _send(self, batch: list[tuple[TopicPartition, Outgoing]]) -> None:
+        try:
+            self._session.send(batch, self._log.name)
+        except AbortedError as error:
+            self._aborts += 1
+            if self._aborts >= _ABORTS:
+                raise FanOutError(f"records for {self._topic!r} could not be sent: {error}") from error
+            self._put_back(batch)
+        except LostSessionError as error:
+            log.info("session %s of a producer has ended: %s", self._session.name, error)
+            if self._renew():
+                self._finish(batch)
+            else:
+                self._put_back(batch)
+        else:
+            self._aborts = 0
+            self._finish(batch)
+
+    def _renew(self) -> bool:
+        """End the session, and begin another one; return whether the last transaction was committed."""
+        lost, committed = self._session, self._session.end()
+        self._log.post(member_key(lost.name), None)
+        lost.close()
+        self._session = self._begin()
+        return committed
+
+    def _put_back(self, batch: list[tuple[TopicPartition, Outgoing]]) -> None:
+        with self._change:
+            for _, record in reversed(batch):
+                self._queues[record.at.partition].appendleft(record)
+
+    def _finish(self, batch: list[tuple[TopicPartition, Outgoing]]) -> None:
+        with self._change:
+            self._done.extend((r.delivered, None, r.message) for _, r in batch if r.delivered is not None)
+            self._unsent -= len(batch)
+            self._change.notify_all()

@@ -1,0 +1,159 @@
+"""A session of a producer with fan-out: one transactional id, and the marks that say which of its transactions were committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from millstream.core.model.ids import TopicPartition
+from millstream.drivers.kafka.clients import ClientSettings, made
+from millstream.drivers.kafka.fanout.control_log import connection
+from millstream.drivers.kafka.fanout.coordinator import fence
+
+Delivered = Callable[[KafkaError | None, Any], None]
+
+_FENCED: Final = {
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    KafkaError._FATAL,
+    KafkaError._STATE,
+}
+_STEP_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A record that waits to be sent.
+
+    Attributes:
+        at: The partition that its key chose: a primary.
+        key: Its serialised key.
+        value: Its serialised value.
+        timestamp: Its time, in ms since the epoch; 0: now.
+        headers: Its headers.
+        delivered: The callback for its delivery.
+        message: What the client reported.
+    """
+
+    at: TopicPartition
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Any
+    delivered: Delivered | None
+    message: Any = None
+
+
+class LostSessionError(Exception):
+    """The session was fenced, or the outcome of its last transaction is unknown."""
+
+
+class AbortedError(Exception):
+    """The transaction was aborted; the session goes on."""
+
+
+class ProducerSession:
+    """A transactional producer with an id that nobody had before.
+
+    Args:
+        settings: librdkafka's settings of the producer.
+        name: The transactional id.
+        patience_s: How long to wait for brokers, seconds.
+    """
+
+    def __init__(self, settings: ClientSettings, name: str, patience_s: float) -> None:
+        self.name = name
+        self._settings = settings
+        self._patience_s = patience_s
+        self._sequence = 0
+        self._marked: ClientPartition | None = None
+        self._producer = made(Producer, {**settings, "transactional.id": name})
+        group = {"group.id": name, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        self._marks = made(Consumer, {**connection(settings), **group})
+        self._producer.init_transactions(patience_s)
+
+    def refresh(self, topic: str) -> None:
+        """Ask for the partitions of a topic, so that those that were added are known."""
+        self._producer.list_topics(topic, self._patience_s)
+
+    def send(self, records: Sequence[tuple[TopicPartition, Outgoing]], mark_topic: str) -> None:
+        """Send records in one transaction.
+
+        Args:
+            records: Records, with the logs that take them.
+            mark_topic: The topic that the mark is about: a control topic.
+
+        Raises:
+            AbortedError: If the transaction was aborted.
+            LostSessionError: If the session can no longer be used; :meth:`end` says whether the records were committed.
+        """
+        self._sequence += 1
+        mark = self._marked = ClientPartition(mark_topic, 0, self._sequence)
+        try:
+            self._producer.begin_transaction()
+            for log, record in records:
+                self._produce(log, record)
+            metadata = self._marks.consumer_group_metadata()
+            self._insist(lambda: self._producer.send_offsets_to_transaction([mark], metadata, _STEP_S))
+            self._insist(lambda: self._producer.commit_transaction(_STEP_S))
+        except KafkaException as error:
+            self._give_up(error)
+
+    def _produce(self, log: TopicPartition, record: Outgoing) -> None:
+        def told(_error: KafkaError | None, message: Any) -> None:
+            record.message = message
+
+        more = {} if record.headers is None else {"headers": record.headers}
+        while True:
+            try:
+                self._producer.produce(
+                    log.topic,
+                    record.value,
+                    record.key,
+                    log.partition,
+                    on_delivery=told,
+                    timestamp=record.timestamp,
+                    **more,
+                )
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+
+    def _insist(self, call: Callable[[], object]) -> None:
+        deadline = monotonic() + self._patience_s
+        while True:
+            try:
+                call()
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable() or monotonic() > deadline:
+                    raise
+
+    def _give_up(self, error: KafkaException) -> None:
+        cause = error.args[0]
+        if cause.fatal() or cause.code() in _FENCED:
+            raise LostSessionError(cause.str()) from error
+        try:
+            self._producer.abort_transaction(_STEP_S)
+        except KafkaException as second:
+            raise LostSessionError(second.args[0].str()) from second
+        raise AbortedError(cause.str()) from error
+
+    def end(self) -> bool:
+        """Fence this session, and return whether its last transaction was committed."""
+        fence(connection(self._settings), self.name, self._patience_s)
+        if self._marked is None:
+            return False
+        [found] = self._marks.committed([ClientPartition(self._marked.topic, 0)], timeout=self._patience_s)
+        return bool(found.offset >= self._sequence)
+
+    def close(self) -> None:
+        """Close the consumer of the marks."""
+        self._marks.close()

@@ -1,0 +1,151 @@
+"""Proof 6: a partition is split and merged under load from three producers, one killed, one stopped across a change, and a coordinator
+killed in the middle: nothing lost, nothing twice, no inversion in a key, and no restriction of a second.
+
+``MILLSTREAM_FAN_OUT_RATE`` sets the records per second of each producer, and ``MILLSTREAM_FAN_OUT_PAUSE_S`` the time between changes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from time import sleep
+
+import pytest
+
+from millstream.core.fanout.epochs import History
+from millstream.core.fanout.ledger import HOLDING
+from millstream.core.model.errors import FanOutError
+from millstream.drivers.kafka.fanout.control_log import ControlLog
+from millstream.drivers.kafka.fanout.coordinator import Coordinator
+from millstream.testing import EmbeddedKafka
+
+pytestmark = [pytest.mark.broker, pytest.mark.alone]
+
+RATE = int(os.environ.get("MILLSTREAM_FAN_OUT_RATE", "1000"))
+PAUSE_S = float(os.environ.get("MILLSTREAM_FAN_OUT_PAUSE_S", "0.5"))
+BAR_S = 1.0
+HERE = Path(__file__).parent
+DYING = """
+import os, signal, sys
+from millstream.drivers.kafka.fanout.coordinator import Coordinator
+class Dying(Coordinator):
+    def _ends(self, state):
+        os.kill(os.getpid(), signal.SIGKILL)
+Dying({"bootstrap.servers": sys.argv[1]}, sys.argv[2]).change(0, 8)
+"""
+
+
+class Sending:
+    """A producer in a process of its own."""
+
+    def __init__(self, servers: str, topic: str, name: str, directory: Path) -> None:
+        self.name, self.told = name, directory / name
+        arguments = [servers, topic, name, str(RATE), str(self.told)]
+        program = [sys.executable, str(HERE / "fan_out_producer.py"), *arguments]
+        self.process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def delivered(self) -> set[int]:
+        return {int(line) for line in self.told.read_text().split("\n")[:-1]}
+
+
+def test_a_partition_is_split_and_merged_under_load(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    topic, servers = f"fan-out-{os.getpid()}", kafka.bootstrap_servers
+    kafka.create_topic(topic, partitions=1)
+    producers = [Sending(servers, topic, name, tmp_path) for name in ("steady", "killed", "stopped")]
+    steady, killed, stopped = producers
+    coordinator = Coordinator({"bootstrap.servers": servers}, topic)
+    try:
+        assert [producer.line() for producer in producers] == ["ready"] * 3
+        change(coordinator, 4)
+        sleep(PAUSE_S)
+        killed.signal(signal.SIGKILL)
+        change(coordinator, 2)
+        sleep(PAUSE_S)
+        dying = subprocess.run([sys.executable, "-c", DYING, servers, topic], check=False)
+        assert dying.returncode == -signal.SIGKILL
+        wait_until_given_up(servers, topic)
+        sleep(PAUSE_S)
+        stopped.signal(signal.SIGSTOP)
+        change(coordinator, 8)
+        sleep(PAUSE_S)
+        stopped.signal(signal.SIGCONT)
+        sleep(PAUSE_S)
+        change(coordinator, 1)
+        sleep(PAUSE_S)
+        for producer in (steady, stopped):
+            producer.signal(signal.SIGTERM)
+        ended = {producer.name: producer.line().split() for producer in (steady, stopped)}
+    finally:
+        for producer in producers:
+            producer.signal(signal.SIGKILL)
+            producer.process.wait()
+    history = coordinator.states()[0].history
+    coordinator.close()
+    assert [epoch.ranges for epoch in history.epochs] == [1, 4, 2, 8, 1]
+    found = in_order(kafka, history)
+    restrictions = {name: float(words[1]) for name, words in ended.items()}
+    counts = {name: len(numbers) for name, numbers in found.items()}
+    sys.stdout.write(f"\nrecords: {counts}, longest restriction (s): {restrictions}\n")
+    for name, (count, _) in ended.items():
+        assert sorted(found[name]) == list(range(int(count))), f"{name}: lost or twice"
+    assert len(set(found["killed"])) == len(found["killed"]), "twice"
+    assert killed.delivered() <= set(found["killed"]), "lost after it was delivered"
+    assert max(restrictions.values()) < BAR_S
+
+
+def change(coordinator: Coordinator, ranges: int) -> None:
+    for _ in range(3):
+        try:
+            coordinator.change(0, ranges)
+        except FanOutError:
+            continue
+        return
+    raise AssertionError(f"the change to {ranges} ranges was given up three times")
+
+
+def wait_until_given_up(servers: str, topic: str) -> None:
+    log = ControlLog({"bootstrap.servers": servers}, topic, 10.0)
+    log.barrier()
+    log.expect(lambda: log.ledger.state(0).pending != HOLDING, "the end of the change")
+    state = log.ledger.state(0)
+    log.close()
+    assert (state.pending, state.history.current.ranges) == (None, 2)
+
+
+def in_order(kafka: EmbeddedKafka, history: History) -> dict[str, list[int]]:
+    """Read all epochs as a reader of the whole partition; return the numbers of each producer, and see that no key has an inversion."""
+    topics = {stretch.log.topic for epoch in history.epochs for stretch in epoch.stretches}
+    records = {topic: kafka.consume(topic, isolation="read_committed") for topic in topics}
+    numbers: dict[str, list[int]] = defaultdict(list)
+    last: dict[tuple[str, bytes], tuple[int, int]] = {}
+    inside = 0
+    for epoch in history.epochs:
+        for stretch in epoch.stretches:
+            for record in records[stretch.log.topic]:
+                behind = float("inf") if stretch.end is None else stretch.end
+                if record.partition != stretch.log.partition or not stretch.start <= record.offset < behind:
+                    continue
+                assert record.key is not None
+                assert record.value is not None
+                assert stretch.keys.holds(record.key)
+                name, number = record.value.decode().split(":")
+                here = (stretch.position(record.offset), int(number))
+                before = last.get((name, record.key), (-1, -1))
+                assert before[0] < here[0], "a position does not grow"
+                assert before[1] < here[1], f"an inversion in {record.key!r} of {name}"
+                last[name, record.key] = here
+                numbers[name].append(int(number))
+                inside += 1
+    assert inside == sum(map(len, records.values())), "records outside of all epochs"
+    return numbers
