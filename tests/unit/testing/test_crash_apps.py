@@ -41,7 +41,9 @@ def test_results_and_stores_are_those_of_the_oracle(app: App) -> None:
     expected = app.oracle(records)
     assert expected.stores
     # New processors would read again what is unfinished, for each record: nothing ends before the clock goes on.
-    with TopologyTestDriver(app.topology(TOPICS), keep_processors=True) as driver:
+    topology, parallelism = app.topology(TOPICS), app.settings.get("parallelism", 1)
+    can_be_asked = "ask" in topology.plan().external_topics
+    with TopologyTestDriver(topology, keep_processors=True, parallelism=parallelism) as driver:
         for record in records:
             driver.pipe(record.topic, record.key, record.value, record.timestamp, record.headers)
         driver.advance_wall_clock(3_600_000)  # until all calls have ended
@@ -58,6 +60,8 @@ def test_results_and_stores_are_those_of_the_oracle(app: App) -> None:
         }
         assert not check_journals(wanted, journals).breaks("exactly_once")
         assert sum(map(len, journals.values())) >= 3_000
+        if not can_be_asked:
+            return
         driver.pipe("ask", None, "contents", 1)
         told = {result.key: result.value for result in driver.read("contents")}
     assert check_contents(expected, told) == (0, ())
