@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import millstream as ms
-from millstream.drivers.spark.submit.session import configured
+from millstream.drivers.spark.submit.session import _ONE_ATTEMPT, configured
 from millstream.drivers.spark.submit.wanted import FILE_MANAGER, QUERY_CONF
 
 from .helpers import Apps, values_by_key
@@ -49,6 +50,37 @@ def test_settings_of_the_session_are_given_back(spark: SparkSession, tmp_path: P
 def test_a_checkpoint_elsewhere_keeps_the_file_manager_of_spark(spark: SparkSession) -> None:
     with configured(spark, {}, 2, "hdfs://elsewhere/checkpoint"):
         assert FILE_MANAGER not in spark.conf.getAll
+
+
+def test_a_checkpoint_where_tasks_have_several_attempts_keeps_the_file_manager_of_spark() -> None:
+    assert [
+        _ONE_ATTEMPT.fullmatch(master) is not None
+        for master in ("local", "local[*]", "local[2]", "local[2, 1]", "local[2,4]", "local-cluster[2,1,1024]", "spark://a:1")
+    ] == [True, True, True, True, False, False, False]
+
+
+def test_a_micro_batch_that_is_run_again_replaces_the_state_that_it_has_left(apps: Apps) -> None:
+    source, sink = apps.topic("in"), apps.topic("out")
+    builder = ms.StreamsBuilder()
+    counts = builder.stream(source).group_by_key().count(store="counts")
+    counts.to_stream().to(sink, value=ms.serdes.int64)
+    for words in (["a"], ["b", "b"], ["c"] * 3):
+        apps.kafka.produce(source, [(word, "v") for word in words])
+        apps.run(builder.build(), shuffle_partitions=1)
+    checkpoint = apps.home / apps.id / "checkpoint"
+    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    state = checkpoint / "state/0/0"
+    # As if the last micro-batch had done something else, and was cut off behind its state: an attempt of its own.
+    (checkpoint / f"commits/{last}").unlink()
+    (checkpoint / f"commits/.{last}.crc").unlink()
+    for name in ("{}.changelog", ".{}.changelog.crc"):
+        shutil.copy(state / name.format(last), state / name.format(last + 1))
+    apps.run(builder.build(), shuffle_partitions=1)
+    shutil.rmtree(apps.local_state)
+    apps.kafka.produce(source, [("a", "v"), ("b", "v"), ("c", "v")])
+    apps.run(builder.build(), shuffle_partitions=1)
+    found = values_by_key(apps.kafka.consume(sink), ms.serdes.int64)
+    assert {key: max(values) for key, values in found.items()} == {"a": 2, "b": 3, "c": 4}
 
 
 def test_a_micro_batch_writes_changes_and_starts_few_processes(

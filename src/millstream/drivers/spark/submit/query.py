@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlparse
 
 from pyspark import cloudpickle
 from pyspark.errors import AnalysisException
@@ -14,7 +16,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 from millstream.drivers.spark import sink, source, wire
 from millstream.drivers.spark.spec import SourceSpec
+from millstream.drivers.spark.submit.abandoned import remove_abandoned
+from millstream.drivers.spark.submit.checkpoint import LocalFiles
 from millstream.drivers.spark.submit.modules import send_modules
+from millstream.drivers.spark.submit.session import scheme_of
 from millstream.drivers.spark.worker.host import HostSpec, TaskHost
 
 
@@ -65,6 +70,8 @@ def _make_active(session: SparkSession) -> None:
 def start(session: SparkSession, spec: QuerySpec) -> StreamingQuery:
     """Start the query, in any thread."""
     _make_active(session)
+    if scheme_of(session, spec.checkpoint_location) == "file":
+        remove_abandoned(LocalFiles(Path(unquote(urlparse(spec.checkpoint_location).path))))
     send_modules(session, cloudpickle.dumps((spec.source, spec.host, spec.sink)), spec.py_modules)
     register(session, source.KafkaSource, sink.KafkaSink)
     chunks = session.readStream.format(source.FORMAT).option("spec", spec.source.to_option()).load()

@@ -43,6 +43,8 @@ _OWN_SESSION: Mapping[str, str] = {
 """What a session that is made here has, unless the user says otherwise, to Spark or to the application."""
 
 
+_ONE_ATTEMPT: Final = re.compile(r"local(\[\s*(\*|\d+)\s*(,\s*1\s*)?\])?")
+"""Masters that make one attempt at a task."""
 _IN_THIS_PROCESS: Final = re.compile(r"local(\[.*\])?")
 
 
@@ -167,9 +169,11 @@ def _files_conf(session: SparkSession, checkpoint: str) -> Mapping[str, str]:
     """Return how the files of a checkpoint are written.
 
     Without Hadoop's native library, Spark's default starts ten processes for each file on a local file system: `chmod` and
-    `readlink`, also for its checksum. The other manager starts two. Elsewhere the default is what gives atomic renames.
+    `readlink`, also for its checksum. The other manager starts two. It does not replace files, so it is only for a query that makes one
+    attempt at a task; see ``millstream.drivers.spark.submit.abandoned``. Elsewhere the default is what gives atomic renames.
     """
-    return {FILE_MANAGER: _WITH_FEW_PROCESSES} if scheme_of(session, checkpoint) == "file" else {}
+    one_attempt = _ONE_ATTEMPT.fullmatch(str(session.sparkContext.master)) is not None
+    return {FILE_MANAGER: _WITH_FEW_PROCESSES} if one_attempt and scheme_of(session, checkpoint) == "file" else {}
 
 
 def scheme_of(session: SparkSession, location: str) -> str:
