@@ -55,7 +55,15 @@ def test_a_checkpoint_elsewhere_keeps_the_file_manager_of_spark(spark: SparkSess
 def test_a_checkpoint_where_tasks_have_several_attempts_keeps_the_file_manager_of_spark() -> None:
     assert [
         _ONE_ATTEMPT.fullmatch(master) is not None
-        for master in ("local", "local[*]", "local[2]", "local[2, 1]", "local[2,4]", "local-cluster[2,1,1024]", "spark://a:1")
+        for master in (
+            "local",
+            "local[*]",
+            "local[2]",
+            "local[2, 1]",
+            "local[2,4]",
+            "local-cluster[2,1,1024]",
+            "spark://a:1",
+        )
     ] == [True, True, True, True, False, False, False]
 
 

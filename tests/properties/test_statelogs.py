@@ -154,17 +154,14 @@ def machine(visits: Visits, engine: Engine) -> type[RuleBasedStateMachine]:
             shutil.rmtree(self.directories[host], ignore_errors=True)
             visits["deleted"] += 1
 
-        @rule(host=hosts)
-        def parked_changes_are_lost(self, host: int) -> None:
+        @rule(host=hosts, size=st.none() | st.integers(0, 20))
+        def parked_changes_are_lost_or_cut(self, host: int, size: int | None) -> None:
             for path in Path(self.directories[host]).glob("parked-*"):
-                path.unlink()
-                visits["parked lost"] += 1
-
-        @rule(host=hosts, size=st.integers(0, 20))
-        def parked_changes_are_cut(self, host: int, size: int) -> None:
-            for path in Path(self.directories[host]).glob("parked-*"):
-                path.write_bytes(path.read_bytes()[:size])
-                visits["parked cut"] += 1
+                if size is None:
+                    path.unlink()
+                else:
+                    path.write_bytes(path.read_bytes()[:size])
+                visits["parked lost" if size is None else "parked cut"] += 1
 
         @rule(host=hosts, writes=st.integers(0, 2))
         def a_process_dies_while_it_restores(self, host: int, writes: int) -> None:
