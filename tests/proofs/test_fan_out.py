@@ -18,7 +18,8 @@ import pytest
 
 from millstream.core.fanout.epochs import History
 from millstream.core.fanout.ledger import HOLDING
-from millstream.core.model.errors import FanOutError
+from millstream.core.model.errors import FanOutError, TopicNotFoundError
+from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.fanout.control_log import ControlLog
 from millstream.drivers.kafka.fanout.coordinator import Coordinator
 from millstream.testing import EmbeddedKafka
@@ -102,6 +103,13 @@ def test_a_partition_is_split_and_merged_under_load(kafka: EmbeddedKafka, tmp_pa
     assert len(set(found["killed"])) == len(found["killed"]), "twice"
     assert killed.delivered() <= set(found["killed"]), "lost after it was delivered"
     assert max(restrictions.values()) < BAR_S
+
+
+def test_a_topic_that_does_not_exist_gets_no_control_topic(kafka: EmbeddedKafka) -> None:
+    with pytest.raises(TopicNotFoundError, match="'nowhere' does not exist"):
+        Coordinator({"bootstrap.servers": kafka.bootstrap_servers}, "nowhere")
+    broker = Broker({"bootstrap.servers": kafka.bootstrap_servers}, "nobody")
+    assert broker.partition_counts(["nowhere", "nowhere-fanout"]) == {}
 
 
 def change(coordinator: Coordinator, ranges: int) -> None:

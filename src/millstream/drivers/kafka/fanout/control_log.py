@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.fanout.epochs import control_topic
 from millstream.core.fanout.ledger import BARRIER, Ledger
-from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import ClientSettings, is_unavailable, made, translated
 
@@ -39,6 +39,7 @@ class ControlLog:
         patience_s: How long to wait for brokers, seconds.
 
     Raises:
+        TopicNotFoundError: If the topic does not exist.
         BrokerUnavailableError: If no broker answers in time.
     """
 
@@ -49,6 +50,9 @@ class ControlLog:
         base = connection(settings)
         self._servers = str(base.get("bootstrap.servers"))
         self.broker = Broker(base, self.name, False, patience_s)
+        self.partitions = self.broker.partition_counts([topic]).get(topic, 0)
+        if not self.partitions:
+            raise TopicNotFoundError(f"topic {topic!r} does not exist; give the name of an existing topic")
         self.broker.ensure_topic(self.name, 1, _CONFIG)
         self._producer = made(Producer, {**base, "enable.idempotence": True, "linger.ms": 0})
         reading = {"group.id": self.name, "enable.auto.commit": False, "isolation.level": "read_committed"}

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException, Producer
 
 from millstream.core.fanout.epochs import fan_out_topic
 from millstream.core.fanout.ledger import HOLDING, PartitionState, member_key
-from millstream.core.model.errors import BrokerUnavailableError, FanOutError, TopicNotFoundError
+from millstream.core.model.errors import BrokerUnavailableError, FanOutError
 from millstream.core.model.ids import TopicPartition
 from millstream.drivers.kafka.clients import ClientSettings, made
 from millstream.drivers.kafka.fanout.control_log import ControlLog, connection, encoded
@@ -42,9 +42,7 @@ class Coordinator:
         self._patience_s = patience_s
         self._log = ControlLog(settings, topic, patience_s)
         self._broker = self._log.broker
-        self._partitions = self._broker.partition_counts([topic]).get(topic, 0)
-        if not self._partitions:
-            raise TopicNotFoundError(f"topic {topic!r} does not exist; give the name of an existing topic")
+        self._partitions = self._log.partitions
 
     def states(self) -> dict[int, PartitionState]:
         """Return the state of each partition that was ever changed, as it is now."""

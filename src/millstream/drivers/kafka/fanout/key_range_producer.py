@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError
 
 from millstream.core.fanout.epochs import control_topic, fan_out_topic
 from millstream.core.fanout.ledger import HOLDING, member_entry, member_key
-from millstream.core.model.errors import FanOutError, MillstreamError, TopicNotFoundError
+from millstream.core.model.errors import FanOutError, MillstreamError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.partitioning import partition_of
 from millstream.drivers.kafka.clients import log
@@ -68,9 +68,7 @@ class KeyRangeProducer:
         self._settings = {**DEFAULTS, **reports, **given}
         self._topic, self._patience_s = topic, patience_s
         self._log = ControlLog(given, topic, patience_s)
-        self._partitions = self._log.broker.partition_counts([topic]).get(topic, 0)
-        if not self._partitions:
-            raise TopicNotFoundError(f"topic {topic!r} does not exist; create it, then make the producer")
+        self._partitions = self._log.partitions
         self._sessions = 0
         self._queues: dict[int, deque[Outgoing]] = {}
         self._done: deque[tuple[Delivered, KafkaError | None, Any]] = deque()
