@@ -173,7 +173,11 @@ def _files_conf(session: SparkSession, checkpoint: str) -> Mapping[str, str]:
     attempt at a task; see ``millstream.drivers.spark.submit.abandoned``. Elsewhere the default is what gives atomic renames.
     """
     one_attempt = _ONE_ATTEMPT.fullmatch(str(session.sparkContext.master)) is not None
-    return {FILE_MANAGER: _WITH_FEW_PROCESSES} if one_attempt and scheme_of(session, checkpoint) == "file" else {}
+    return (
+        {FILE_MANAGER: _WITH_FEW_PROCESSES}
+        if one_attempt and scheme_of(session, checkpoint) == "file"
+        else {}
+    )
 
 
 def scheme_of(session: SparkSession, location: str) -> str:
