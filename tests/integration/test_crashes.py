@@ -60,5 +60,5 @@ def test_nothing_is_lost_or_repeated(
     assert not any("committed offsets" in end for end in report.ends)  # a start waits for no dead transaction
 
 
-def test_there_are_thirteen_kills() -> None:
-    assert sum(len(targets) for _, _, targets in RUNS) == 13
+def test_there_are_fifteen_kills() -> None:
+    assert sum(len(targets) for _, _, targets in RUNS) == 15

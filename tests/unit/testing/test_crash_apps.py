@@ -39,10 +39,10 @@ def workload(app: App, count: int, seed: int = 5) -> list[ConsumedRecord]:
 def test_results_and_stores_are_those_of_the_oracle(app: App) -> None:
     records = workload(app, 3_000)
     expected = app.oracle(records)
-    assert expected.stores
     # New processors would read again what is unfinished, for each record: nothing ends before the clock goes on.
     topology, parallelism = app.topology(TOPICS), app.settings.get("parallelism", 1)
     can_be_asked = "ask" in topology.plan().external_topics
+    assert bool(expected.stores) is can_be_asked
     with TopologyTestDriver(topology, keep_processors=True, parallelism=parallelism) as driver:
         for record in records:
             driver.pipe(record.topic, record.key, record.value, record.timestamp, record.headers)

@@ -219,7 +219,7 @@ def _amounts(count: int, seed: int) -> list[Outgoing]:
 
 
 def _bookings(records: Sequence[ConsumedRecord]) -> Expected:
-    return replace(_balances(records), updates={})
+    return replace(_balances(records), stores={}, updates={})
 
 
 def _balances(records: Sequence[ConsumedRecord]) -> Expected:
