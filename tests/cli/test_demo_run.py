@@ -35,7 +35,7 @@ class Demo:
         self._output = tmp_path / "output"
         with self._output.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "millstream.edge.cli", "demo", *arguments],
+                [sys.executable, "-m", "millstream", "demo", *arguments],
                 cwd=tmp_path,
                 env={**os.environ, MARK: self.mark, "TMPDIR": str(self.tmp), **environment},
                 stdin=subprocess.PIPE,

@@ -179,7 +179,7 @@ def test_a_submitted_program_survives_its_workers(kafka: EmbeddedKafka, cluster:
 
 def test_the_doctor_looks_at_every_executor(kafka: EmbeddedKafka, cluster: SparkCluster) -> None:
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
-    doctor = cluster.python("-m", "millstream.edge.cli", "doctor", "--master", cluster.url, *servers)
+    doctor = cluster.python("-m", "millstream", "doctor", "--master", cluster.url, *servers)
     said = " ".join(doctor.communicate(timeout=180)[0].split())
     sound = r"ok executor {} on \S+ Python \S+ \(\S+\), millstream \S+, pyspark"
     assert all(re.search(sound.format(executor), said) for executor in (0, 1)), said

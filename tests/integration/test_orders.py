@@ -129,7 +129,7 @@ def test_the_command_line_gives_the_same_orders(steered: Steered) -> None:
 
 
 def test_another_process_learns_the_status(steered: Steered) -> None:
-    command = [sys.executable, "-m", "millstream.edge.cli", "status", steered.apps.id, "--json"]
+    command = [sys.executable, "-m", "millstream", "status", steered.apps.id, "--json"]
     printed = subprocess.run(
         [*command, "--state-dir", str(steered.apps.home)],
         capture_output=True,

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Millstream: a processor client for Apache Kafka whose pipelines run on Apache Spark.",

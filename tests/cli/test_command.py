@@ -1,0 +1,67 @@
+"""The command as a program: without its script, and completed by a shell."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from millstream.edge.cli.app import app
+
+
+def test_python_m_millstream_runs_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "millstream", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"millstream {version('millstream')}\n", "")
+
+    usage = subprocess.run(
+        [sys.executable, "-m", "millstream", "--help"], capture_output=True, text=True
+    ).stdout
+    assert "python -m millstream [OPTIONS] COMMAND" in usage
+
+
+def _completions(words: str) -> list[str]:
+    """What bash is offered for the last of ``words``."""
+    asked = {
+        "_MILLSTREAM_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
+    command = "import sys; sys.argv[0] = 'millstream'; from millstream.edge.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **asked},
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    assert set(_completions("millstream ")) == set(commands)
+    assert _completions("millstream do") == ["doctor"]
+    assert set(_completions("millstream demo --")) == {"--lines", "--keep", "--no-keep", "--master", "--help"}
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_completion_that_is_shown_is_understood_by_bash(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; sys.argv[0] = 'millstream'; from millstream.edge.cli import main; main()",
+    ]
+    environment = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    shown = subprocess.run(
+        [*command, "--show-completion", "bash"], capture_output=True, text=True, env=environment, check=True
+    )
+    script = tmp_path / "completion.bash"
+    script.write_text(f"{shown.stdout}\ncomplete -p millstream\n")
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=True)
+    assert "millstream" in done.stdout
