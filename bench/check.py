@@ -70,7 +70,10 @@ def _sessions(workload: Workload) -> Digest:
         start, end, count = newest.get(key, (timestamp, timestamp, 0))
         if timestamp - end > GAP_MS:
             start, end, count = timestamp, timestamp, 0
-        if count and end != timestamp:  # the session grows: it is deleted, and put with its new end
+        if count and (start, end) != (
+            timestamp,
+            timestamp,
+        ):  # a session of more than this time is deleted, and put again
             last[_session(key, start, end)] = b""
             records += 1
         newest[key] = (start, timestamp, count + 1)

@@ -23,6 +23,8 @@ EXACTLY_ONCE = ("exactly-once-count",)
 """Jobs that run with the guarantee of that name."""
 WINDOW_MS = 10_000
 GAP_MS = 5_000
+GRACE_MS = 1_000
+"""Of the sessions, so that a store does not drop a session that ended a whole gap ago: both sides drop at retention, gap and grace."""
 CALL_MS = 10
 BUSY_NS = 50_000
 
@@ -33,7 +35,7 @@ def topology(job: str, source: str, sink: str) -> Topology:
     Args:
         job: ``count`` writes every update of a count per key, in decimal; ``map`` writes values in upper case;
             ``windowed-count`` writes every update of a count per key and window of ten seconds, as Kafka Streams writes
-            keys in windows and whole numbers; ``session-count`` does so per key and session with a gap of five seconds;
+            keys in windows and whole numbers; ``session-count`` does so per key and session with a gap of five seconds and a grace of one;
             ``stream-table-join`` writes each value with the row of its key; ``processor`` is a ``count`` by a processor that reads
             and writes its store for each record; ``busy-processor`` does so after 50 us of Python; ``exactly-once-count`` is a ``count`` with that guarantee.
         source: Topic to read.
@@ -48,7 +50,7 @@ def topology(job: str, source: str, sink: str) -> Topology:
         grouped = stream.group_by_key().windowed_by(ms.TumblingWindows(WINDOW_MS, grace=0))
         grouped.count(store="counts").to_stream().to(sink, value=serdes.int64)
     elif job == "session-count":
-        sessions = stream.group_by_key().windowed_by(ms.SessionWindows(GAP_MS, grace=0))
+        sessions = stream.group_by_key().windowed_by(ms.SessionWindows(GAP_MS, grace=GRACE_MS))
         sessions.count(store="counts").to_stream().to(sink, value=serdes.int64)
     elif job == "processor":
         builder.add_state_store(ms.stores.key_value("counts", serdes.bytes, serdes.int64))
