@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     load = psutil.cpu_percent(interval=2.0)
     if load > _BUSY_PERCENT:
         console.print(f"[yellow]other programs keep this machine {load:.0f} % busy: expect noise[/]")
-    results = Results(this_machine(), load, options.pairs)
+    results, failed = Results(this_machine(), load, options.pairs), False
     with (
         tempfile.TemporaryDirectory(prefix="millstream-bench-", ignore_cleanup_errors=True) as scratch,
         EmbeddedKafka(heap=_HEAP, java_options=_FULL_SPEED) as kafka,
@@ -56,11 +56,11 @@ def main(arguments: list[str] | None = None) -> int:
             _run(stage, options.only, results, console)
         except ChildError as error:
             console.print(str(error), style="red", markup=False, highlight=False)
-            return 1
+            failed = True
     results.show(console)
-    results.write(options.out)
+    results.write(options.out)  # of the parts that were measured
     console.print(f"written to {options.out}")
-    return 1 if results.wrong else 0
+    return 1 if failed or results.wrong else 0
 
 
 def _run(stage: Stage, only: list[str], results: Results, console: Console) -> None:

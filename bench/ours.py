@@ -31,6 +31,7 @@ from bench.load import Workload, key_bytes, produce
 from bench.processes import processor_s
 from bench.usage import Meter
 from millstream.core.topology.topology import Topology
+from millstream.testing.crash.processes import TASKS, works_as
 
 _POLL_S = 0.01
 _GENTLE_POLL_S = 0.2
@@ -263,20 +264,15 @@ def _updates(numbers: Any) -> list[tuple[bytes, bytes]]:
 
 
 def _worker_rss_mib() -> list[float]:
-    """Give the resident memory of each Python worker: the children of Spark's worker daemon, which has our module."""
+    """Give the resident memory of each Python worker of Spark's tasks."""
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            parent = process.parent()
-            if _is_daemon(process) and parent is not None and _is_daemon(parent):
+            if works_as(process, TASKS):
                 found.append(process.memory_info().rss / 2**20)
         except psutil.NoSuchProcess:
             continue
     return found
-
-
-def _is_daemon(process: psutil.Process) -> bool:
-    return "millstream.edge.daemon" in process.cmdline()
 
 
 @contextmanager

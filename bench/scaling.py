@@ -93,8 +93,8 @@ def measured(case: Case, servers: str, source: str, sink: str, rounds: int) -> d
         with app.start() as running:
             batches = dict(_rounds(running, case, servers, source, rounds))
             durations = _took(running)
-            assert running._session is not None
-            context = running._session.sparkContext
+            assert running._session.made is not None
+            context = running._session.made.sparkContext
         context.stop()  # ends the event log
         (log,) = events.iterdir()
         jobs = job_ms(log.read_text().splitlines())

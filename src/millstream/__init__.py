@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from millstream import serdes
 from millstream.core.asynchronous.effects import CallContext
 from millstream.core.dsl.branched import BranchedKStream
 from millstream.core.dsl.builder import StreamsBuilder
@@ -19,7 +20,7 @@ from millstream.core.dsl.kstream import KStream
 from millstream.core.dsl.ktable import KGroupedTable, KTable
 from millstream.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from millstream.core.engine.policy import ErrorContext, ErrorPolicies, Retrying
-from millstream.core.model import errors, serdes, timestamps
+from millstream.core.model import errors, timestamps
 from millstream.core.model.calendars import UnlimitedWindows, Windows
 from millstream.core.model.calls import Calls, CircuitBreaker, Retry, dead_letter, delay, retry, skip
 from millstream.core.model.errors import MillstreamError
@@ -52,14 +53,21 @@ from millstream.core.topology.topology import Topology
 if TYPE_CHECKING:
     from millstream import secret, spark, testing, tracing
     from millstream.edge.app import Application
+    from millstream.edge.queries.remote_application import RemoteApplication, connect
+    from millstream.edge.queries.stopped import read_store
+    from millstream.edge.queries.store_reader import StoreReader
     from millstream.edge.running import RunningApplication
     from millstream.edge.status import Status
 
 _LATER = {
     "Application": "millstream.edge.app",
     "KeyRangeProducer": "millstream.drivers.kafka.fanout.key_range_producer",
+    "RemoteApplication": "millstream.edge.queries.remote_application",
     "RunningApplication": "millstream.edge.running",
     "Status": "millstream.edge.status",
+    "StoreReader": "millstream.edge.queries.store_reader",
+    "connect": "millstream.edge.queries.remote_application",
+    "read_store": "millstream.edge.queries.stopped",
     "secret": "millstream.secret",
     "spark": "millstream.spark",
     "testing": "millstream.testing",
@@ -94,6 +102,7 @@ __all__ = [
     "Record",
     "RecordContext",
     "RecordMetadata",
+    "RemoteApplication",
     "Retry",
     "Retrying",
     "RunningApplication",
@@ -102,6 +111,7 @@ __all__ = [
     "SessionWindows",
     "SlidingWindows",
     "Status",
+    "StoreReader",
     "StreamsBuilder",
     "Suppressed",
     "TaskId",
@@ -116,11 +126,13 @@ __all__ = [
     "Windowed",
     "Windows",
     "col",
+    "connect",
     "dead_letter",
     "delay",
     "errors",
     "on_window_close",
     "on_window_update",
+    "read_store",
     "retry",
     "secret",
     "serdes",

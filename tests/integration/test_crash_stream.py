@@ -88,7 +88,9 @@ def test_an_open_transaction_is_seen_and_an_aborted_one_is_not_read(own: Embedde
         return [line.split(" ", 2)[2] for line in told_transactions(own.consume(TOPIC), last=9)]
 
     # The coordinator writes its own last state after the marker that ends the transaction in the partition.
-    eventually(lambda: any(line.startswith("aborted") for line in lines()), "the state of the aborted transaction")
+    eventually(
+        lambda: any(line.startswith("aborted") for line in lines()), "the state of the aborted transaction"
+    )
     told = lines()
     states = [line.split(",")[0] for line in told]
     assert states.index("ongoing") < states.index("committed") < states.index("aborted")

@@ -17,6 +17,7 @@ from millstream.drivers.spark.offsets import batch_id, positions_of
 from millstream.drivers.spark.sink import KafkaStreamWriter, SinkSpec
 from millstream.drivers.spark.source import KafkaStreamReader
 from millstream.drivers.spark.submit.placement import spark_hash
+from millstream.drivers.spark.worker.copies import CopiesSpec
 from millstream.drivers.spark.worker.host import TaskHost
 from millstream.edge.group_offsets import GroupOffsets
 from millstream.edge.orders import Orders, StandingOrders
@@ -182,6 +183,7 @@ def _application(world: World) -> RunningApplication:
         SimpleNamespace(delete_records=lambda before: True),
         lambda: None,
         transactional=world.scene.exactly_once,
+        copies=CopiesSpec("", {}, {}, 0),
     )
     made._continues = SimpleNamespace(plan=world.plan), {}  # type: ignore[assignment]
     return made

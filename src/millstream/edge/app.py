@@ -11,15 +11,13 @@ from typing import Any
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.model.errors import CoPartitioningError, MillstreamError, TopologyError
-from millstream.core.model.ids import TaskId
 from millstream.core.model.topics import checked_name
 from millstream.core.ports import PartitionGrouper
 from millstream.core.runtime.changes import changes, recreated_error
-from millstream.core.runtime.threads import threads_of_tasks
 from millstream.core.topology.asynchronous import with_their_parts
 from millstream.core.topology.describe import short_lines, started_text
 from millstream.core.topology.evolution import checked_renames
-from millstream.core.topology.layout import Layout, default_grouper
+from millstream.core.topology.layout import default_grouper
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.kafka.broker import Broker
@@ -51,6 +49,7 @@ from millstream.edge.ownership import checkpoint_id, newest_of, start_of
 from millstream.edge.packages import check_spark_packages
 from millstream.edge.planning.key_ranges import check_workers
 from millstream.edge.planning.plans import check_rates, planned, spark_partitions, topics_met
+from millstream.edge.planning.thread_counts import threads_of
 from millstream.edge.running import RunningApplication
 from millstream.edge.settings import Settings, settings_from
 from millstream.edge.signals import stopping_on_signals
@@ -193,8 +192,9 @@ class Application:
                 hang_up,
                 drain_timeout_s,
                 transactional=self.settings.exactly_once,
+                copies=self._copies,
             )
-            running._spark_log = spark_log
+            running._session.log = spark_log
             return running
         except BaseException:
             lease.release()
@@ -205,7 +205,7 @@ class Application:
         """Start the query on the checkpoint as it is now: at the start, and when something has changed since."""
         settings = self.settings
         location = running._checkpoint = settings.checkpoint(self.id)
-        files = files_of(location, running._session_of(settings))
+        files = files_of(location, running._session.of(settings))
         progress = sound_progress(files, location, self.plan, exactly_once=settings.exactly_once)
         existing = broker.partition_counts()
         plan = continuity(self._plan_of(broker, existing), progress, self._renamed)
@@ -217,7 +217,7 @@ class Application:
         if settings.exactly_once:
             self._clients.transactions().end_open(existing.get(plan.plan.commits_topic, 0))
         check_drained(plan.plan, progress, broker, existing)
-        session = running._session_of(settings)()
+        session = running._session.of(settings)()
         check_secrets(settings, session)
         check_checkpoint(settings, self.id, session)
         if progress is not None:
@@ -248,7 +248,7 @@ class Application:
             spark_partitions(settings),
             settings.on_changed_shuffle_partitions,
             location,
-            running._session_of(settings),
+            running._session.of(settings),
         )
         lineage = plan.lineage(layout, facts)
         groups = grouping_keys([*layout.tasks, *lineage.gone_tasks()])
@@ -261,7 +261,7 @@ class Application:
             lineage,
             global_counts,
             settings.app_config,
-            ThreadsOfTasks(self._threads_of(running, plan.plan, layout)),
+            ThreadsOfTasks(threads_of(plan.plan, layout, settings, session)),
             *self._clients.senders(),
             self._clients.most_bytes(),
             self._clients.most_bytes_in(sinks),
@@ -269,25 +269,9 @@ class Application:
         begin = {"rebuild": rebuild, "new_topics": created}
         return self._start_query(running, broker, spec, checkpoint, begin, bound=bound)
 
-    def _threads_of(self, running: RunningApplication, plan: Plan, layout: Layout) -> dict[TaskId, int]:
-        """Return the threads of each task; Spark runs as many tasks at once as it has slots."""
-        settings = self.settings
-        per_task, total = settings.num_threads_per_task, settings.num_stream_threads
-        slots: int = running._session_of(settings)().sparkContext.defaultParallelism
-        at_once = slots if plan.has_prefix else min(slots, max(len(layout.tasks), 1))
-        if total is not None and total < at_once:
-            log.warning(
-                "num_stream_threads=%d, but Spark runs %d tasks at once, each on a thread of its own; to have fewer, give Spark "
-                "fewer slots (master='local[%d]')",
-                total,
-                at_once,
-                total,
-            )
-        return threads_of_tasks(layout.tasks, per_task, total, at_once=at_once)
-
     def _manifests(self, running: RunningApplication, progress: Progress) -> list[bytes]:
         """Read what the tasks of the checkpoint remember."""
-        settings, session = self.settings, running._session_of(self.settings)()
+        settings, session = self.settings, running._session.of(self.settings)()
         if progress.last_complete < 0:
             return []
         checkpoint = settings.checkpoint(self.id)
@@ -306,7 +290,7 @@ class Application:
         settings = self.settings
         if not settings.exactly_once and not plan.changelogs:
             return 0
-        wanted = partitions_of(running._session_of(settings)(), spark_partitions(settings))
+        wanted = partitions_of(running._session.of(settings)(), spark_partitions(settings))
         count = max(wanted, 0 if progress is None else progress.shuffle_partitions)
         self._clients.marks().prepare(count, settings.replication_factor, settings.internal_topic_config)
         return count
@@ -388,7 +372,7 @@ class Application:
         *,
         bound: Bound,
     ) -> StreamingQuery:
-        settings, session = self.settings, running._session_of(self.settings)()
+        settings, session = self.settings, running._session.of(self.settings)()
         control = running._control.address
         source = SourceSpec(
             spec,

@@ -131,9 +131,26 @@ def send(home: Path, application_id: str, order: str, **data: Any) -> dict[str, 
     Raises:
         ControlError: If nobody hears the order, or it cannot be carried out.
     """
+    status: dict[str, Any] = ask(home, application_id, ORDER, (order, data))
+    return status
+
+
+def ask(home: Path, application_id: str, question: str, data: Any) -> Any:
+    """Ask an application that is at work on this host.
+
+    Args:
+        home: The application's directory.
+        application_id: For the messages of errors.
+        question: The name of the question.
+        data: What it is about.
+
+    Raises:
+        ControlError: If nobody answers.
+        MillstreamError: What the application raised.
+    """
     address = _address(home, application_id)
     try:
-        answer: dict[str, Any] | None = address.ask(ORDER, (order, data))
+        answer = address.ask(question, data)
     except AuthenticationError:  # somebody else listens there by now
         answer = None
     if answer is None:

@@ -9,20 +9,18 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.metrics.metric import Numbers
 from millstream.core.model.errors import BrokerUnavailableError, ControlError, MillstreamError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.ports import TopicFacts
+from millstream.core.queries.question import Answer, Question
 from millstream.core.runtime.intake import topics_in_front
 from millstream.core.runtime.origins import begun_from_json, committable, origins, topics_committed_later
 from millstream.core.runtime.pausing import chosen_topics, resting
@@ -30,9 +28,7 @@ from millstream.core.topology.plan import Plan
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
 from millstream.drivers.spark.submit.classes import keep_classes
-from millstream.drivers.spark.submit.launch import starts_jvm
-from millstream.drivers.spark.submit.session import session_for
-from millstream.drivers.spark.submit.wanted import lacking_lines, tell_lacking
+from millstream.drivers.spark.worker.copies import CopiesSpec
 from millstream.drivers.spark.worker.progress import QUESTION as RESTORING
 from millstream.drivers.spark.worker.report import Report
 from millstream.edge import contact
@@ -41,9 +37,12 @@ from millstream.edge.draining import Draining, unread
 from millstream.edge.group_offsets import GroupOffsets
 from millstream.edge.lease import Lease
 from millstream.edge.orders import StandingOrders
+from millstream.edge.planning.spark_session import ApplicationSession
 from millstream.edge.progress import Progress, Repeated, facts_of, summary
 from millstream.edge.purging import Purge, RecordDeleter
-from millstream.edge.settings import Settings
+from millstream.edge.queries.answers import Answers
+from millstream.edge.queries.remote_application import QUESTION as STORE_QUESTION
+from millstream.edge.queries.store_reader import StoreReader
 from millstream.edge.spark_errors import spark_is_gone, translated
 from millstream.edge.status import Book, Status
 from millstream.edge.upkeep import Upkeep
@@ -68,6 +67,7 @@ class RunningApplication:
         hang_up: Callable[[], None],
         drain_timeout_s: float = 0.0,
         *,
+        copies: CopiesSpec,
         transactional: bool = False,
     ) -> None:
         self.id = application_id
@@ -80,13 +80,9 @@ class RunningApplication:
         self._lease = lease
         self._orders = orders
         self._checkpoint = ""
-        self._session: SparkSession | None = None
-        self._lacking: Sequence[str] = ()
-        """What the session lacks if it is somebody else's."""
         self._progress = Progress(application_id)
+        self._session = ApplicationSession(application_id, self._progress)
         self._warnings = Repeated(partial(log.warning, "%s"))
-        self._spark_log: Path | None = None
-        """Where Spark's output goes; None is where this program's goes."""
         self._continues: tuple[Continuity, Mapping[str, TopicFacts]]
         self._relaunch: Callable[[], StreamingQuery]
         self._set_workers: Callable[[int], None]
@@ -98,6 +94,7 @@ class RunningApplication:
         self._steady = threading.Event()
         self._steady.set()
         self._book = Book()
+        self._answers = Answers(application_id, copies, self._book, lambda: self._plan)
         self.listeners = Listeners()
         self._draining = Draining(self._book.left)
         self._hold = threading.Event()
@@ -244,7 +241,9 @@ class RunningApplication:
         state = "draining" if draining else self._state
         status = self._book.status(state, None if self._error is None else str(self._error))
         orders = self._orders.now
-        return replace(status, paused=sorted(orders.paused), throttled=orders.rates, lacking=self._lacking)
+        return replace(
+            status, paused=sorted(orders.paused), throttled=orders.rates, lacking=self._session.lacking
+        )
 
     def metrics(self) -> dict[str, int]:
         """Return what has been counted since the start; see ``docs/reference/metrics.md``."""
@@ -253,6 +252,26 @@ class RunningApplication:
     def measured(self) -> Numbers:
         """Return what tasks have counted, with labels; see ``millstream.core.metrics.metric``."""
         return self._book.measured()
+
+    def store(self, name: str, *, timestamps: bool = False, max_lag: int | None = None) -> StoreReader:
+        """Return a store, to be read while the application runs.
+
+        Args:
+            name: The name of the store.
+            timestamps: Whether values of a timestamped store come as ``ValueAndTimestamp``.
+            max_lag: How many records the application may have left to process in the topics of the store; None is any number.
+
+        Source: ``org.apache.kafka.streams.KafkaStreams.store`` and ``query`` (KIP-67, KIP-796).
+        """
+        return StoreReader(name, self.ask, timestamps=timestamps, max_lag=max_lag)
+
+    def stores(self) -> Mapping[str, str]:
+        """Return the stores that can be asked, with their kinds."""
+        return self._answers.stores()
+
+    def ask(self, question: Question) -> Answer:
+        """Answer a question about a store; see :class:`StoreReader`."""
+        return self._answers.answer(question)
 
     def __enter__(self) -> Self:
         return self
@@ -264,31 +283,7 @@ class RunningApplication:
 
     def _answer(self, question: str, data: Any) -> Any:
         if question == "plan":
-            self._book.planned(data["positions"], data["ends"], data["held_back_ms"])
-            self._purge.planned(data["positions"])
-            oldest = self._book.oldest(origins(self._plan))
-            if data["ends"] is not None:
-                self._group.planned(data["positions"])
-                self._commit_later(data, oldest)
-            if self._draining.ordered:
-                self._look_whether_drained(data)
-            hold = self._hold.is_set()
-            if hold:  # Spark plans between batches, so none is at work, and with this answer none will be
-                self._between_batches.set()
-            orders = self._orders.now
-            rest = resting(self._plan, orders.paused) if orders.paused else ()
-            return {
-                "hold": hold,
-                "intake": not self._draining.ordered,
-                "paused": sorted(orders.paused),
-                "rates": orders.rates,
-                "commit": self._book.commit_requested,
-                "due": self._book.due(data["now_ms"], rest),
-                "held": self._book.held(self._in_front),
-                "times": self._book.times,
-                "oldest": oldest,
-                "bytes_per_record": self._book.bytes_per_record(),
-            }
+            return self._planned(data)
         if question == "topics":
             if self._upkeep is not None:
                 self._upkeep.wake()
@@ -300,9 +295,39 @@ class RunningApplication:
             log.warning("%s", data.line())
             self._book.restoring(data)
             return True
+        if question == STORE_QUESTION:
+            return self.stores() if data is None else self.ask(data)
         if question == contact.ORDER:
             return contact.carried_out(self, *data)
         raise MillstreamError(f"nobody knows how to answer {question!r}; this is a bug")
+
+    def _planned(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Note what the planner sees, and say how it goes on."""
+        self._book.planned(data["positions"], data["ends"], data["held_back_ms"])
+        self._purge.planned(data["positions"])
+        oldest = self._book.oldest(origins(self._plan))
+        if data["ends"] is not None:
+            self._group.planned(data["positions"])
+            self._commit_later(data, oldest)
+        if self._draining.ordered:
+            self._look_whether_drained(data)
+        hold = self._hold.is_set()
+        if hold:  # Spark plans between batches, so none is at work, and with this answer none will be
+            self._between_batches.set()
+        orders = self._orders.now
+        rest = resting(self._plan, orders.paused) if orders.paused else ()
+        return {
+            "hold": hold,
+            "intake": not self._draining.ordered,
+            "paused": sorted(orders.paused),
+            "rates": orders.rates,
+            "commit": self._book.commit_requested,
+            "due": self._book.due(data["now_ms"], rest),
+            "held": self._book.held(self._in_front),
+            "times": self._book.times,
+            "oldest": oldest,
+            "bytes_per_record": self._book.bytes_per_record(),
+        }
 
     def _note_commit(self, batch: int, reports: Sequence[Report]) -> None:
         for notice in (notice for report in reports for notice in report.notices):
@@ -422,34 +447,6 @@ class RunningApplication:
                 self._release()
                 self._steady.set()
 
-    def _session_of(self, settings: Settings) -> Callable[[], SparkSession]:
-        """Return what makes the session when it is first asked for, and keeps it: it belongs to a thread in Spark."""
-
-        def session() -> SparkSession:
-            if self._session is None:
-                self._session = self._spark(settings)
-            return self._session
-
-        return session
-
-    def _spark(self, settings: Settings) -> SparkSession:
-        own = SparkSession.getActiveSession() is None and SparkContext._active_spark_context is None
-        if own:
-            where = f"; what it writes goes to {self._spark_log}" if self._spark_log and starts_jvm() else ""
-            master = "" if settings.master is None else f" ({settings.master})"
-            self._progress.say("spark-starts", f"starting Spark{master}{where}")
-        session = session_for(self.id, settings.master, settings.spark, self._spark_log)
-        whose = "runs" if own else "is the program's own session"
-        address = session.sparkContext.uiWebUrl
-        ui = "" if address is None else f", UI at {address}"
-        self._progress.say(
-            "spark-runs", f"Spark {session.version} {whose} on {session.sparkContext.master}{ui}", ui=address
-        )
-        if not own:
-            self._lacking = lacking_lines(session, settings.spark)
-            tell_lacking(self._lacking)
-        return session
-
     # Beginning and end.
 
     def _await_first_batch(self) -> None:
@@ -520,6 +517,7 @@ class RunningApplication:
             if upkeep is not None:
                 upkeep.close()
         self._control.close()
+        self._answers.close()
         if self._lease.held:
             contact.withdraw(self._lease.home)
         self._lease.release()

@@ -313,18 +313,12 @@ class Book:
     def status(self, state: str, error: str | None) -> Status:
         """Return the status."""
         with self.lock:
-            lag = {
-                topic: sum(
-                    max(end - self.positions.get(topic, {}).get(p, 0), 0) for p, end in partitions.items()
-                )
-                for topic, partitions in self.ends.items()
-            }
             shown = "waiting" if state == "running" and self.waiting else state
             lines = [progress.line() for _, progress in sorted(self.restores.items())]
             return Status(
                 shown,
                 self.batch,
-                lag,
+                self._lag(),
                 self._recent.per_second(),
                 len(self.tasks),
                 error,
@@ -344,6 +338,28 @@ class Book:
                 placed=dict(sorted(self._placed.items())),
                 ranges=range_status(self.plan, self.tasks, self._work, self.ends) if self.plan else {},
             )
+
+    def committed_of(
+        self, subtopology: int, topics: Collection[str]
+    ) -> tuple[int, Mapping[TaskId, Report], Offsets, int]:
+        """Return what the tasks of a sub-topology have committed.
+
+        Returns:
+            The micro-batch, their last reports, and of these topics the offsets before which everything is processed, and the lag.
+        """
+        with self.lock:
+            reports = {TaskId.parse(task): report for task, report in self.tasks.items()}
+            own = {
+                task: report for task, report in sorted(reports.items()) if task.subtopology == subtopology
+            }
+            offsets = {topic: dict(self.positions[topic]) for topic in topics if topic in self.positions}
+            return self.batch, own, offsets, sum(lag for topic, lag in self._lag().items() if topic in topics)
+
+    def _lag(self) -> dict[str, int]:
+        return {
+            topic: sum(max(end - self.positions.get(topic, {}).get(p, 0), 0) for p, end in partitions.items())
+            for topic, partitions in self.ends.items()
+        }
 
     def metrics(self) -> dict[str, int]:
         """Return the totals since the start."""

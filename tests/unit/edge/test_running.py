@@ -16,6 +16,7 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.runtime.origins import first_offset
 from millstream.core.topology.plan import Plan
+from millstream.drivers.spark.worker.copies import CopiesSpec
 from millstream.drivers.spark.worker.report import CallReport, Report
 from millstream.edge.continuity import continuity
 from millstream.edge.group_offsets import GroupOffsets
@@ -63,7 +64,13 @@ def group() -> AwayOnce:
 def running(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
     lease = Lease.take(tmp_path, "app", "running")
     made = RunningApplication(
-        "app", GroupOffsets(group), lease, StandingOrders(tmp_path, Orders()), group, lambda: None
+        "app",
+        GroupOffsets(group),
+        lease,
+        StandingOrders(tmp_path, Orders()),
+        group,
+        lambda: None,
+        copies=CopiesSpec(str(tmp_path), {}, {}, 0),
     )
     made._continues = continuity(plan(), None, {}), {}
     yield made

@@ -21,7 +21,7 @@ from millstream.core.engine.policy import ErrorPolicies, Fate, Stage
 from millstream.core.engine.punctuate import NEVER, Punctuations
 from millstream.core.engine.records.queue import Chunk
 from millstream.core.model.calls import DeadLetter
-from millstream.core.model.errors import MillstreamError, ProductionError
+from millstream.core.model.errors import MillstreamError, ProductionError, UnavailableError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.punctuation import PunctuationType
 from millstream.core.model.record import Headers, RecordContext, RecordMetadata, Records
@@ -275,7 +275,7 @@ class Runtime:
             MillstreamError: Under the policy "fail", or when the error was already treated further down.
         """
         stage, node, error, *_ = failure
-        if error is self._treated:
+        if error is self._treated or isinstance(error, UnavailableError):
             raise error
         policy = self.policies.of(stage, node)
         if not callable(policy):

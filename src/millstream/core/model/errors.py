@@ -42,6 +42,10 @@ class SerdeError(MillstreamError):
     """A key or a value does not fit its serde."""
 
 
+class UnavailableError(MillstreamError):
+    """A serde could not ask its schema registry: not the record's fault, so no policy leaves the record out."""
+
+
 class DeserializationError(MillstreamError):
     """The bytes of a record could not be deserialised as a key, a value or a timestamp (stage: deserialize)."""
 

@@ -258,9 +258,6 @@ class WindowStore(Generic[K, V]):
 
     def _with_windows(self, found: Iterator[tuple[bytes, int, Any]]) -> Iterator[tuple[Windowed[K], V]]:
         key_of, value, size = self._objects.key, self._objects.value, self._size
-        if self._windows is not None:
-            end_of = self._windows.end_of
-            for key, start, entry in found:
-                yield Windowed(key_of(key), start, end_of(start)), value(entry)
+        end_of = (lambda start: window_end(start, size)) if self._windows is None else self._windows.end_of
         for key, start, entry in found:
-            yield Windowed(key_of(key), start, window_end(start, size)), value(entry)
+            yield Windowed(key_of(key), start, end_of(start)), value(entry)

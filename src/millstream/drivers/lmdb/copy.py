@@ -270,16 +270,7 @@ class LmdbCopy:
 
     def _environment(self) -> Any:
         _reserve(self._directory.path / _LOCK)
-        env = lmdb.open(
-            str(self._directory.path / DATA_FILE),
-            subdir=False,
-            map_size=_MAP_SIZE,
-            max_dbs=_MAX_STORES,
-            sync=False,
-            metasync=False,
-            max_readers=512,
-            readahead=False,
-        )
+        env = environment_of(self._directory.path / DATA_FILE)
         env.reader_check()
         return env
 
@@ -297,6 +288,26 @@ class LmdbCopy:
         if store not in self._databases:
             self._databases[store] = self._env.open_db(store.encode())
         return self._databases[store]
+
+
+def environment_of(file: Path, *, readonly: bool = False) -> Any:
+    """Open the environment of a data file. LMDB requires that a process opens each file only once."""
+    return lmdb.open(
+        str(file),
+        subdir=False,
+        map_size=_MAP_SIZE,
+        max_dbs=_MAX_STORES,
+        sync=False,
+        metasync=False,
+        max_readers=512,
+        readahead=False,
+        readonly=readonly,
+    )
+
+
+def version_of(view: LmdbView) -> Version | None:
+    """Return the version of the content of a view, None for an empty copy."""
+    return _version(view.open(_META))
 
 
 def _version(meta: ByteReader) -> Version | None:

@@ -19,6 +19,7 @@ from millstream.edge.cli.describe import described
 from millstream.edge.cli.dlq.letter_commands import letters
 from millstream.edge.cli.fanout.fanout_commands import fanout
 from millstream.edge.cli.slice_commands import record, replay
+from millstream.edge.cli.store_commands import store
 from millstream.edge.cli.told import settings_of, telling
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ app.add_typer(letters, name="dlq")
 app.add_typer(fanout, name="fanout")
 app.command()(record)
 app.command()(replay)
+app.command()(store)
 
 
 class Form(StrEnum):

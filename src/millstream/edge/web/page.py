@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from millstream.core.model.errors import ControlError
+from millstream.core.queries.question import Answer as QueryAnswer
+from millstream.core.queries.question import Question
 from millstream.core.topology.pictures.svg import svg
 from millstream.core.topology.plan import Plan
 from millstream.edge.contact import Steerable
@@ -38,6 +40,12 @@ _FILES: Final = {
 
 class Shown(Measured, Steerable, Protocol):
     """An application that has a page."""
+
+    def stores(self) -> Mapping[str, str]:
+        """Return the stores that can be asked, with their kinds."""
+
+    def ask(self, question: Question) -> QueryAnswer:
+        """Answer a question about a store."""
 
 
 def new_token() -> str:
@@ -72,6 +80,7 @@ def page_routes(
         **{("GET", path): _file(*file) for path, file in _FILES.items()},
         **_looks(viewer, plan),
         **_orders(application, viewer),
+        **_queries(application),
     }
 
 
@@ -161,6 +170,30 @@ def _orders(application: Shown, viewer: Viewer) -> dict[tuple[str, str], Route]:
         return Answer.json(_state(viewer))
 
     return {("POST", f"{_API}{order.__name__}"): order for order in (pause, resume, throttle)}
+
+
+def _queries(application: Shown) -> dict[tuple[str, str], Route]:
+    def stores(asked: Asked) -> Answer:
+        return Answer.json(application.stores())
+
+    def store(asked: Asked) -> Answer:
+        found = application.ask(_question(asked.body))
+        facts = {"value": found.value, "batch": found.batch, "offsets": found.offsets, "lag": found.lag}
+        return Answer.json(facts)
+
+    return {("GET", f"{_API}stores"): stores, ("POST", f"{_API}store"): store}
+
+
+def _question(body: Mapping[str, Any]) -> Question:
+    store, method, arguments = body.get("store"), body.get("method", "all"), body.get("arguments", [])
+    limit, max_lag = body.get("limit"), body.get("max_lag")
+    whole = all(number is None or type(number) is int for number in (limit, max_lag))
+    if not (isinstance(store, str) and isinstance(method, str) and isinstance(arguments, list) and whole):
+        raise ControlError(
+            "a question has a store and a method, and may have a list of arguments, and whole numbers as limit and max_lag"
+        )
+    timestamps = body.get("timestamps") is True
+    return Question(store, method, tuple(arguments), limit, timestamps, max_lag, text=True)
 
 
 def _topics(asked: Asked) -> list[str] | None:

@@ -37,10 +37,10 @@ PROGRAM = "millstream.edge.program"
 """The module that runs a job."""
 
 _MARK = "CRASH_TEST_RUN"
-_TASKS = "pyspark.worker"
+TASKS = "pyspark.worker"
 _PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 _COMMIT = "pyspark.sql.worker.python_streaming_sink_runner"
-_WORKERS = {_TASKS: "worker", _PLANNER: "source_runner", _COMMIT: "sink_runner"}
+_WORKERS = {TASKS: "worker", _PLANNER: "source_runner", _COMMIT: "sink_runner"}
 """Modules of Spark's Python workers, and their process names under the fork server. Other modules run only for a moment."""
 _FORK_SERVER = "millstream.edge.forks.server"
 _FORK_CLIENT = "forks/client.py"
@@ -252,10 +252,10 @@ def _is_executor(process: psutil.Process) -> bool:
 
 
 def _is_worker(process: psutil.Process) -> bool:
-    return any(_works_as(process, module) for module in _WORKERS)
+    return any(works_as(process, module) for module in _WORKERS)
 
 
-def _works_as(process: psutil.Process, module: str) -> bool:
+def works_as(process: psutil.Process, module: str) -> bool:
     """Return whether a process is a worker for a module. A worker forked by a daemon has its command line; the daemon is no worker."""
     parent, command = process.parent(), process.cmdline()
     if _FORK_SERVER in command:
@@ -275,9 +275,9 @@ _KINDS: dict[Target, Callable[[psutil.Process], bool]] = {
     "executor": _is_executor,
     "worker": _is_worker,
     "station": _is_station,
-    "task": lambda process: _works_as(process, _TASKS),
-    "planner": lambda process: _works_as(process, _PLANNER),
-    "commit": lambda process: _works_as(process, _COMMIT),
+    "task": lambda process: works_as(process, TASKS),
+    "planner": lambda process: works_as(process, _PLANNER),
+    "commit": lambda process: works_as(process, _COMMIT),
     "main": lambda process: PROGRAM in process.cmdline(),
 }
 

@@ -17,6 +17,7 @@ import pytest
 
 import millstream as ms
 from millstream.core import dsl
+from millstream.core.model import serdes as core_serdes
 from millstream.core.model.errors import ArgumentError, TopologyError
 
 INSIDE = ("Graph", "Names", "Printing", "change")
@@ -63,7 +64,7 @@ def functions() -> Iterator[tuple[Callable[..., Any], type | None]]:
     own = (
         each
         for each in vars(ms.serdes).values()
-        if inspect.isfunction(each) and each.__module__ == ms.serdes.__name__
+        if inspect.isfunction(each) and each.__module__ in (ms.serdes.__name__, core_serdes.__name__)
     )
     for function in own:
         makes = str(inspect.signature(function).return_annotation)

@@ -225,8 +225,8 @@ class _TaskBatch:
         yield from self._sends(outcome.sends)
         if changed or self._begin:
             yield from self._sends(changelogs.publish(outcome.changes, kept, self._now_ms))
-        read, filled = self._read, self._filled
-        yield self._report(StepFacts(str(self._id), outcome, read, filled, removed, restored, manifest))
+        facts = StepFacts(str(self._id), outcome, self._read, self._filled, removed, restored, manifest)
+        yield self._report(replace(facts, stores=kept["task"]["stores"]))
 
     def _report(self, step: StepFacts) -> Row:
         """Return the report of a step as a row."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from millstream.core.asynchronous.book import CallFigures
 from millstream.core.engine.outcome import Outcome, TaskMetrics
@@ -37,6 +37,7 @@ class StepFacts:
         removed: How many unfinished records there were, by the store of an operator that the topology no longer has.
         restored: Changes applied from the log to the local copy beyond the previous batch's.
         manifest: The log of the task's stores, None if there is none.
+        stores: What its stores remember besides their content, by name.
         seconds: Time that the task took on its executor, with restore, sends and writes.
     """
 
@@ -47,6 +48,7 @@ class StepFacts:
     removed: Mapping[str, int] = field(default_factory=dict)
     restored: int = 0
     manifest: Manifest | None = None
+    stores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seconds: float = 0.0
 
 

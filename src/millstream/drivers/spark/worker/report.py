@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from millstream.core.asynchronous.book import CallCounts, together
 from millstream.core.asynchronous.frontier import Progress
@@ -15,8 +15,12 @@ from millstream.core.engine.threads import ThreadFigures
 from millstream.core.metrics.metric import Number
 from millstream.core.model.durations import earliest
 from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.state.segments.log import Manifest
 from millstream.drivers.spark.worker.calls import TaskCalls
 from millstream.drivers.spark.worker.measures import StepFacts, measured
+
+_HISTORY: Final = 8
+"""Versions that a report names; a local copy is one or two behind the newest."""
 
 
 class Hottest(NamedTuple):
@@ -63,6 +67,26 @@ class CallReport(CallCounts):
 
 
 @dataclass(frozen=True)
+class StateReport:
+    """Which state of a task's stores a micro-batch commits, for those who read them.
+
+    Attributes:
+        version: Its number in the task's log.
+        history: The tokens of the latest versions, the newest last.
+        memory: What the stores remember besides their content, by name.
+    """
+
+    version: int
+    history: tuple[str, ...]
+    memory: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def known(self) -> Manifest:
+        """The version and its history, without segments."""
+        return Manifest(self.version, self.history)
+
+
+@dataclass(frozen=True)
 class Report:
     """What one task did in one micro-batch.
 
@@ -86,6 +110,7 @@ class Report:
         times: Topic to partition to the partition time, ms since the epoch, for readers that extract timestamps.
         executor: Host and executor on which the task ran, empty if it keeps nothing there.
         measured: What was counted; see ``millstream.drivers.spark.worker.measures``.
+        state: Which state of its stores the task commits; None if it has none.
     """
 
     task: str
@@ -106,6 +131,7 @@ class Report:
     shuffled: dict[str, dict[str, int]] = field(default_factory=dict)
     executor: str = ""
     measured: list[Number] = field(default_factory=list)
+    state: StateReport | None = None
 
     def wakes_at(self, *, rests: bool) -> int | None:
         """Return when the task wants to be woken, ms since the epoch; if it rests, only for its unfinished records."""
@@ -136,6 +162,9 @@ class Report:
             hottest = tuple(Hottest(*each) for each in told["calls"].pop("hottest"))
             told["calls"] = CallReport(**told["calls"], hottest=hottest)
         told["measured"] = [(name, tuple(labels), value) for name, labels, value in told["measured"]]
+        if told["state"] is not None:
+            state = told["state"]
+            told["state"] = StateReport(state["version"], tuple(state["history"]), state["memory"])
         if told["threads"] is not None:
             told["threads"] = ThreadFigures(tuple(told["threads"]["executed"]), told["threads"]["ended"])
         return Report(**told)
@@ -199,8 +228,15 @@ def report_of(
         commit_requested=outcome.commit_requested,
         shuffled=_by_topic(outcome.shuffled),
         measured=measured(step),
+        state=_state(step),
         **more,
     )
+
+
+def _state(step: StepFacts) -> StateReport | None:
+    if step.manifest is None:
+        return None
+    return StateReport(step.manifest.version, step.manifest.history[-_HISTORY:], step.stores)
 
 
 def report_of_gone(

@@ -180,7 +180,7 @@ class StateLog:
                 f"the log is damaged: {where} is missing from the checkpoint. Restore the checkpoint from a backup, or "
                 "start over with another checkpoint_location"
             )
-        return codec.decode(_unpacked(bytes(found[0]), where), where)
+        return codec.decode(unpacked(bytes(found[0]), where), where)
 
 
 def _packed(data: bytes) -> bytes:
@@ -188,7 +188,8 @@ def _packed(data: bytes) -> bytes:
     return len(data).to_bytes(4, "little") + compressed
 
 
-def _unpacked(data: bytes, where: str) -> bytes:
+def unpacked(data: bytes, where: str) -> bytes:
+    """Return the bytes of a segment; ``where`` names it in the error."""
     try:
         raw: bytes = pa.decompress(data[4:], int.from_bytes(data[:4], "little"), codec=_CODEC, asbytes=True)
     except (OSError, pa.ArrowException) as error:

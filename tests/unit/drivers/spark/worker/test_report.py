@@ -6,7 +6,7 @@ import millstream as ms
 from millstream.core.engine.threads import ThreadFigures
 from millstream.core.state.segments.log import Manifest, Segment
 from millstream.drivers.spark.worker.measures import TASK_METRICS, StepFacts
-from millstream.drivers.spark.worker.report import Report, report_of
+from millstream.drivers.spark.worker.report import Report, StateReport, report_of
 from unit.helpers import Host, one_processor, processing
 
 
@@ -59,6 +59,7 @@ def test_is_made_of_an_outcome() -> None:
             ("task_restore_total", ("0_0",), 3),
             ("store_bytes", ("0_0", "counts"), 7),
         ],
+        state=StateReport(0, (), {}),
     )
 
 

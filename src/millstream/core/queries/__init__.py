@@ -1,0 +1,1 @@
+"""Questions about the committed content of stores, and their answers."""

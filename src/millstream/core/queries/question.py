@@ -1,0 +1,228 @@
+"""Questions: which method of which store, and how the answers of its tasks become one.
+
+A store is kept by several tasks, each with a part of the keys. A question about one key is answered by the task that has it; other
+questions are answered by all of them, and their entries are merged into one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import singledispatch
+from heapq import merge
+from itertools import islice
+from typing import Any, Final, Literal
+
+from millstream.core.model.errors import MillstreamError, StoreError
+from millstream.core.model.record import ValueAndTimestamp
+from millstream.core.topology.stores import (
+    KeyValueSpec,
+    LruSpec,
+    SessionSpec,
+    StoreSpec,
+    VersionedSpec,
+    WindowSpec,
+)
+
+MOST_ENTRIES: Final = 10_000
+"""Entries that an answer has at most if no limit is given; more are an error."""
+
+Scope = Literal["key", "forwards", "backwards", "sum"]
+"""Who answers: the task that has the key, all tasks in ascending or descending order, or all tasks with a number each."""
+
+_ALL: Final[Mapping[str, Scope]] = {"all": "forwards", "reverse_all": "backwards"}
+_RANGES: Final[Mapping[str, Scope]] = {
+    "fetch": "key",
+    "reverse_fetch": "key",
+    "fetch_range": "forwards",
+    "reverse_fetch_range": "backwards",
+    **_ALL,
+}
+
+
+@singledispatch
+def methods_of(spec: StoreSpec) -> Mapping[str, Scope]:
+    """Return the methods that can be asked of a kind of store."""
+    raise NotImplementedError(f"there are no questions for {type(spec).__name__}")
+
+
+@methods_of.register(KeyValueSpec)
+@methods_of.register(LruSpec)
+def _of_key_values(spec: StoreSpec) -> Mapping[str, Scope]:
+    return {
+        "get": "key",
+        "range": "forwards",
+        "reverse_range": "backwards",
+        "prefix_scan": "forwards",
+        "approximate_count": "sum",
+        **_ALL,
+    }
+
+
+@methods_of.register(WindowSpec)
+def _of_windows(spec: StoreSpec) -> Mapping[str, Scope]:
+    return {**_RANGES, "fetch_all": "forwards", "reverse_fetch_all": "backwards"}
+
+
+@methods_of.register(SessionSpec)
+def _of_sessions(spec: StoreSpec) -> Mapping[str, Scope]:
+    return {**_RANGES, "fetch_session": "key", "find_sessions": "key"}
+
+
+@methods_of.register(VersionedSpec)
+def _of_versions(spec: StoreSpec) -> Mapping[str, Scope]:
+    return {"get": "key"}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a store.
+
+    Attributes:
+        store: The name of the store.
+        method: The method, as the store has it.
+        arguments: Its arguments.
+        limit: At most so many entries; None is :data:`MOST_ENTRIES`, and more are an error.
+        timestamps: Whether values of a timestamped store come with their timestamps.
+        max_lag: How many records the application may have left to process in the topics of the store; None is any number.
+        text: Whether arguments are text, and the answer is to be plain data; see ``millstream.core.queries.text``.
+    """
+
+    store: str
+    method: str
+    arguments: tuple[Any, ...] = ()
+    limit: int | None = None
+    timestamps: bool = False
+    max_lag: int | None = None
+    text: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer, and what it stands for.
+
+    Attributes:
+        value: What the method gives; entries are a list.
+        batch: The committed micro-batch.
+        offsets: Topic to partition to the offset before which everything is in the answer.
+        lag: Records that were left to process in these topics.
+
+    Source: ``org.apache.kafka.streams.query.StateQueryResult`` and its ``Position`` (KIP-796).
+    """
+
+    value: Any
+    batch: int
+    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    lag: int = 0
+
+
+def scope_of(question: Question, spec: StoreSpec) -> Scope:
+    """Return who answers a question.
+
+    Raises:
+        StoreError: If the kind of store has no such method.
+    """
+    methods = methods_of(spec)
+    if question.method not in methods:
+        raise StoreError(
+            f"store {spec.name!r} has no question {question.method!r}; a store of the kind {spec.kind!r} has {', '.join(methods)}"
+        )
+    return methods[question.method]
+
+
+def key_of(question: Question, spec: StoreSpec) -> bytes:
+    """Return the serialised key of a question about one key.
+
+    Raises:
+        StoreError: If there is no key, or it does not fit the store's serde.
+    """
+    key = question.arguments[0] if question.arguments else None
+    if key is None:
+        raise StoreError(f"{question.method}() of store {spec.name!r} needs a key")
+    try:
+        return spec.key.serialize(key)
+    except MillstreamError as error:
+        raise StoreError(f"{question.method}() of store {spec.name!r}: {error}") from None
+
+
+def answer_of(question: Question, spec: StoreSpec, stores: Iterable[Any]) -> Any:
+    """Return the answer of the tasks that have a store.
+
+    Args:
+        question: The question.
+        spec: The specification of the store.
+        stores: The store of each task. About one key, they are asked one after the other until one of them has it.
+
+    Raises:
+        StoreError: If the store cannot answer the question, or the answer has too many entries.
+
+    Example:
+        >>> from millstream.core.model import serdes
+        >>> from millstream.core.state.memory import MemoryStores
+        >>> from millstream.core.state.opening import open_store
+        >>> from millstream.core.topology.stores import key_value
+        >>> spec = key_value("counts", serdes.string, serdes.int64)
+        >>> tasks = [open_store(spec, MemoryStores()) for _ in range(2)]
+        >>> tasks[0].put("pear", 1), tasks[1].put("apple", 2)
+        (None, None)
+        >>> answer_of(Question("counts", "get", ("apple",)), spec, tasks)
+        2
+        >>> answer_of(Question("counts", "all"), spec, tasks)
+        [('apple', 2), ('pear', 1)]
+    """
+    scope = scope_of(question, spec)
+    results = (_result(question, spec, store) for store in stores)
+    if scope == "key":
+        return next(
+            (found for found in map(_listed(question), results) if found not in (None, [])),
+            _nothing(question, spec),
+        )
+    if scope == "sum":
+        return sum(results)
+    order = _order_of(spec)
+    return _listed(question)(merge(*results, key=order, reverse=scope == "backwards"))
+
+
+def _result(question: Question, spec: StoreSpec, store: Any) -> Any:
+    try:
+        return getattr(store, question.method)(*question.arguments)
+    except TypeError as error:
+        raise StoreError(f"{question.method}() of store {spec.name!r}: {error}") from None
+
+
+def _nothing(question: Question, spec: StoreSpec) -> list[Any] | None:
+    """Return the answer to a question about one key that no task has."""
+    several = question.method in ("reverse_fetch", "find_sessions") or (
+        question.method == "fetch" and (isinstance(spec, SessionSpec) or len(question.arguments) > 2)
+    )
+    return [] if several else None
+
+
+def _listed(question: Question) -> Callable[[Any], Any]:
+    most = MOST_ENTRIES if question.limit is None else question.limit
+
+    def shown(value: Any) -> Any:
+        return value.value if isinstance(value, ValueAndTimestamp) and not question.timestamps else value
+
+    def listed(result: Any) -> Any:
+        if not isinstance(result, Iterator):
+            return shown(result)
+        entries = [(key, shown(value)) for key, value in islice(result, most)]
+        if question.limit is None and next(result, None) is not None:
+            raise StoreError(
+                f"{question.method}() of store {question.store!r} has more than {most:,} entries; give a limit, or ask for fewer keys"
+            )
+        return entries
+
+    return listed
+
+
+def _order_of(spec: StoreSpec) -> Callable[[tuple[Any, Any]], Any]:
+    """Return the place of an entry in the order in which one task has its entries."""
+    key_bytes = spec.key.serialize
+    if not isinstance(spec, WindowSpec | SessionSpec):
+        return lambda entry: key_bytes(entry[0])
+    time = 1 if isinstance(spec, WindowSpec) else 2
+    if spec.by_time:
+        return lambda entry: (entry[0][time], key_bytes(entry[0].key), entry[0].start)
+    return lambda entry: (key_bytes(entry[0].key), entry[0][time], entry[0].start)

@@ -1,0 +1,105 @@
+"""Reading a task's local copy in LMDB from another process of its host, while the task's processes write it.
+
+LMDB gives every reader a consistent view and lets the writer go on. What the newest committed micro-batches have changed may still be
+parked beside the copy; it belongs to the view.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import lmdb
+
+from millstream.core.model.errors import CopyMovedError
+from millstream.core.ports import ByteStores, Version
+from millstream.core.queries.parked_view import Parked, ParkedView
+from millstream.core.state.memory import MemoryStores
+from millstream.core.state.segments.log import Manifest
+from millstream.drivers.directory import CopyDirectory
+from millstream.drivers.lmdb.copy import environment_of, version_of
+from millstream.drivers.lmdb.rows import DATA_FILE
+from millstream.drivers.lmdb.view import BROKEN, LmdbView
+
+_PARKED_VERSIONS: Final = 2
+
+
+class LmdbQueries:
+    """Reads one task's local copy. Safe to use from several threads, which take turns.
+
+    Args:
+        directory: Directory of the copy.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = CopyDirectory(directory, _PARKED_VERSIONS)
+        self._lock = threading.Lock()
+        self._env: Any = None
+        self._inode = -1
+        self._parked: tuple[tuple[Version, ...], Parked] = ((), Parked(()))
+
+    @contextmanager
+    def view(self, known: Manifest) -> Iterator[ByteStores]:
+        """Open a view of a committed state.
+
+        Args:
+            known: Version and history of the committed state; segments are not needed.
+
+        Raises:
+            CopyMovedError: If the copy does not have that state: it is being restored, or is ahead already.
+            DamagedCopyError: If the copy is damaged.
+        """
+        if known.version == 0:
+            yield MemoryStores()
+            return
+        with self._lock:
+            view = LmdbView(self._environment(), self._directory)
+            try:
+                yield self._followed(view, known)
+            except BROKEN as error:
+                raise self._directory.damaged(str(error)) from error
+            finally:
+                view.close()
+
+    def close(self) -> None:
+        """Close the copy."""
+        with self._lock:
+            if self._env is not None:
+                self._env.close()
+                self._env = None
+
+    def _environment(self) -> Any:
+        """Return the open environment; one whose file was replaced is opened anew."""
+        file = self._directory.path / DATA_FILE
+        try:
+            inode = os.stat(file).st_ino
+            if inode != self._inode and self._env is not None:
+                self._env.close()
+                self._env = None
+            if self._env is None:
+                self._env, self._inode = environment_of(file, readonly=True), inode
+        except (OSError, lmdb.Error) as error:
+            raise CopyMovedError(
+                f"the local copy in {self._directory.path} is not there yet: {error}"
+            ) from None
+        return self._env
+
+    def _followed(self, view: LmdbView, known: Manifest) -> ByteStores:
+        held = version_of(view)
+        if held == known.current:
+            return view
+        if held is not None and not known.remembers(held):
+            raise self._directory.moved(known.current, held)
+        versions = tuple(known.after(held))
+        if not versions:
+            raise self._directory.moved(known.current, held)
+        if self._parked[0] != versions:
+            found = [self._directory.parked(version) for version in versions]
+            batches = [changes for changes in found if changes is not None]
+            if len(batches) < len(found):
+                raise self._directory.moved(known.current, held)
+            self._parked = versions, Parked(batches)
+        return ParkedView(view, self._parked[1])

@@ -1,0 +1,52 @@
+"""Clients of schema registries: one per process and registry, made when the first record needs it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka.schema_registry import SchemaRegistryClient
+
+from millstream.core.model.errors import SettingsError
+
+_CLIENTS: dict[tuple[int, tuple[tuple[str, Any], ...]], SchemaRegistryClient] = {}
+_LOCK = threading.Lock()
+
+Registry = tuple[tuple[str, Any], ...]
+"""The settings of a client, sorted by name; secrets are references."""
+
+
+def registry_of(given: str | Mapping[str, Any]) -> Registry:
+    """Return the settings of a client.
+
+    Args:
+        given: The address, or settings of ``confluent_kafka.schema_registry.SchemaRegistryClient`` by name.
+
+    Raises:
+        SettingsError: If there is no address.
+    """
+    settings = {"url": given} if isinstance(given, str) else dict(given)
+    if not settings.get("url"):
+        raise SettingsError("a schema registry needs an address: registry='http://localhost:8081'")
+    return tuple(sorted(settings.items()))
+
+
+def client_of(registry: Registry) -> SchemaRegistryClient:
+    """Return this process's client.
+
+    Raises:
+        SettingsError: If a secret does not exist, or the client does not take a setting.
+    """
+    at = (os.getpid(), registry)  # a forked process must not share connections
+    with _LOCK:
+        if at not in _CLIENTS:
+            settings = {name: value.fetch() if hasattr(value, "fetch") else value for name, value in registry}
+            try:
+                _CLIENTS[at] = SchemaRegistryClient.new_client(settings)
+            except (TypeError, ValueError) as error:
+                raise SettingsError(
+                    f"the client of the schema registry does not take its settings: {error}"
+                ) from None
+        return _CLIENTS[at]

@@ -1,0 +1,191 @@
+"""Serdes in Confluent's wire format: a byte 0, the id of the schema in a registry, and the data.
+
+Confluent's serializers do the work. A process makes them when the first record of a topic needs them, one for each topic and side, because
+a serializer remembers the id that its subject got.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from millstream.core.model.errors import MillstreamError, SerdeError, UnavailableError
+from millstream.core.model.serdes import SerdeContext
+from millstream.drivers.schemas.client import Registry, client_of
+from millstream.drivers.schemas.record_types import from_plain, to_plain
+
+Format = Literal["avro", "json", "protobuf"]
+Subject = Literal["topic", "record", "topic_record"]
+"""How the subject of a schema is named, as Confluent's strategies of these names do."""
+Register = Literal["auto", "check", "never"]
+"""Whether a new schema is registered, has to be registered, or data is written with the newest registered schema."""
+
+_WRITING: Final[Mapping[Register, Mapping[str, bool]]] = {
+    "auto": {"auto.register.schemas": True},
+    "check": {"auto.register.schemas": False},
+    "never": {"auto.register.schemas": False, "use.latest.version": True},
+}
+_PATIENCE_S: Final = 60.0
+_PAUSE_S: Final = 1.0
+_NOT_THE_RECORD: Final = (401, 403, 407, 408, 429)
+
+
+@dataclass(frozen=True)
+class SchemaFormat:
+    """What is written and read.
+
+    Attributes:
+        format: The format.
+        of: The record type, None for dicts; the generated class of a Protobuf message.
+        schema: The schema as text; empty for Protobuf, whose class has it.
+        registry: The registry.
+        subject: How the subject is named.
+        register: Whether schemas are registered.
+    """
+
+    format: Format
+    of: type[Any] | None
+    schema: str
+    registry: Registry
+    subject: Subject
+    register: Register
+
+
+class RegistrySerde:
+    """Writes and reads one format. Picklable; what it has made stays in the process.
+
+    Args:
+        spec: The format.
+    """
+
+    def __init__(self, spec: SchemaFormat) -> None:
+        self._spec = spec
+        self._pid = 0
+        self._made: dict[tuple[str | None, str, bool], Callable[..., Any]] = {}
+
+    def __reduce__(self) -> tuple[type[RegistrySerde], tuple[SchemaFormat]]:
+        return RegistrySerde, (self._spec,)
+
+    def write(self, data: Any, context: SerdeContext) -> bytes:
+        """Serialise an object.
+
+        Raises:
+            SerdeError: If it does not fit, or the registry refuses the schema.
+            UnavailableError: If the registry does not answer.
+        """
+        written: bytes = self._patiently(data, context, writing=True)
+        return written
+
+    def read(self, data: bytes, context: SerdeContext) -> Any:
+        """Deserialise bytes.
+
+        Raises:
+            SerdeError: If they are not of this format, or their schema cannot be read with this one.
+            UnavailableError: If the registry does not answer.
+        """
+        return self._patiently(data, context, writing=False)
+
+    def _patiently(self, data: Any, context: SerdeContext, *, writing: bool) -> Any:
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                call = self._call(context, writing=writing)
+                return call(data, _context(context))
+            except MillstreamError:
+                raise
+            except Exception as error:
+                if not _is_outage(error):
+                    raise SerdeError(f"{self._spec.format}: {_reason(error)}") from None
+                if time.monotonic() > deadline:
+                    raise UnavailableError(
+                        f"the schema registry {dict(self._spec.registry)['url']} has not answered for {_PATIENCE_S:.0f} s: {error}. "
+                        "The records that need it are not lost: start the application again when it answers"
+                    ) from None
+            time.sleep(_PAUSE_S)
+
+    def _call(self, context: SerdeContext, *, writing: bool) -> Callable[..., Any]:
+        if self._pid != os.getpid():
+            self._pid, self._made = os.getpid(), {}
+        at = (context.topic if writing else None, context.side, writing)
+        if at not in self._made:
+            self._made[at] = _writer(self._spec) if writing else _reader(self._spec)
+        return self._made[at]
+
+
+def _context(context: SerdeContext) -> SerializationContext:
+    topic: Any = context.topic  # None in a store, which the subjects below know
+    return SerializationContext(topic, MessageField(context.side), list(context.headers))
+
+
+def _writer(spec: SchemaFormat) -> Any:
+    client = client_of(spec.registry)
+    conf: dict[str, Any] = {**_WRITING[spec.register], "subject.name.strategy": _SUBJECTS[spec.subject]}
+    if spec.format == "protobuf":
+        return ProtobufSerializer(spec.of, client, {**conf, "use.deprecated.format": False})
+    convert = None if spec.of is None else to_plain(spec.of, keep=spec.format == "avro")
+    to_dict = (lambda value, _: value) if convert is None else (lambda value, _: convert(value))
+    if spec.format == "avro":
+        return AvroSerializer(client, spec.schema, to_dict, conf)
+    return JSONSerializer(spec.schema, client, to_dict, conf)
+
+
+def _reader(spec: SchemaFormat) -> Any:
+    client = client_of(spec.registry)
+    if spec.format == "protobuf":
+        return ProtobufDeserializer(spec.of, {"use.deprecated.format": False}, client)
+    convert = None if spec.of is None else from_plain(spec.of)
+    from_dict = (lambda value, _: value) if convert is None else (lambda value, _: convert(value))
+    if spec.format == "avro":
+        return AvroDeserializer(client, spec.schema, from_dict)
+    return JSONDeserializer(spec.schema, from_dict=from_dict, schema_registry_client=client)
+
+
+def _by_topic(context: SerializationContext, record: str) -> str:
+    return record if context.topic is None else f"{context.topic}-{context.field}"  # a store has no topic
+
+
+def _by_record(context: SerializationContext, record: str) -> str:
+    return record
+
+
+def _by_topic_and_record(context: SerializationContext, record: str) -> str:
+    return record if context.topic is None else f"{context.topic}-{record}"
+
+
+_SUBJECTS: Final[Mapping[Subject, Callable[[SerializationContext, str], str]]] = {
+    "topic": _by_topic,
+    "record": _by_record,
+    "topic_record": _by_topic_and_record,
+}
+
+
+def _is_outage(error: Exception) -> bool:
+    """Return whether an error says something about the registry, not about a record."""
+    if isinstance(error, SchemaRegistryError):
+        return error.http_status_code >= 500 or error.http_status_code in _NOT_THE_RECORD
+    return isinstance(error, OSError | OAuthTokenError) or type(error).__module__.startswith("httpx")
+
+
+def _reason(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return (
+        text
+        if isinstance(error, SchemaRegistryError | TypeError | ValueError)
+        else f"{type(error).__name__}: {text}"
+    )
+
+
+def name_of(schema: str) -> str:
+    """Return the name of the record that an Avro schema describes."""
+    parsed = json.loads(schema)
+    return str(parsed.get("name", parsed.get("type"))) if isinstance(parsed, dict) else str(parsed)

@@ -1,0 +1,82 @@
+"""The command ``millstream store``: questions about the stores of an application that runs on this host."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from millstream.edge.cli.told import telling
+
+
+def store(
+    application_id: Annotated[
+        str, typer.Argument(metavar="APP", help="An application that runs on this host.")
+    ],
+    name: Annotated[
+        str | None, typer.Argument(metavar="STORE", help="The store. Default: list the stores.")
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Argument(metavar="METHOD", help="The question, such as get, range or fetch. Default: all."),
+    ] = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ARGUMENT...", help="Keys, then times in ms since the epoch."),
+    ] = None,
+    *,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many entries.")] = None,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Values with their timestamps.")] = False,
+    max_lag: Annotated[
+        int | None, typer.Option(min=0, help="Refuse if more records are left in the topics of the store.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, with offsets and lag.")] = False,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="State directory of the application. Default: as the settings say.")
+    ] = None,
+) -> None:
+    """Read a store of a running application."""
+    from millstream.core.queries.question import Question
+    from millstream.edge.queries.remote_application import connect
+
+    with telling("store"):
+        application = connect(application_id, state_dir)
+        if name is None:
+            _print_stores(dict(application.stores()), as_json=as_json)
+            return
+        question = Question(
+            name, method or "all", tuple(arguments or ()), limit, timestamps, max_lag, text=True
+        )
+        answer = application.ask(question)
+        if as_json:
+            facts = {
+                "value": answer.value,
+                "batch": answer.batch,
+                "offsets": answer.offsets,
+                "lag": answer.lag,
+            }
+            typer.echo(json.dumps(facts))
+        else:
+            for line in _lines(answer.value):
+                typer.echo(line)
+
+
+def _print_stores(stores: dict[str, str], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(stores))
+        return
+    for name, kind in stores.items():
+        typer.echo(f"{name}  {kind}")
+
+
+def _lines(value: Any) -> list[str]:
+    """Return an answer in lines: one for each entry."""
+    if not isinstance(value, list):
+        return [_text(value)]
+    return ["  ".join(map(_text, entry)) if isinstance(entry, list) else _text(entry) for entry in value]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,91 @@
+"""An application that runs in another process of this host: its stores, its status, and orders to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from millstream.core.model.errors import ControlError
+from millstream.core.model.topics import checked_name
+from millstream.core.queries.question import Answer, Question
+from millstream.edge import contact
+from millstream.edge.queries.store_reader import StoreReader
+from millstream.edge.settings import settings_from
+
+QUESTION: Final = "store"
+"""What another process asks about stores: data is a question, or None for the stores that there are."""
+
+
+class RemoteApplication:
+    """An application in another process. Made by :func:`connect`.
+
+    Args:
+        application_id: The application.
+        home: Its directory.
+    """
+
+    def __init__(self, application_id: str, home: Path) -> None:
+        self.id = application_id
+        self._home = home
+
+    def store(self, name: str, *, timestamps: bool = False, max_lag: int | None = None) -> StoreReader:
+        """Return a store, to be read; see :meth:`RunningApplication.store`."""
+        return StoreReader(name, self.ask, timestamps=timestamps, max_lag=max_lag)
+
+    def stores(self) -> Mapping[str, str]:
+        """Return the stores that can be asked, with their kinds.
+
+        Raises:
+            ControlError: If the application does not answer.
+        """
+        found: dict[str, str] = self._asked(None)
+        return found
+
+    def ask(self, question: Question) -> Answer:
+        """Ask a question about a store.
+
+        Raises:
+            ControlError: If the application does not answer, or the answer has a class that this process cannot import.
+            StoreError: If the store cannot answer.
+        """
+        answer: Answer = self._asked(question)
+        return answer
+
+    def status(self) -> Mapping[str, Any]:
+        """Return what the application is doing, as plain data; see ``ms.Status``.
+
+        Raises:
+            ControlError: If the application does not answer.
+        """
+        return contact.send(self._home, self.id, "status")
+
+    def _asked(self, data: Question | None) -> Any:
+        try:
+            return contact.ask(self._home, self.id, QUESTION, data)
+        except (AttributeError, ImportError) as error:
+            raise ControlError(
+                f"the answer has a class that this process cannot import ({error}); import its module here, and define it in a module "
+                "instead of the program"
+            ) from None
+
+
+def connect(application_id: str, state_dir: str | Path | None = None) -> RemoteApplication:
+    """Return an application that runs in another process of this host, under the same user.
+
+    Args:
+        application_id: The application.
+        state_dir: Its setting of this name; None as the settings say here.
+
+    Raises:
+        SettingsError: If a setting is wrong.
+
+    Example:
+        >>> connect("shop").store("counts").get("tea")
+        Traceback (most recent call last):
+        ...
+        millstream.core.model.errors.ControlError: application 'shop' is not running ...
+    """
+    given = {} if state_dir is None else {"state_dir": state_dir}
+    settings = settings_from({"bootstrap_servers": "not needed for this", **given})
+    return RemoteApplication(application_id, settings.home(checked_name(application_id, "application")))

@@ -1,0 +1,147 @@
+"""A store of a stopped application as an Arrow table, read from its checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from millstream.core.model import serdes
+from millstream.core.model.errors import SettingsError, StoreError
+from millstream.core.model.serdes import Serde
+from millstream.core.queries.text import plain
+from millstream.core.state.memory import MemoryStores
+from millstream.core.state.opening import open_store
+from millstream.core.topology.stores import KeyValueSpec, SessionSpec, StoreSpec, WindowSpec
+from millstream.drivers.spark.submit.checkpoint import files_of
+from millstream.drivers.spark.submit.session import configured, session_for
+from millstream.drivers.spark.submit.stored import StoredTask, stored_tasks
+from millstream.edge.checkpoints import sound_progress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FOREVER_MS: Final = 1 << 61
+_TIMESTAMPED: Final = "timestamped-"
+_SUB_TOPOLOGY: Final = re.compile(r"^sub-topology \d+, ")
+_KNOWN: Final = ("string", "bytes", "int16", "int32", "int64", "float32", "float64", "uuid", "json")
+"""Serdes that are found by their names."""
+
+_SPECS: Final[Mapping[str, Callable[..., StoreSpec]]] = {
+    "key-value": KeyValueSpec,
+    "window": lambda *given, **more: WindowSpec(*given, retention=_FOREVER_MS, size=0, **more),
+    "window-with-open": lambda *given, **more: WindowSpec(
+        *given, retention=_FOREVER_MS, size=0, with_open=True, **more
+    ),
+    "session": lambda *given, **more: SessionSpec(*given, retention=_FOREVER_MS, **more),
+    "session-with-open": lambda *given, **more: SessionSpec(
+        *given, retention=_FOREVER_MS, with_open=True, **more
+    ),
+}
+"""How a store of each kind that can be read is opened."""
+
+
+def read_store(
+    checkpoint: str | Path, name: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None
+) -> pa.Table:
+    """Read a store of a stopped application from its checkpoint, on the active Spark session or a new local one.
+
+    The application need not be there, nor its local copies. The content is that of the newest complete micro-batch, and is held in the
+    memory of this process.
+
+    Args:
+        checkpoint: The checkpoint: ``<state_dir>/<application id>/checkpoint``, or what ``checkpoint_location`` says.
+        name: The store.
+        key: Serde of the keys; None finds those of ``ms.serdes`` that have no arguments by name.
+        value: Serde of the values, likewise.
+
+    Returns:
+        A table with the columns ``key``, ``value``, and ``timestamp`` (ms) if the store has timestamps; ``start`` for windows, ``start`` and
+        ``end`` for sessions, ms since the epoch. Windows and sessions that have expired and are not deleted yet are in it. Values that are
+        no plain data of Arrow are text.
+
+    Raises:
+        CheckpointError: If the checkpoint is damaged.
+        StoreError: If no micro-batch is complete, there is no such store, its kind cannot be read, or a serde is needed.
+    """
+    import pyarrow as pa
+
+    location = _url(checkpoint)
+    session = session_for("millstream-read-store", None, {})
+    progress = sound_progress(files_of(location, lambda: session), location)
+    if progress is None or progress.last_complete < 0:
+        raise StoreError(
+            f"the checkpoint {location} has no complete micro-batch, so there is nothing to read"
+        )
+    with configured(session, {}, progress.shuffle_partitions, location):
+        rows = [
+            row
+            for task in stored_tasks(session, location, progress.last_complete, name)
+            for row in _rows(name, task, key, value)
+        ]
+    columns = list(rows[0]) if rows else ["key", "value"]
+    return pa.table({column: _array([row[column] for row in rows]) for column in columns})
+
+
+def _url(checkpoint: str | Path) -> str:
+    text = str(checkpoint)
+    if ":/" in text:
+        return text
+    path = Path(text).resolve()
+    if not path.is_dir():
+        raise SettingsError(f"there is no checkpoint in {str(path)!r}")
+    return path.as_uri()
+
+
+def _rows(
+    name: str, task: StoredTask, key: Serde[Any] | None, value: Serde[Any] | None
+) -> Iterator[dict[str, Any]]:
+    spec = _spec(name, task.fingerprint, key, value)
+    stores = MemoryStores()
+    stores.apply(task.content)
+    for found, entry in open_store(spec, stores, memory=task.memory).all():
+        row = {"key": found}
+        if isinstance(spec, WindowSpec):
+            row = {"key": found.key, "start": found.start}
+        elif isinstance(spec, SessionSpec):
+            row = {"key": found.key, "start": found.start, "end": found.end}
+        yield (
+            {**row, "value": entry.value, "timestamp": entry.timestamp}
+            if spec.timestamped
+            else {**row, "value": entry}
+        )
+
+
+def _spec(name: str, fingerprint: str, key: Serde[Any] | None, value: Serde[Any] | None) -> StoreSpec:
+    kind, _, formats = _SUB_TOPOLOGY.sub("", fingerprint).partition(" ")
+    key_name, _, value_name = formats.partition(" -> ")
+    plain_kind = kind.removeprefix(_TIMESTAMPED)
+    if plain_kind not in _SPECS:
+        raise StoreError(
+            f"store {name!r} has the kind {kind!r}, which cannot be read from a checkpoint; those that can: {', '.join(_SPECS)}"
+        )
+    found = _serde(name, "key", key_name, key), _serde(name, "value", value_name, value)
+    return _SPECS[plain_kind](name, *found, timestamped=kind.startswith(_TIMESTAMPED))
+
+
+def _serde(store: str, side: str, name: str, given: Serde[Any] | None) -> Serde[Any]:
+    if given is None and name in _KNOWN:
+        found: Serde[Any] = getattr(serdes, name)
+        return found
+    if given is None or given.name != name:
+        raise StoreError(f"store {store!r} has {side}s of the serde {name!r}; give it as {side}=")
+    return given
+
+
+def _array(values: list[Any]) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        pass
+    try:
+        return pa.array([plain(value) for value in values])
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([str(value) for value in values])

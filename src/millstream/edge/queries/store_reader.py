@@ -1,0 +1,105 @@
+"""The public face of interactive queries: a store, to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millstream.core.queries.question import Answer, Question
+
+Ask = Callable[[Question], Answer]
+
+
+class StoreReader:
+    """A store of a running application, read-only. Made by :meth:`RunningApplication.store`.
+
+    Every question is answered from the committed state of all tasks that keep the store. Entries are lists, ordered by serialised key,
+    windows and sessions as ``ms.WindowStore`` and ``ms.SessionStore`` order them. Without a limit, more than 10,000 entries are an
+    error. Times are int ms since the epoch; ranges include both ends.
+
+    All methods raise ``StoreError`` if the kind of store does not have them, or the store cannot be read.
+
+    Args:
+        name: The name of the store.
+        ask: Asks the application.
+        timestamps: Whether values of a timestamped store come as ``ValueAndTimestamp``.
+        max_lag: How many records the application may have left to process in the topics of the store; None is any number.
+
+    Source: ``org.apache.kafka.streams.state.ReadOnlyKeyValueStore``, ``ReadOnlyWindowStore``, ``ReadOnlySessionStore`` (KIP-67).
+    """
+
+    def __init__(self, name: str, ask: Ask, *, timestamps: bool = False, max_lag: int | None = None) -> None:
+        self.name = name
+        self._ask = ask
+        self._timestamps = timestamps
+        self._max_lag = max_lag
+
+    def answer(self, method: str, *arguments: Any, limit: int | None = None) -> Answer:
+        """Ask a question, and hear what the answer stands for.
+
+        Args:
+            method: A method of this class, by name.
+            arguments: Its arguments.
+            limit: At most so many entries.
+
+        Returns:
+            The value with its micro-batch, offsets and lag.
+        """
+        return self._ask(Question(self.name, method, arguments, limit, self._timestamps, self._max_lag))
+
+    def get(self, key: Any, as_of: int | None = None) -> Any:
+        """Return the value of a key, or None; of a versioned store, its ``VersionedRecord`` at a time."""
+        return self.answer("get", *((key,) if as_of is None else (key, as_of))).value
+
+    def range(self, low: Any = None, high: Any = None, *, limit: int | None = None) -> Any:
+        """Return the pairs of key and value with ``low <= key <= high``; None means no limit."""
+        return self.answer("range", low, high, limit=limit).value
+
+    def reverse_range(self, low: Any = None, high: Any = None, *, limit: int | None = None) -> Any:
+        """Return the same backwards."""
+        return self.answer("reverse_range", low, high, limit=limit).value
+
+    def prefix_scan(self, prefix: Any, *, limit: int | None = None) -> Any:
+        """Return the pairs whose serialised key begins with a prefix: bytes, or a key."""
+        return self.answer("prefix_scan", prefix, limit=limit).value
+
+    def all(self, *, limit: int | None = None) -> Any:
+        """Return all entries."""
+        return self.answer("all", limit=limit).value
+
+    def reverse_all(self, *, limit: int | None = None) -> Any:
+        """Return all entries backwards."""
+        return self.answer("reverse_all", limit=limit).value
+
+    def approximate_count(self) -> int:
+        """Return the number of keys of a key-value store."""
+        count: int = self.answer("approximate_count").value
+        return count
+
+    def fetch(
+        self, key: Any, time_from: int | None = None, time_to: int | None = None, *, limit: int | None = None
+    ) -> Any:
+        """Return the value of a key in the window that starts at a time; with two times, pairs of start and value.
+
+        Of a session store, and without times, return the pairs of session and value of a key.
+        """
+        times = (time for time in (time_from, time_to) if time is not None)
+        return self.answer("fetch", key, *times, limit=limit).value
+
+    def fetch_all(self, time_from: int, time_to: int, *, limit: int | None = None) -> Any:
+        """Return the windows that start between two times, of all keys."""
+        return self.answer("fetch_all", time_from, time_to, limit=limit).value
+
+    def fetch_range(self, key_from: Any, key_to: Any, *times: int, limit: int | None = None) -> Any:
+        """Return the windows of a range of keys that start between two times, or the sessions of a range of keys."""
+        return self.answer("fetch_range", key_from, key_to, *times, limit=limit).value
+
+    def fetch_session(self, key: Any, start: int, end: int) -> Any:
+        """Return the value of the session with exactly these bounds, or None."""
+        return self.answer("fetch_session", key, start, end).value
+
+    def find_sessions(
+        self, key: Any, earliest_end: int, latest_start: int, *, limit: int | None = None
+    ) -> Any:
+        """Return the sessions of a key that end at or after one time and start at or before another."""
+        return self.answer("find_sessions", key, earliest_end, latest_start, limit=limit).value

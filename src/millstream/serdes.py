@@ -1,0 +1,180 @@
+"""Serdes: ``ms.serdes.string``, ``ms.serdes.json``, and those whose schemas are kept in a schema registry.
+
+The functions that need a package of the extra ``schemas`` import it when they are called.
+"""
+
+from __future__ import annotations
+
+import json as _json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from millstream.core.model.arguments import checked
+from millstream.core.model.errors import SettingsError
+from millstream.core.model.serdes import *  # noqa: F403
+from millstream.core.model.serdes import Serde, in_context
+
+_T = TypeVar("_T")
+
+
+@checked
+def avro(
+    schema: type[_T] | str | Mapping[str, Any],
+    *,
+    registry: str | Mapping[str, Any],
+    subject: str = "topic",
+    register: str = "auto",
+    namespace: str | None = None,
+) -> Serde[_T]:
+    """Create a serde of Avro with a schema registry, in Confluent's wire format.
+
+    Args:
+        schema: A dataclass, a pydantic model or a msgspec Struct; or an Avro schema as text or dict, for dicts. Data of another version is
+            read with this schema, by Avro's rules.
+        registry: Address of the registry, or settings of ``confluent_kafka.schema_registry.SchemaRegistryClient`` by name, in which
+            ``ms.secret`` may stand; ``mock://name`` is a registry in the memory of the process.
+        subject: How the subject is named: ``"topic"``, ``"record"`` or ``"topic_record"``. In a store it is the name of the record.
+        register: ``"auto"`` registers the schema when it first writes; ``"check"`` writes only with a schema that is registered; ``"never"``
+            writes with the newest schema that is registered.
+        namespace: Namespace of the record name that is derived from a type.
+
+    Returns:
+        The serde. It raises ``SerdeError`` for bytes of another format or a schema that the registry refuses, and ``UnavailableError``,
+        which no policy leaves out, if the registry does not answer for a minute.
+
+    Raises:
+        SettingsError: If the type or the schema cannot be used, or the extra ``schemas`` is not installed.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Order:
+        ...     id: str
+        ...     cents: int
+        >>> orders = avro(Order, registry="mock://shop")
+        >>> data = orders.serialize(Order("a", 250))
+        >>> data[0], orders.deserialize(data)
+        (0, Order(id='a', cents=250))
+    """
+    types = _extra("record_types")
+    if isinstance(schema, type):
+        if not types.is_record(schema):
+            raise SettingsError(f"{schema!r} is no dataclass, pydantic model or msgspec Struct")
+        text = _json.dumps(types.avro_schema(schema, namespace))
+        return _registered("avro", schema, text, registry, (subject, register))
+    text = schema if isinstance(schema, str) else _json.dumps(schema)
+    return _registered("avro", None, text, registry, (subject, register))
+
+
+@checked
+def json_schema(
+    schema: type[_T] | str | Mapping[str, Any],
+    *,
+    registry: str | Mapping[str, Any],
+    subject: str = "topic",
+    register: str = "auto",
+) -> Serde[_T]:
+    """Create a serde of JSON with a JSON Schema in a schema registry, in Confluent's wire format.
+
+    Args:
+        schema: A dataclass, a pydantic model or a msgspec Struct; or a JSON Schema as text or dict, for dicts.
+        registry: See :func:`avro`, also for ``subject`` and ``register``.
+        subject: See there.
+        register: See there.
+
+    Raises:
+        SettingsError: If the type or the schema cannot be used, or the extra ``schemas`` is not installed.
+
+    Example:
+        >>> visits = json_schema({"title": "Visit", "type": "object"}, registry="mock://shop")
+        >>> visits.deserialize(visits.serialize({"page": "/"}))
+        {'page': '/'}
+    """
+    types = _extra("record_types")
+    if isinstance(schema, type):
+        if not types.is_record(schema):
+            raise SettingsError(f"{schema!r} is no dataclass, pydantic model or msgspec Struct")
+        return _registered(
+            "json", schema, _json.dumps(types.json_schema(schema)), registry, (subject, register)
+        )
+    text = schema if isinstance(schema, str) else _json.dumps(schema)
+    return _registered("json", None, text, registry, (subject, register))
+
+
+@checked
+def protobuf(
+    message: type[_T], *, registry: str | Mapping[str, Any], subject: str = "topic", register: str = "auto"
+) -> Serde[_T]:
+    """Create a serde of Protobuf with a schema registry, in Confluent's wire format.
+
+    Args:
+        message: The generated class of the message.
+        registry: See :func:`avro`, also for ``subject`` and ``register``.
+        subject: See there.
+        register: See there.
+
+    Raises:
+        SettingsError: If it is no message class, or the extra ``schemas`` is not installed.
+    """
+    _extra("record_types")
+    if not hasattr(message, "DESCRIPTOR"):
+        raise SettingsError(f"{message!r} is no generated class of a Protobuf message")
+    return _registered("protobuf", message, "", registry, (subject, register))
+
+
+@checked
+def typed(kind: type[_T], *, name: str | None = None) -> Serde[_T]:
+    """Create a serde of JSON of one type: objects are checked when they are read.
+
+    Args:
+        kind: A dataclass, a msgspec Struct, a TypedDict, or another type that msgspec knows.
+        name: Name of the format, which a store keeps; None is ``json:`` and the name of the type.
+
+    Raises:
+        SettingsError: If the extra ``schemas`` is not installed.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Point:
+        ...     x: int
+        ...     y: int
+        >>> points = typed(Point)
+        >>> points.serialize(Point(1, 2)), points.deserialize(b'{"x":3,"y":4}')
+        (b'{"x":1,"y":2}', Point(x=3, y=4))
+    """
+    found: Serde[_T] = _extra("typed_json").typed_json(kind, name)
+    return found
+
+
+def _registered(
+    form: str,
+    of: type[Any] | None,
+    schema: str,
+    registry: str | Mapping[str, Any],
+    names: tuple[str, str],
+) -> Serde[Any]:
+    subject, register = names
+    serde, client = _extra("registry_serde"), _extra("client")
+    for name, given, known in (
+        ("subject", subject, ("topic", "record", "topic_record")),
+        ("register", register, ("auto", "check", "never")),
+    ):
+        if given not in known:
+            raise SettingsError(f"{name}={given!r} is none of {', '.join(map(repr, known))}")
+    spec = serde.SchemaFormat(form, of, schema, client.registry_of(registry), subject, register)
+    kind = of.__name__ if of is not None else serde.name_of(schema)
+    made = serde.RegistrySerde(spec)
+    return in_context(made.write, made.read, name=f"{form}:{kind}")
+
+
+def _extra(module: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(f"millstream.drivers.schemas.{module}")
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"this serde needs the package {error.name!r}, which is not installed here: pip install 'millstream[schemas]', on every "
+            "host of the application"
+        ) from None
