@@ -333,6 +333,7 @@ class RunningApplication:
         for notice in (notice for report in reports for notice in report.notices):
             self._warnings.tell(notice)
         offsets = self._book.committed(batch, reports)
+        self._answers.committed()
         for line in self._book.waiting_lines():
             self._warnings.tell(line)
         theirs = self._plan.committed_by_transactions if self._transactional else ()
@@ -500,10 +501,8 @@ class RunningApplication:
             return
         self._state = "stopped"
         self._warnings.flush()
-        status, metrics = self.status(), self.metrics()
-        self._progress.say(
-            "stopped", summary(status, metrics, self._progress.seconds), **facts_of(status, metrics)
-        )
+        now = self.status(), self.metrics()
+        self._progress.say("stopped", summary(*now, self._progress.seconds), **facts_of(*now))
 
     def _abandon(self) -> None:
         if self._query is not None and self._query.isActive:

@@ -85,6 +85,7 @@ class Book:
     lock: threading.Lock = field(default_factory=threading.Lock)
     plan: Plan | None = None
     batch: int = -1
+    revision: int = 0
     ends: Offsets = field(default_factory=dict)
     positions: Offsets = field(default_factory=dict)
     waiting: bool = False
@@ -118,11 +119,11 @@ class Book:
     def planned(self, positions: Offsets, ends: Offsets | None, held_back_ms: int = 0) -> None:
         """Note what the planner sees; no ends means that no broker answers."""
         with self.lock:
+            self.revision += 1
             self._planned_at = time.monotonic()
             self.totals["held_back_ms"] += held_back_ms
             self.waiting = ends is None
-            if ends is not None:
-                self.ends = ends
+            self.ends = self.ends if ends is None else ends
             for topic, partitions in positions.items():
                 for partition, at in partitions.items():
                     known = self.positions.setdefault(topic, {})
@@ -139,6 +140,7 @@ class Book:
         """Note a batch; give the offsets to commit."""
         offsets = offsets_of(reports)
         with self.lock:
+            self.revision += 1
             self.batch = batch
             self._batch_s = time.monotonic() - self._planned_at
             self.commit_requested = any(report.commit_requested for report in reports)

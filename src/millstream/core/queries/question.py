@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import singledispatch
 from heapq import merge
 from itertools import islice
 from typing import Any, Final, Literal
@@ -40,38 +39,22 @@ _RANGES: Final[Mapping[str, Scope]] = {
 }
 
 
-@singledispatch
-def methods_of(spec: StoreSpec) -> Mapping[str, Scope]:
-    """Return the methods that can be asked of a kind of store."""
-    raise NotImplementedError(f"there are no questions for {type(spec).__name__}")
-
-
-@methods_of.register(KeyValueSpec)
-@methods_of.register(LruSpec)
-def _of_key_values(spec: StoreSpec) -> Mapping[str, Scope]:
-    return {
-        "get": "key",
-        "range": "forwards",
-        "reverse_range": "backwards",
-        "prefix_scan": "forwards",
-        "approximate_count": "sum",
-        **_ALL,
-    }
-
-
-@methods_of.register(WindowSpec)
-def _of_windows(spec: StoreSpec) -> Mapping[str, Scope]:
-    return {**_RANGES, "fetch_all": "forwards", "reverse_fetch_all": "backwards"}
-
-
-@methods_of.register(SessionSpec)
-def _of_sessions(spec: StoreSpec) -> Mapping[str, Scope]:
-    return {**_RANGES, "fetch_session": "key", "find_sessions": "key"}
-
-
-@methods_of.register(VersionedSpec)
-def _of_versions(spec: StoreSpec) -> Mapping[str, Scope]:
-    return {"get": "key"}
+_KEY_VALUES: Final[Mapping[str, Scope]] = {
+    "get": "key",
+    "range": "forwards",
+    "reverse_range": "backwards",
+    "prefix_scan": "forwards",
+    "approximate_count": "sum",
+    **_ALL,
+}
+_METHODS: Final[Mapping[type[StoreSpec], Mapping[str, Scope]]] = {
+    KeyValueSpec: _KEY_VALUES,
+    LruSpec: _KEY_VALUES,
+    WindowSpec: {**_RANGES, "fetch_all": "forwards", "reverse_fetch_all": "backwards"},
+    SessionSpec: {**_RANGES, "fetch_session": "key", "find_sessions": "key"},
+    VersionedSpec: {"get": "key"},
+}
+"""The methods that can be asked of each kind of store."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +105,7 @@ def scope_of(question: Question, spec: StoreSpec) -> Scope:
     Raises:
         StoreError: If the kind of store has no such method.
     """
-    methods = methods_of(spec)
+    methods = _METHODS[type(spec)]
     if question.method not in methods:
         raise StoreError(
             f"store {spec.name!r} has no question {question.method!r}; a store of the kind {spec.kind!r} has {', '.join(methods)}"

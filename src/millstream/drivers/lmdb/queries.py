@@ -7,9 +7,6 @@ parked beside the copy; it belongs to the view.
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import lmdb
@@ -28,7 +25,10 @@ _PARKED_VERSIONS: Final = 2
 
 
 class LmdbQueries:
-    """Reads one task's local copy. Safe to use from several threads, which take turns.
+    """Reads one task's local copy. Used by one thread at a time.
+
+    A view stays open for further questions until the next one is opened or :meth:`release` is called: an open view keeps LMDB from using
+    the pages again that it sees.
 
     Args:
         directory: Directory of the copy.
@@ -36,14 +36,15 @@ class LmdbQueries:
 
     def __init__(self, directory: str) -> None:
         self._directory = CopyDirectory(directory, _PARKED_VERSIONS)
-        self._lock = threading.Lock()
         self._env: Any = None
         self._inode = -1
+        self._view: LmdbView | None = None
+        self._shown: ByteStores | None = None
+        self._version: Version | None = None
         self._parked: tuple[tuple[Version, ...], Parked] = ((), Parked(()))
 
-    @contextmanager
-    def view(self, known: Manifest) -> Iterator[ByteStores]:
-        """Open a view of a committed state.
+    def view(self, known: Manifest) -> ByteStores:
+        """Return a view of a committed state, valid until the next call of a method.
 
         Args:
             known: Version and history of the committed state; segments are not needed.
@@ -52,33 +53,43 @@ class LmdbQueries:
             CopyMovedError: If the copy does not have that state: it is being restored, or is ahead already.
             DamagedCopyError: If the copy is damaged.
         """
+        if self._shown is not None and self._version == known.current:
+            return self._shown
+        self.release()
         if known.version == 0:
-            yield MemoryStores()
-            return
-        with self._lock:
-            view = LmdbView(self._environment(), self._directory)
-            try:
-                yield self._followed(view, known)
-            except BROKEN as error:
-                raise self._directory.damaged(str(error)) from error
-            finally:
-                view.close()
+            return MemoryStores()
+        self._view = LmdbView(self._environment(), self._directory)
+        try:
+            self._shown = self._followed(self._view, known)
+        except BROKEN as error:
+            raise self._directory.damaged(str(error)) from error
+        finally:
+            if self._shown is None:
+                self.release()
+        self._version = known.current
+        return self._shown
+
+    def release(self) -> None:
+        """Close the view that is open."""
+        self._shown = self._version = None
+        if self._view is not None:
+            self._view.close()
+            self._view = None
 
     def close(self) -> None:
         """Close the copy."""
-        with self._lock:
-            if self._env is not None:
-                self._env.close()
-                self._env = None
+        self.release()
+        if self._env is not None:
+            self._env.close()
+            self._env = None
 
     def _environment(self) -> Any:
         """Return the open environment; one whose file was replaced is opened anew."""
         file = self._directory.path / DATA_FILE
         try:
             inode = os.stat(file).st_ino
-            if inode != self._inode and self._env is not None:
-                self._env.close()
-                self._env = None
+            if inode != self._inode:
+                self.close()
             if self._env is None:
                 self._env, self._inode = environment_of(file, readonly=True), inode
         except (OSError, lmdb.Error) as error:

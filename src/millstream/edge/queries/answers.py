@@ -11,18 +11,21 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from millstream.core.model.errors import CopyMovedError, StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.model.partitioning import partition_of, range_of
+from millstream.core.model.positions import Offsets
+from millstream.core.ports import ByteStores
 from millstream.core.queries.question import Answer, Question, answer_of, key_of, scope_of
 from millstream.core.queries.text import parsed, plain
 from millstream.core.runtime.intake import topics_in_front
 from millstream.core.state.opening import open_store
 from millstream.core.topology.plan import Plan, SubTopology
+from millstream.core.topology.stores import StoreSpec
 from millstream.drivers.lmdb.queries import LmdbQueries
 from millstream.drivers.spark.worker.copies import CopiesSpec
 from millstream.drivers.spark.worker.report import Report, StateReport
@@ -43,6 +46,50 @@ class _Surroundings:
         """Do nothing."""
 
 
+class _TaskCopy:
+    """A task's copy, with the stores that are open on its newest view. Its lock is held while they are used."""
+
+    def __init__(self, directory: str) -> None:
+        self.lock = threading.Lock()
+        self._copy = LmdbQueries(directory)
+        self._stores: tuple[ByteStores | None, dict[str, Any]] = (None, {})
+
+    def store(self, spec: StoreSpec, report: Report) -> Any:
+        """Return a store at the state that a report names."""
+        state = report.state or StateReport(0, (), {})
+        view = self._copy.view(state.known)
+        if self._stores[0] is not view:
+            self._stores = view, {}
+        opened = self._stores[1]
+        if spec.name not in opened:
+            surroundings = _Surroundings(report.stream_time_ms)
+            opened[spec.name] = open_store(spec, view, surroundings, state.memory.get(spec.name, {}))
+        return opened[spec.name]
+
+    def release(self) -> None:
+        """Let go of the view."""
+        with self.lock:
+            self._stores = (None, {})
+            self._copy.release()
+
+    def close(self) -> None:
+        """Close the copy."""
+        self.release()
+        with self.lock:
+            self._copy.close()
+
+
+@dataclass(frozen=True)
+class _Committed:
+    """What the tasks of a sub-topology have committed, at a revision of the book."""
+
+    revision: int
+    batch: int
+    reports: Mapping[TaskId, Report]
+    offsets: Offsets
+    lag: int
+
+
 class Answers:
     """Answers questions about the stores of a running application. Safe to use from several threads.
 
@@ -55,10 +102,11 @@ class Answers:
 
     def __init__(self, application_id: str, copies: CopiesSpec, book: Book, plan: Callable[[], Plan]) -> None:
         self._id = application_id
-        self._copies = copies
+        self._spec = copies
         self._book = book
         self._plan = plan
-        self._open: dict[TaskId, LmdbQueries] = {}
+        self._copies: dict[TaskId, _TaskCopy] = {}
+        self._seen: dict[int, _Committed] = {}
         self._lock = threading.Lock()
         self._host = socket.gethostname()
 
@@ -68,7 +116,7 @@ class Answers:
             name: spec.kind
             for sub in self._plan().subtopologies
             for name, spec in sorted(sub.stores.items())
-            if self._copies.engines[name] == _ENGINE
+            if self._spec.engines[name] == _ENGINE
         }
 
     def answer(self, question: Question) -> Answer:
@@ -94,12 +142,20 @@ class Answers:
                     ) from None
             time.sleep(_POLL_S)
 
+    def committed(self) -> None:
+        """Let go of the views of the micro-batch before; called after each commit."""
+        with self._lock:
+            copies = list(self._copies.values())
+        for copy in copies:
+            copy.release()
+
     def close(self) -> None:
         """Close the copies."""
         with self._lock:
-            for copy in self._open.values():
-                copy.close()
-            self._open.clear()
+            copies = list(self._copies.values())
+            self._copies.clear()
+        for copy in copies:
+            copy.close()
 
     def _keeper_of(self, store: str) -> SubTopology:
         subs = self._plan().subtopologies
@@ -107,55 +163,78 @@ class Answers:
         if sub is None:
             there = ", ".join(repr(name) for sub in subs for name in sorted(sub.stores)) or "none"
             raise StoreError(f"application {self._id!r} has no store {store!r}; its stores are: {there}")
-        if self._copies.engines[store] != _ENGINE:
+        if self._spec.engines[store] != _ENGINE:
             raise StoreError(
-                f"store {store!r} is kept by the engine {self._copies.engines[store]!r}, which only its tasks can read; stop the "
+                f"store {store!r} is kept by the engine {self._spec.engines[store]!r}, which only its tasks can read; stop the "
                 "application and use millstream.read_store, or keep the store in lmdb"
             )
         return sub
 
     def _answered(self, question: Question, sub: SubTopology) -> Answer:
-        topics = {*sub.source_topics, *topics_in_front(self._plan()).get(sub.id, ())}
-        batch, reports, offsets, lag = self._book.committed_of(sub.id, topics)
-        if not reports:
+        now = self._committed(sub)
+        if not now.reports:
             raise StoreError(f"the tasks of store {question.store!r} have not started yet; ask again")
-        if question.max_lag is not None and lag > question.max_lag:
+        if question.max_lag is not None and now.lag > question.max_lag:
             raise StoreError(
-                f"store {question.store!r} is {lag:,} records behind its topics, and at most {question.max_lag:,} were allowed"
+                f"store {question.store!r} is {now.lag:,} records behind its topics, and at most {question.max_lag:,} were allowed"
             )
         spec = sub.stores[question.store]
-        tasks = list(reports)
         if scope_of(question, spec) == "key":
-            tasks.sort(key=lambda task: task.partition != _task_of(key_of(question, spec), sub, len(tasks)))
-        with ExitStack() as views:
-            stores = self._opened(question.store, sub, {task: reports[task] for task in tasks}, views)
-            value = answer_of(question, spec, stores)
-        return Answer(value, batch, offsets, lag)
+            value = self._of_key(question, spec, sub, now.reports)
+        else:
+            value = self._of_all(question, spec, now.reports)
+        return Answer(value, now.batch, now.offsets, now.lag)
 
-    def _opened(
-        self, store: str, sub: SubTopology, reports: Mapping[TaskId, Report], views: ExitStack
-    ) -> Iterator[Any]:
-        """Open the store of one task after the other."""
-        for task, report in reports.items():
-            host = report.executor.partition("/")[0]
-            if host and host != self._host:
-                raise StoreError(
-                    f"store {store!r} of task {task} is on host {host!r}; questions are answered from the copies of host "
-                    f"{self._host!r} only"
-                )
-            state = report.state or StateReport(0, (), {})
-            stores = views.enter_context(self._copy(task).view(state.known))
-            surroundings = _Surroundings(report.stream_time_ms)
-            yield open_store(sub.stores[store], stores, surroundings, state.memory.get(store, {}))
+    def _committed(self, sub: SubTopology) -> _Committed:
+        revision = self._book.revision
+        known = self._seen.get(sub.id)
+        if known is None or known.revision != revision:
+            topics = {*sub.source_topics, *topics_in_front(self._plan()).get(sub.id, ())}
+            known = self._seen[sub.id] = _Committed(revision, *self._book.committed_of(sub.id, topics))
+        return known
 
-    def _copy(self, task: TaskId) -> LmdbQueries:
+    def _of_key(
+        self, question: Question, spec: StoreSpec, sub: SubTopology, reports: Mapping[TaskId, Report]
+    ) -> Any:
+        """Ask the task that has the key if the default partitioner wrote it, then the others, until one has it."""
+        first = TaskId(sub.id, _task_of(key_of(question, spec), sub, len(reports)))
+        value = None
+        for task in (first, *(task for task in reports if task != first)):
+            if task not in reports:
+                continue
+            with self._locked(task, spec, reports[task]) as copy:
+                value = answer_of(question, spec, [copy.store(spec, reports[task])])
+            if value is not None and value != []:
+                break
+        return value
+
+    def _of_all(self, question: Question, spec: StoreSpec, reports: Mapping[TaskId, Report]) -> Any:
+        with (
+            ExitStack() as locks
+        ):  # in the order of the tasks, so that two questions do not wait for each other
+            copies = [
+                (locks.enter_context(self._locked(task, spec, reports[task])), reports[task])
+                for task in reports
+            ]
+            return answer_of(question, spec, [copy.store(spec, report) for copy, report in copies])
+
+    @contextmanager
+    def _locked(self, task: TaskId, spec: StoreSpec, report: Report) -> Iterator[_TaskCopy]:
+        host = report.executor.partition("/")[0]
+        if host and host != self._host:
+            raise StoreError(
+                f"store {spec.name!r} of task {task} is on host {host!r}; questions are answered from the copies of host "
+                f"{self._host!r} only"
+            )
         with self._lock:
-            if task not in self._open:
-                self._open[task] = LmdbQueries(f"{self._copies.directory}/{task}/{_ENGINE}")
-            return self._open[task]
+            if task not in self._copies:
+                self._copies[task] = _TaskCopy(f"{self._spec.directory}/{task}/{_ENGINE}")
+            copy = self._copies[task]
+        with copy.lock:
+            yield copy
 
 
 def _task_of(key: bytes, sub: SubTopology, tasks: int) -> int:
     """Return the number of the task that has a key if the default partitioner wrote it."""
-    partitions = max(tasks // sub.ranges, 1)
-    return partition_of(key, partitions) * sub.ranges + range_of(key, sub.ranges)
+    partition = partition_of(key, max(tasks // sub.ranges, 1))
+    return partition if sub.ranges == 1 else partition * sub.ranges + range_of(key, sub.ranges)
