@@ -183,7 +183,7 @@ def _application(world: World) -> RunningApplication:
         SimpleNamespace(delete_records=lambda before: True),
         lambda: None,
         transactional=world.scene.exactly_once,
-        copies=CopiesSpec("", {}, {}, 0),
+        copies=lambda: CopiesSpec("", {}, {}, 0),
     )
     made._continues = SimpleNamespace(plan=world.plan), {}  # type: ignore[assignment]
     return made

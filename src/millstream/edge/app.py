@@ -10,13 +10,9 @@ from typing import Any
 
 from pyspark.sql.streaming import StreamingQuery
 
-from millstream.core.model.errors import CoPartitioningError, MillstreamError, TopologyError
 from millstream.core.model.topics import checked_name
 from millstream.core.ports import PartitionGrouper
-from millstream.core.runtime.changes import changes, recreated_error
-from millstream.core.topology.asynchronous import with_their_parts
 from millstream.core.topology.describe import short_lines, started_text
-from millstream.core.topology.evolution import checked_renames
 from millstream.core.topology.layout import default_grouper
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
@@ -25,7 +21,7 @@ from millstream.drivers.kafka.internal_topics import InternalTopics
 from millstream.drivers.spark.clock import Clock, host_clock
 from millstream.drivers.spark.sink import SinkSpec
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
-from millstream.drivers.spark.submit.checkpoint import Progress, files_of, manifests
+from millstream.drivers.spark.submit.checkpoint import Progress, files_of, manifests, progress_of
 from millstream.drivers.spark.submit.placement import grouping_keys
 from millstream.drivers.spark.submit.query import QuerySpec, start
 from millstream.drivers.spark.submit.session import configured, partitions_of, refuse_connect
@@ -39,7 +35,8 @@ from millstream.edge.checkpoints import sound_progress
 from millstream.edge.clients import Clients
 from millstream.edge.cluster import check_checkpoint, check_secrets
 from millstream.edge.continuity import check_drained, check_left_behind, check_published, continuity
-from millstream.edge.engines import copies_spec
+from millstream.edge.editing.edit import TopologyEdit, edit_of, emptied
+from millstream.edge.editing.following import Following
 from millstream.edge.global_stores import global_partitions
 from millstream.edge.group_offsets import GroupOffsets
 from millstream.edge.lease import Lease
@@ -48,7 +45,8 @@ from millstream.edge.output import attach
 from millstream.edge.ownership import checkpoint_id, newest_of, start_of
 from millstream.edge.packages import check_spark_packages
 from millstream.edge.planning.key_ranges import check_workers
-from millstream.edge.planning.plans import check_rates, planned, spark_partitions, topics_met
+from millstream.edge.planning.plans import planned, spark_partitions
+from millstream.edge.planning.programs import Program, program_of
 from millstream.edge.planning.thread_counts import threads_of
 from millstream.edge.running import RunningApplication
 from millstream.edge.settings import Settings, settings_from
@@ -94,16 +92,15 @@ class Application:
     ) -> None:
         self.id = checked_name(application_id, "application")
         self.settings: Settings = settings_from(settings)
-        self._topology = topology.copy()
-        self.plan: Plan = planned(self._topology, application_id, self.settings)
-        check_rates(self.plan, self.settings)
-        self.settings.policies.check_nodes(self.plan)
+        self._program = program_of(topology, self.id, self.settings, renamed_stores)
         self._clients = Clients(self.settings, self.id)
-        self._copies = copies_spec(self.plan, self.settings, self.settings.home(self.id) / "tasks")
         self._grouper = partition_grouper
         self._clock = clock
-        renamed = checked_renames(renamed_stores or {}, self.plan.store_fingerprints())
-        self._renamed = with_their_parts(renamed, self.plan.keepers)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the topology."""
+        return self._program.plan
 
     def run(self, until: Until = None) -> RunningApplication:
         """Run until the application is stopped, by SIGTERM, SIGINT (also those to the JVM of ``spark-submit``) or an error.
@@ -192,7 +189,7 @@ class Application:
                 hang_up,
                 drain_timeout_s,
                 transactional=self.settings.exactly_once,
-                copies=self._copies,
+                copies=lambda: self._program.copies,
             )
             running._session.log = spark_log
             return running
@@ -208,7 +205,7 @@ class Application:
         files = files_of(location, running._session.of(settings))
         progress = sound_progress(files, location, self.plan, exactly_once=settings.exactly_once)
         existing = broker.partition_counts()
-        plan = continuity(self._plan_of(broker, existing), progress, self._renamed)
+        plan = continuity(self._plan_of(broker, existing), progress, self._program.renamed_stores)
         layout = plan.laid_out(existing, self._grouper)
         topics = Topics(broker, settings.replication_factor, settings.internal_topic_config)
         marks = self._clients.marks().found() if settings.exactly_once else {}
@@ -283,7 +280,7 @@ class Application:
         if not self.plan.has_patterns:
             return self.plan
         topics = broker.partition_counts() if existing is None else existing
-        return planned(self._topology, self.id, self.settings, topics)
+        return planned(self._program.topology, self.id, self.settings, topics)
 
     def _prepare_commits(self, running: RunningApplication, plan: Plan, progress: Progress | None) -> int:
         """Prepare the topic of commits, if there is one; give its least number of partitions."""
@@ -299,10 +296,11 @@ class Application:
         """Let the application follow what changes while it runs."""
         running._relaunch = partial(self._launch, running, broker, Bound())
         running._set_workers = partial(self._set_workers, running)
+        running._edit = partial(self._edit, running, broker)
         if running._rescale_later:
-            running._restart("the interrupted micro-batch is complete, and the state moves now")
-        look = partial(self._look_at_topics, running, broker)
-        running._upkeep = Upkeep(look, self.settings.metadata_max_age_ms / 1000)
+            running._changeover.restart("the interrupted micro-batch is complete, and the state moves now")
+        following = Following(self, running, broker)
+        running._upkeep = Upkeep(following.look, self.settings.metadata_max_age_ms / 1000)
 
     def _set_workers(self, running: RunningApplication, workers: int) -> None:
         """Let the next query have another number of workers per partition.
@@ -320,47 +318,29 @@ class Application:
         }
         self.settings = self.settings.model_copy(update=changed)
 
-    def _look_at_topics(self, running: RunningApplication, broker: Broker) -> None:
-        """Follow topics that have changed: run on with their new partitions, or end with an error."""
-        running._look_for_others()
-        plan, before = running._continues
-        now = broker.topic_facts(before)
-        found = changes(before, now)
-        named = tuple(topic for topic in found.recreated if topic not in plan.plan.chosen_topics)
-        existing = broker.partition_counts() if plan.plan.has_patterns else {}
-        try:
-            matching = self._plan_of(broker, existing)
-        except TopologyError as error:  # a new topic matches two patterns
-            return running._end_with(error)
-        if named and self.settings.on_recreated_topic == "fail":
-            running._end_with(recreated_error(named))
-        elif found.recreated:
-            running._restart(f"{', '.join(found.recreated)} was created again and is read from its beginning")
-        elif matching.chosen_topics != plan.plan.chosen_topics:
-            self._go_on_with(running, matching, existing, topics_met(plan.plan, matching))
-        elif found.grown:
-            grown = [f"{topic} from {was} to {now}" for topic, (was, now) in found.grown.items()]
-            reason = f"the number of partitions has changed: {', '.join(grown)}"
-            self._go_on_with(running, matching, broker.partition_counts(), reason)
-        return None
+    def _edit(
+        self,
+        running: RunningApplication,
+        broker: Broker,
+        topology: Topology,
+        *,
+        preview: bool,
+        renamed_stores: Mapping[str, str] | None,
+    ) -> TopologyEdit:
+        """Say what an edit does, and go on with it unless that is all."""
+        before, edited = self._program, program_of(topology, self.id, self.settings, renamed_stores)
+        location, session = running._checkpoint, running._session.of(self.settings)
+        now = continuity(edited.plan, progress_of(files_of(location, session)), edited.renamed_stores)
+        now.laid_out(broker.partition_counts(), self._grouper)
+        edit = edit_of(running._plan, now)
+        if not preview:
+            log.warning("editing the topology: %s", str(edit).replace("\n", "; "))
+            with emptied(running, running._plan, now.plan):
+                running._changeover.replace(partial(self._use, edited), partial(self._use, before))
+        return edit
 
-    def _go_on_with(
-        self, running: RunningApplication, plan: Plan, existing: Mapping[str, int], reason: str
-    ) -> None:
-        """Start the query again with other topics or partitions, if they fit together."""
-        try:
-            running._continues[0].fits(plan, existing, self._grouper)
-        except MillstreamError as error:
-            self._uneven(running, error)
-        else:
-            running._restart(reason)
-
-    def _uneven(self, running: RunningApplication, error: MillstreamError) -> None:
-        """End because topics no longer fit together, or go on without their new partitions for now."""
-        if not isinstance(error, CoPartitioningError) or self.settings.on_uneven_partitions == "fail":
-            running._end_with(error)
-        else:
-            log.warning("going on without the new partitions until the topics are alike again: %s", error)
+    def _use(self, program: Program) -> None:
+        self._program = program
 
     def _start_query(
         self,
@@ -398,7 +378,7 @@ class Application:
             bound.limiting(source),
             HostSpec(
                 spec,
-                replace(self._copies, run=running._run),
+                replace(self._program.copies, run=running._run),
                 TellApplication.here(control),
                 self._clients.changelogs(spec.plan),
                 self._clients.global_topics(spec.plan),

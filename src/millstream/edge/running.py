@@ -25,6 +25,7 @@ from millstream.core.runtime.intake import topics_in_front
 from millstream.core.runtime.origins import begun_from_json, committable, origins, topics_committed_later
 from millstream.core.runtime.pausing import chosen_topics, resting
 from millstream.core.topology.plan import Plan
+from millstream.core.topology.topology import Topology
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
 from millstream.drivers.spark.submit.classes import keep_classes
@@ -34,6 +35,8 @@ from millstream.drivers.spark.worker.report import Report
 from millstream.edge import contact
 from millstream.edge.continuity import Continuity
 from millstream.edge.draining import Draining, unread
+from millstream.edge.editing.changeover import Changeover
+from millstream.edge.editing.edit import TopologyEdit
 from millstream.edge.group_offsets import GroupOffsets
 from millstream.edge.lease import Lease
 from millstream.edge.orders import StandingOrders
@@ -67,7 +70,7 @@ class RunningApplication:
         hang_up: Callable[[], None],
         drain_timeout_s: float = 0.0,
         *,
-        copies: CopiesSpec,
+        copies: Callable[[], CopiesSpec],
         transactional: bool = False,
     ) -> None:
         self.id = application_id
@@ -86,20 +89,16 @@ class RunningApplication:
         self._continues: tuple[Continuity, Mapping[str, TopicFacts]]
         self._relaunch: Callable[[], StreamingQuery]
         self._set_workers: Callable[[int], None]
+        self._edit: Callable[..., TopologyEdit] | None = None
         self._rescale_later = False
         self._upkeep: Upkeep | None = None
         self._purge = Purge(deleter, lambda: self._plan.purged_topics)
         self._purging: Upkeep | None = None
-        self._changing = threading.RLock()
-        self._steady = threading.Event()
-        self._steady.set()
+        self._changeover = Changeover(self)
         self._book = Book()
         self._answers = Answers(application_id, copies, self._book, lambda: self._plan)
         self.listeners = Listeners()
         self._draining = Draining(self._book.left)
-        self._hold = threading.Event()
-        self._between_batches = threading.Event()
-        self._first_batch = threading.Event()
         self._state = "starting"
         self._error: MillstreamError | None = None
         self._query: StreamingQuery | None = None
@@ -121,12 +120,12 @@ class RunningApplication:
         if self._query is not None:
             self._draining.order(self._drain_timeout_s if drain_timeout_s is None else drain_timeout_s)
             self._draining.wait(self._can_drain)
-        with self._changing:
+        with self._changeover.lock:
             if self._state in ("stopped", "failed") or self._query is None:
                 return
             self._state = "stopping"
             try:
-                self._halt(self._query, timeout_s)
+                self._changeover.halt(self._query, timeout_s)
             except (OSError, Py4JError) as gone:
                 self._remember(spark_is_gone(gone))
             outcome = self._draining.outcome(self._book.left(0).unfinished)
@@ -225,11 +224,39 @@ class RunningApplication:
         """
         self._standing()
         self._set_workers(workers)
-        self._restart(f"each partition has {workers} workers from now on")
+        self._changeover.restart(f"each partition has {workers} workers from now on")
+
+    def edit(
+        self, topology: Topology, *, preview: bool = False, renamed_stores: Mapping[str, str] | None = None
+    ) -> TopologyEdit:
+        """Go on with an edited topology, between two micro-batches, with the state of all stores that are still there.
+
+        Args:
+            topology: The edited topology.
+            preview: Say only what the edit would do.
+            renamed_stores: New name per old name of a store.
+
+        Returns:
+            What the edit does, when its first micro-batch is committed.
+
+        Raises:
+            IncompatibleTopologyError: If the topology cannot continue the state; nothing has changed.
+            MillstreamError: If it does not start; the topology before goes on.
+            ControlError: If the application has ended, or runs to an end.
+
+        Source: KIP-28: "pause the job and edit the topology on-the-fly".
+        """
+        if self._edit is None:
+            raise ControlError(f"application {self.id!r} is {self._state}, and cannot be edited")
+        return self._edit(topology, preview=preview, renamed_stores=renamed_stores)
 
     def status(self) -> Status:
         """Say what the application is doing."""
-        if self._state in ("starting", "running") and self._query is not None:
+        if (
+            self._state in ("starting", "running")
+            and self._query is not None
+            and self._changeover.steady.is_set()
+        ):
             error: Exception | None
             try:
                 error = None if self._query.isActive else self._query.exception()
@@ -311,9 +338,9 @@ class RunningApplication:
             self._commit_later(data, oldest)
         if self._draining.ordered:
             self._look_whether_drained(data)
-        hold = self._hold.is_set()
+        hold = self._changeover.hold.is_set()
         if hold:  # Spark plans between batches, so none is at work, and with this answer none will be
-            self._between_batches.set()
+            self._changeover.between_batches.set()
         orders = self._orders.now
         rest = resting(self._plan, orders.paused) if orders.paused else ()
         return {
@@ -339,7 +366,7 @@ class RunningApplication:
         theirs = self._plan.committed_by_transactions if self._transactional else ()
         if self._commit({at: n for at, n in offsets.items() if at.topic not in theirs}):
             self._purge.committed(offsets)
-        self._first_batch.set()
+        self._changeover.first_batch.set()
 
     def _purge_every(self, interval_s: float) -> None:
         self._purging = Upkeep(self._purge.purge, interval_s)
@@ -399,60 +426,16 @@ class RunningApplication:
         query = self._query
         assert query is not None
         try:
-            at_work = query.isActive or not self._steady.is_set()
+            at_work = query.isActive or not self._changeover.steady.is_set()
         except (OSError, Py4JError):
             return False
         return at_work and self._state in ("starting", "running")
-
-    # Going on with another query.
-
-    def _halt(
-        self, query: StreamingQuery, timeout_s: float | None = None
-    ) -> None:  # between two batches, if in time
-        self._hold.set()
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while query.isActive and not self._between_batches.wait(_POLL_S):
-            if deadline is not None and time.monotonic() > deadline:
-                break
-        query.stop()
-
-    def _restart(self, reason: str) -> None:
-        """Stop the query between two batches and start it again, on the same session and checkpoint."""
-        with self._changing:
-            if self._state != "running" or self._query is None:
-                return
-            log.warning("restarting the query: %s", reason)
-            self._steady.clear()
-            try:
-                self._halt(self._query)
-                if self._query.exception() is None:
-                    self._hold.clear()
-                    self._between_batches.clear()
-                    self._query = self._relaunch()
-            except Exception as error:  # nobody waits for this thread: whatever it is ends the application
-                self._remember(error)
-                self._release()
-            finally:
-                self._steady.set()
-
-    def _end_with(self, error: MillstreamError) -> None:
-        """Stop the query between two batches because of an error that it has not met itself."""
-        with self._changing:
-            if self._state != "running" or self._query is None:
-                return
-            self._steady.clear()  # who waits for the end hears of it when everything has been given back
-            try:
-                self._halt(self._query)
-            finally:
-                self._remember(error)
-                self._release()
-                self._steady.set()
 
     # Beginning and end.
 
     def _await_first_batch(self) -> None:
         assert self._query is not None
-        while not self._first_batch.wait(_POLL_S):
+        while not self._changeover.first_batch.wait(_POLL_S):
             if not self._query.isActive:
                 self.await_termination()
                 break
@@ -468,8 +451,13 @@ class RunningApplication:
         while True:
             query = self._query
             assert query is not None
-            ended = bool(query.awaitTermination(1))
-            if ended and not self._steady.wait(1):
+            try:
+                ended = bool(query.awaitTermination(1))
+            except StreamingQueryException:
+                if self._changeover.steady.is_set() and query is self._query:
+                    raise
+                ended = True  # another query goes on
+            if ended and not self._changeover.steady.wait(1):
                 continue
             if (ended and query is self._query) or self._state == "stopped":
                 return True
@@ -477,11 +465,11 @@ class RunningApplication:
                 return False
 
     def _remember(self, error: Exception) -> None:
-        if isinstance(error, MillstreamError):
-            self._error = error
-        else:
-            self._error = translated(str(error), self._checkpoint)
+        self._error = self._explained(error)
         self._state = "failed"
+
+    def _explained(self, error: Exception) -> MillstreamError:
+        return error if isinstance(error, MillstreamError) else translated(str(error), self._checkpoint)
 
     def _fail(self, error: Exception) -> None:
         self._remember(error)

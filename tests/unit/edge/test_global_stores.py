@@ -18,7 +18,7 @@ def topology() -> ms.Topology:
 
 def test_an_application_gives_them_an_engine() -> None:
     application = ms.Application("app", topology(), bootstrap_servers="unused", store_engine="memory")
-    assert application._copies.engines == {"goods": "memory"}
+    assert application._program.copies.engines == {"goods": "memory"}
 
 
 def test_a_topic_that_is_not_there_is_named() -> None:

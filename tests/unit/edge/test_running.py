@@ -70,7 +70,7 @@ def running(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
         StandingOrders(tmp_path, Orders()),
         group,
         lambda: None,
-        copies=CopiesSpec(str(tmp_path), {}, {}, 0),
+        copies=lambda: CopiesSpec(str(tmp_path), {}, {}, 0),
     )
     made._continues = continuity(plan(), None, {}), {}
     yield made
@@ -263,7 +263,7 @@ class Stop:
 
     def drained(self) -> None:
         """Wait until the query is being stopped, which does not wait for calls."""
-        assert self._running._hold.wait(60)
+        assert self._running._changeover.hold.wait(60)
 
     def end(self) -> None:
         """Plan once more, as Spark does between two micro-batches."""

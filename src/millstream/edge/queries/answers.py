@@ -95,14 +95,16 @@ class Answers:
 
     Args:
         application_id: The application.
-        copies: Where the local copies are.
+        copies: Gives where the local copies are.
         book: What the tasks have reported.
         plan: Gives the plan that runs.
     """
 
-    def __init__(self, application_id: str, copies: CopiesSpec, book: Book, plan: Callable[[], Plan]) -> None:
+    def __init__(
+        self, application_id: str, copies: Callable[[], CopiesSpec], book: Book, plan: Callable[[], Plan]
+    ) -> None:
         self._id = application_id
-        self._spec = copies
+        self._copies_spec = copies
         self._book = book
         self._plan = plan
         self._copies: dict[TaskId, _TaskCopy] = {}
@@ -116,7 +118,7 @@ class Answers:
             name: spec.kind
             for sub in self._plan().subtopologies
             for name, spec in sorted(sub.stores.items())
-            if self._spec.engines[name] == _ENGINE
+            if self._copies_spec().engines[name] == _ENGINE
         }
 
     def answer(self, question: Question) -> Answer:
@@ -163,9 +165,9 @@ class Answers:
         if sub is None:
             there = ", ".join(repr(name) for sub in subs for name in sorted(sub.stores)) or "none"
             raise StoreError(f"application {self._id!r} has no store {store!r}; its stores are: {there}")
-        if self._spec.engines[store] != _ENGINE:
+        if self._copies_spec().engines[store] != _ENGINE:
             raise StoreError(
-                f"store {store!r} is kept by the engine {self._spec.engines[store]!r}, which only its tasks can read; stop the "
+                f"store {store!r} is kept by the engine {self._copies_spec().engines[store]!r}, which only its tasks can read; stop the "
                 "application and use millstream.read_store, or keep the store in lmdb"
             )
         return sub
@@ -228,7 +230,7 @@ class Answers:
             )
         with self._lock:
             if task not in self._copies:
-                self._copies[task] = _TaskCopy(f"{self._spec.directory}/{task}/{_ENGINE}")
+                self._copies[task] = _TaskCopy(f"{self._copies_spec().directory}/{task}/{_ENGINE}")
             copy = self._copies[task]
         with copy.lock:
             yield copy

@@ -1,0 +1,1 @@
+"""Editing the topology of a running application, and going on with another query."""

@@ -1,0 +1,50 @@
+"""Programs: a topology with what an application derives from it, which an edit replaces as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from millstream.core.topology.asynchronous import with_their_parts
+from millstream.core.topology.evolution import checked_renames
+from millstream.core.topology.plan import Plan
+from millstream.core.topology.topology import Topology
+from millstream.drivers.spark.worker.copies import CopiesSpec
+from millstream.edge.engines import copies_spec
+from millstream.edge.planning.plans import check_rates, planned
+from millstream.edge.settings import Settings
+
+
+@dataclass(frozen=True)
+class Program:
+    """What an application runs.
+
+    Attributes:
+        topology: The topology.
+        plan: Its plan.
+        copies: Where and how its local copies are kept.
+        renamed_stores: New name per old name of a store, with those of its parts.
+    """
+
+    topology: Topology
+    plan: Plan
+    copies: CopiesSpec
+    renamed_stores: Mapping[str, str]
+
+
+def program_of(
+    topology: Topology, application_id: str, settings: Settings, renamed_stores: Mapping[str, str] | None
+) -> Program:
+    """Plan a topology.
+
+    Raises:
+        SettingsError: If settings or new names do not fit the topology.
+        TopologyError: If the topology is not valid.
+    """
+    own = topology.copy()
+    plan = planned(own, application_id, settings)
+    check_rates(plan, settings)
+    settings.policies.check_nodes(plan)
+    copies = copies_spec(plan, settings, settings.home(application_id) / "tasks")
+    renamed = checked_renames(renamed_stores or {}, plan.store_fingerprints())
+    return Program(own, plan, copies, with_their_parts(renamed, plan.keepers))

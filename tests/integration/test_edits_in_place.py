@@ -1,0 +1,150 @@
+"""A topology is edited while the application runs: state is kept, nothing is lost or counted twice, and what fails is undone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import millstream as ms
+from millstream.core.model.errors import ControlError, IncompatibleTopologyError, MillstreamError
+
+from .helpers import Apps, eventually, latest
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+BAR_S = 5.0
+"""How long an edit may hold up intake."""
+
+
+def counting(
+    source: str, sink: str, *, by: ms.Serde[int] = ms.serdes.int64, lengths: str | None = None
+) -> ms.Topology:
+    """Count keys; with a topic for them, also the keys of each length, which pushes the first count back."""
+    builder = ms.StreamsBuilder()
+    if lengths is not None:
+        lines = builder.stream(source, value=ms.serdes.string)
+        grouped = lines.group_by(lambda key, _: len(key), key=ms.serdes.int32)
+        grouped.count(store="lengths").to_stream().map_values(str).to(lengths, key=ms.serdes.int32)
+    else:
+        lines = builder.stream(source, value=ms.serdes.string)
+    counts = lines.group_by_key().aggregate(
+        int, lambda key, value, count: count + 1, value=by, store="counts"
+    )
+    counts.to_stream().to(sink, value=by)
+    return builder.build()
+
+
+class Broken(ms.Processor):
+    """Fails when its task begins."""
+
+    def init(self, context: ms.ProcessorContext) -> None:
+        raise LookupError("no table of rates")
+
+    def process(self, record: ms.Record) -> None:
+        raise AssertionError
+
+
+def with_broken_part(source: str, sink: str) -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    lines = builder.stream(source, value=ms.serdes.string)
+    counts = lines.group_by_key().aggregate(
+        int, lambda key, value, count: count + 1, value=ms.serdes.int64, store="counts"
+    )
+    counts.to_stream().to(sink, value=ms.serdes.int64)
+    builder.add_state_store(ms.stores.key_value("rates", ms.serdes.string, ms.serdes.int64))
+    lines.process(Broken, stores=["rates"])
+    return builder.build()
+
+
+@contextmanager
+def producing(apps: Apps, source: str) -> Iterator[Counter[str]]:
+    """Write records as long as the block runs; yields what was written."""
+    written, done = Counter[str](), threading.Event()
+
+    def produce() -> None:
+        number = 0
+        while not done.is_set():
+            keys = [f"k{number % 7}", "x" * (number % 3 + 1)]
+            apps.kafka.produce(source, [(key, "v") for key in keys])
+            written.update(keys)
+            number += 1
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield written
+    finally:
+        done.set()
+        thread.join()
+
+
+def is_counted(apps: Apps, sink: str, wanted: Counter[str]) -> None:
+    eventually(lambda: latest(apps.kafka.consume(sink), ms.serdes.int64) == wanted, "the counts")
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_an_edit_keeps_state_while_records_come(apps: Apps, guarantee: str) -> None:
+    source, sink, lengths = apps.topic("in", 2), apps.topic("out", 1), apps.topic("lengths", 1)
+    running = apps.start(counting(source, sink), processing_guarantee=guarantee)
+    with producing(apps, source) as written:
+        eventually(lambda: running.metrics()["read_records"] > 50, "records")
+        edited = counting(source, sink, lengths=lengths)
+        preview = running.edit(edited, preview=True)
+        assert (preview.kept, preview.begun, preview.dropped) == (("counts",), ("lengths",), ())
+        assert str(preview) == f"keeps counts\nbegins lengths\nwrites {lengths}"
+        before = time.monotonic()
+        assert running.edit(edited) == preview
+        assert time.monotonic() - before < BAR_S
+        assert running.status().state == "running"
+        at = running.metrics()["read_records"]
+        eventually(lambda: running.metrics()["read_records"] > at + 50, "records after the edit")
+        back = running.edit(counting(source, sink))
+        assert (back.kept, back.dropped, back.writes_no_longer) == (("counts",), ("lengths",), (lengths,))
+        at = running.metrics()["read_records"]
+        eventually(lambda: running.metrics()["read_records"] > at + 50, "records after the second edit")
+    is_counted(apps, sink, written)
+    counts = running.store("counts")  # of committed micro-batches; at least once, results come before
+    eventually(lambda: counts.all() == sorted(written.items()), "the counts to be committed")
+    values = [int.from_bytes(record.value or b"", "big") for record in apps.kafka.consume(sink)]
+    assert len(values) == written.total()  # no record was counted twice
+
+
+def test_what_cannot_continue_is_refused_and_changes_nothing(apps: Apps) -> None:
+    source, sink = apps.topic("in", 2), apps.topic("out", 1)
+    running = apps.start(counting(source, sink))
+    apps.kafka.produce(source, [("a", "v")])
+    eventually(lambda: running.metrics()["read_records"] == 1, "the record")
+    batch = running.status().batch
+    for preview in (True, False):
+        with pytest.raises(IncompatibleTopologyError, match=r"store 'counts' is .* but .* in the checkpoint"):
+            running.edit(counting(source, sink, by=ms.serdes.int32), preview=preview)
+    apps.kafka.produce(source, [("a", "v")])
+    is_counted(apps, sink, Counter(a=2))
+    assert running.status().batch >= batch
+    running.stop()
+    with pytest.raises(ControlError, match="the application is stopped"):
+        running.edit(counting(source, sink))
+
+
+def test_what_does_not_start_is_undone(apps: Apps) -> None:
+    source, sink = apps.topic("in", 2), apps.topic("out", 1)
+    running = apps.start(counting(source, sink), processing_guarantee="exactly_once")
+    waiting = threading.Thread(target=running.await_termination)
+    waiting.start()
+    with producing(apps, source) as written:
+        eventually(lambda: running.metrics()["read_records"] > 50, "records")
+        with pytest.raises(MillstreamError, match="no table of rates"):
+            running.edit(with_broken_part(source, sink))
+        assert running.status().state == "running"
+        at = running.metrics()["read_records"]
+        eventually(lambda: running.metrics()["read_records"] > at + 50, "records after the failed edit")
+    is_counted(apps, sink, written)
+    assert waiting.is_alive()
+    running.stop()
+    waiting.join(60)
+    assert len(apps.kafka.consume(sink, isolation="read_committed")) == written.total()
