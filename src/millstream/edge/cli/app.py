@@ -18,9 +18,12 @@ import typer
 from millstream.edge.cli.describe import described
 from millstream.edge.cli.dlq.letter_commands import letters
 from millstream.edge.cli.fanout.fanout_commands import fanout
+from millstream.edge.cli.record_commands import peek, send
+from millstream.edge.cli.run_commands import plan, run
 from millstream.edge.cli.slice_commands import record, replay
 from millstream.edge.cli.store_commands import store
 from millstream.edge.cli.told import settings_of, telling
+from millstream.edge.cli.top import top
 
 if TYPE_CHECKING:
     from millstream.edge.cli.steering import Steering
@@ -36,6 +39,11 @@ app.add_typer(fanout, name="fanout")
 app.command()(record)
 app.command()(replay)
 app.command()(store)
+app.command()(run)
+app.command()(plan)
+app.command()(peek)
+app.command()(send)
+app.command()(top)
 
 
 class Form(StrEnum):

@@ -63,12 +63,23 @@ def edit_of(before: Plan, now: Continuity) -> TopologyEdit:
         before: The plan that runs.
         now: The edited plan, as it continues the checkpoint.
     """
-    old = {now.renamed_stores.get(store, store) for store in before.store_fingerprints()}
-    new = set(now.plan.store_fingerprints())
+    stores = stores_of_edit(before.store_fingerprints(), now)
     read, written = (_outside(before, before.broker_topics), set(before.sink_topics))
     reads, writes = (_outside(now.plan, now.plan.broker_topics), set(now.plan.sink_topics))
-    pairs = (old & new, new - old, old - new, reads - read, read - reads, writes - written, written - writes)
-    return TopologyEdit(*(tuple(sorted(names)) for names in pairs))
+    topics = (reads - read, read - reads, writes - written, written - writes)
+    return TopologyEdit(*(tuple(sorted(names)) for names in (*stores, *topics)))
+
+
+def stores_of_edit(before: Iterable[str], now: Continuity) -> tuple[set[str], set[str], set[str]]:
+    """Return the stores that go on, those that begin, and those that are dropped.
+
+    Args:
+        before: The stores before.
+        now: The edited plan, as it continues the checkpoint.
+    """
+    old = {now.renamed_stores.get(store, store) for store in before}
+    new = set(now.plan.store_fingerprints())
+    return old & new, new - old, old - new
 
 
 def _outside(plan: Plan, topics: Iterable[str]) -> set[str]:

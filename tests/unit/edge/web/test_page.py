@@ -125,14 +125,14 @@ def test_state_and_topology_are_for_who_has_the_token(address: str) -> None:
     assert 'data-node="read"' in ask(address, "/api/topology.svg")[1]
 
 
-@pytest.mark.parametrize("path", ["/api/state", "/api/topology.svg"])
+@pytest.mark.parametrize("path", ["/api/state", "/api/topology.svg", "/api/stores"])
 @pytest.mark.parametrize("given", ["", "Bearer ", "Bearer wrong", "Basic x"])
 def test_without_the_token_there_is_no_data(address: str, path: str, given: str) -> None:
     assert ask(address, path, Authorization=given)[:2] == (401, "the token is missing or wrong\n")
 
 
 def test_without_the_token_there_are_no_orders(address: str, steered: Steered) -> None:
-    for order in ("pause", "resume", "throttle"):
+    for order in ("pause", "resume", "throttle", "store"):
         assert ask(address, f"/api/{order}", {"topic": "in"}, Authorization="Bearer wrong")[0] == 401
     assert steered.orders == Orders()
 

@@ -1,0 +1,52 @@
+"""An application from the name of a program's object, for the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream.core.model.errors import SettingsError
+from millstream.edge.app import Application
+from millstream.edge.cli.describe import load, topology_of
+
+
+def application_of(target: str, application_id: str | None, given: dict[str, Any]) -> Application:
+    """Return the application that a name stands for.
+
+    Args:
+        target: ``module:attribute``: an application, or a topology, a builder, or a function without parameters that returns one of them.
+        application_id: The id of an application that is made of a topology; None is the module's name.
+        given: Settings of an application that is made.
+
+    Raises:
+        SettingsError: If settings are given for an application that has its own, or are wrong.
+        MillstreamError: If the name stands for nothing of that kind.
+    """
+    found = load(target)
+    if callable(found) and not isinstance(found, type) and not isinstance(found, Application):
+        made = found() if not hasattr(found, "build") else found
+        found = made if isinstance(made, Application) else found
+    if isinstance(found, Application):
+        if given or application_id is not None:
+            raise SettingsError(f"{target!r} is an application, which has its id and its settings; give none")
+        return found
+    name = application_id or target.partition(":")[0].rpartition(".")[2]
+    return Application(name.replace("_", "-"), topology_of(target), **given)
+
+
+def settings_in(words: list[str]) -> dict[str, Any]:
+    """Return settings that were given as ``name=value``.
+
+    Raises:
+        SettingsError: If one has no name.
+
+    Example:
+        >>> settings_in(["processing_guarantee=exactly_once"])
+        {'processing_guarantee': 'exactly_once'}
+    """
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals):
+            raise SettingsError(f"{word!r} is no setting; write name=value")
+        found[name] = value
+    return found

@@ -1,0 +1,89 @@
+"""The commands ``millstream peek`` and ``millstream send``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from millstream.edge.cli.told import settings_of, telling
+
+Servers = Annotated[
+    str | None, typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say.")
+]
+KeyFormat = Annotated[
+    str,
+    typer.Option(
+        "--key-format", help="Format of the keys: auto, or the name of a serde, such as int64 or json."
+    ),
+]
+ValueFormat = Annotated[str, typer.Option("--value-format", help="Format of the values, likewise.")]
+
+
+def peek(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
+    *,
+    last: Annotated[int, typer.Option(min=1, help="So many records of each partition, the last ones.")] = 10,
+    beginning: Annotated[bool, typer.Option("--beginning", help="All records, from the first one.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for further records, until Ctrl-C.")] = False,
+    key_format: KeyFormat = "auto",
+    value_format: ValueFormat = "auto",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per record, with headers.")
+    ] = False,
+    bootstrap_servers: Servers = None,
+) -> None:
+    """Print records of a topic; reading commits nothing."""
+    from millstream.edge.records.by_hand import Peek, peeked
+
+    with telling("peek"):
+        wanted = Peek(topic, None if beginning else last, follow, key_format, value_format)
+        for row in peeked(wanted, settings_of(bootstrap_servers=bootstrap_servers)):
+            typer.echo(json.dumps(row) if as_json else _line(row))
+
+
+def send(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="VALUE...", help="The values. Default: the lines of standard input."),
+    ] = None,
+    *,
+    key: Annotated[str | None, typer.Option(help="The key of all values. Default: null.")] = None,
+    separator: Annotated[
+        str | None, typer.Option(help="Text between key and value in each value or line.")
+    ] = None,
+    key_format: KeyFormat = "auto",
+    value_format: ValueFormat = "auto",
+    bootstrap_servers: Servers = None,
+) -> None:
+    """Write records to a topic; keys go to the partitions where Java producers put them."""
+    from millstream.edge.records.by_hand import sent
+
+    with telling("send"):
+        given = values if values else (line.rstrip("\n") for line in sys.stdin)
+        settings = settings_of(bootstrap_servers=bootstrap_servers)
+        count = sent(topic, _records(iter(given), key, separator), (key_format, value_format), settings)
+        typer.echo(f"{count:,} written to {topic}")
+
+
+def _records(
+    values: Iterator[str], key: str | None, separator: str | None
+) -> Iterator[tuple[str | None, str | None]]:
+    for value in values:
+        own, found, rest = value.partition(separator) if separator else ("", "", "")
+        yield (own, rest) if found else (key, value)
+
+
+def _line(row: dict[str, Any]) -> str:
+    time = datetime.fromtimestamp(row["timestamp"] / 1000, UTC).isoformat(timespec="milliseconds")
+    at = f"{row['partition']}-{row['offset']}"
+    return f"{at}  {time.replace('+00:00', 'Z')}  {_text(row['key'])}  {_text(row['value'])}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,67 @@
+"""The commands ``millstream run`` and ``millstream plan``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from millstream.edge.cli.told import telling
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:ATTRIBUTE", help="An application or a topology, such as examples.wordcount:topology."
+    ),
+]
+Id = Annotated[
+    str | None, typer.Option("--id", help="Application id, for a topology. Default: the module's name.")
+]
+Servers = Annotated[
+    str | None, typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting; may be given several times."),
+]
+
+
+def run(
+    target: Target,
+    application_id: Id = None,
+    bootstrap_servers: Servers = None,
+    settings: Settings = None,
+    *,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="Process what is in the topics now, and end.")
+    ] = False,
+) -> None:
+    """Run an application, or a topology as one, until it is stopped."""
+    from millstream.edge.cli.programs_by_name import application_of, settings_in
+
+    with telling("run"):
+        given = settings_in(settings or [])
+        if bootstrap_servers is not None:
+            given["bootstrap_servers"] = bootstrap_servers
+        application_of(target, application_id, given).run(until="end" if until_end else None)
+
+
+def plan(
+    target: Target,
+    application_id: Id = None,
+    bootstrap_servers: Servers = None,
+    settings: Settings = None,
+) -> None:
+    """Say what a start would find and do: partitions, tasks, topics to create, permissions, the checkpoint. Changes nothing."""
+    from millstream.edge.cli.programs_by_name import application_of, settings_in
+    from millstream.edge.preflight.look_ahead import look_ahead
+
+    with telling("plan"):
+        given = settings_in(settings or [])
+        if bootstrap_servers is not None:
+            given["bootstrap_servers"] = bootstrap_servers
+        outlook = look_ahead(application_of(target, application_id, given))
+        for line in outlook.lines():
+            typer.echo(line)
+        if outlook.problems:
+            raise typer.Exit(1)

@@ -1,0 +1,47 @@
+"""The command ``millstream top``: what an application on this host does, as a table that is drawn anew."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from millstream.edge.cli.told import settings_of, telling
+
+_ENDED: Final = ("stopped", "failed")
+
+
+def top(
+    application_id: Annotated[
+        str, typer.Argument(metavar="APP", help="An application that runs on this host.")
+    ],
+    *,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="State directory of the application. Default: as the settings say.")
+    ] = None,
+) -> None:
+    """Show what a running application does, until it ends or Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from millstream.core.model.topics import checked_name
+    from millstream.edge.cli.top_table import drawn
+    from millstream.edge.contact import send
+
+    with telling("top"):
+        settings = settings_of(bootstrap_servers="not needed for this", state_dir=state_dir)
+        home = settings.home(checked_name(application_id, "application"))
+        status = send(home, application_id, "status")
+        if once or not sys.stdout.isatty():
+            Console().print(drawn(application_id, status))
+            return
+        with Live(drawn(application_id, status), auto_refresh=False, screen=False) as live:
+            while status["state"] not in _ENDED:
+                time.sleep(interval)
+                status = send(home, application_id, "status")
+                live.update(drawn(application_id, status), refresh=True)

@@ -1,0 +1,1 @@
+"""What a start would find and do, without starting anything."""
