@@ -65,3 +65,19 @@ def test_the_completion_that_is_shown_is_understood_by_bash(tmp_path: Path) -> N
     script.write_text(f"{shown.stdout}\ncomplete -p millstream\n")
     done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=True)
     assert "millstream" in done.stdout
+
+
+def test_a_file_of_variables_sets_what_is_not_set(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text("MILLSTREAM_KAFKA__GROUP_ID=mine\n")
+    command = [sys.executable, "-m", "millstream", "--env-file", str(file), "status", "nobody"]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "'group.id' cannot be set here" in refused.stderr
+
+    file.write_text("MILLSTREAM_STATE_DIR=/from/the/file\n")
+    there = subprocess.run(command, capture_output=True, text=True)
+    assert "there is no '/from/the/file/nobody/control.json'" in there.stderr
+    set_already = {**os.environ, "MILLSTREAM_STATE_DIR": str(tmp_path)}
+    there = subprocess.run(command, capture_output=True, text=True, env=set_already)
+    assert f"there is no '{tmp_path}/nobody/control.json'" in there.stderr

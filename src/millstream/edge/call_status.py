@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from millstream.core.asynchronous.station import Queued
-from millstream.drivers.spark.worker.report import CallReport
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.positions import Offsets, flat, positions_from_json
+from millstream.drivers.spark.worker.report import CallReport, Report
 from millstream.edge.draining import Left
 from millstream.edge.hot_keys import HotKey, HotKeys
+
+_MOST_PARKED: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,45 @@ def _reasons(report: CallReport) -> dict[str, int]:
 def _age_s(report: CallReport) -> float | None:
     now = time.time()  # noqa: TID251 - shown to people
     return None if report.oldest_ms is None else max(now - report.oldest_ms / 1000, 0.0)
+
+
+def room_of(
+    tasks: Mapping[str, Report], in_front: Mapping[int, Collection[str]], positions: Offsets
+) -> dict[TopicPartition, int]:
+    """Return how many more records of partitions tasks can take in.
+
+    What a shuffle brings may go to any of the tasks behind it, to each about as much as to the others. So the partitions in front
+    share what all of them could take if each had as little room as the one that has least.
+
+    Args:
+        tasks: The last report of each task.
+        in_front: By number of the sub-topology, the topics that bring it records through Spark's shuffle.
+        positions: How far topics have been read.
+    """
+    rooms: dict[int, list[int]] = {}
+    ranges: dict[TopicPartition, list[CallReport]] = {}
+    for task, report in tasks.items():
+        if report.calls is not None:
+            rooms.setdefault(TaskId.parse(task).subtopology, []).append(report.calls.room)
+            for at in flat(positions_from_json(report.offsets)):
+                ranges.setdefault(at, []).append(report.calls)
+    room = {at: _room_of_ranges(reports) for at, reports in ranges.items()}
+    for number in in_front.keys() & rooms.keys():
+        sharing = [TopicPartition(t, p) for t in in_front[number] for p in positions.get(t, ())]
+        share = min(rooms[number]) * len(rooms[number]) // max(len(sharing), 1)
+        room.update({at: min(room.get(at, share), share) for at in sharing})
+    return room
+
+
+def _room_of_ranges(reports: Sequence[CallReport]) -> int:
+    """Return how many more records of a partition its key ranges can take in; without ranges it is one task.
+
+    Each range gets about as much as the others. One without room, whose calls hang, is given its part all the same and parks it in its
+    store, so that the others go on. When it has parked too many, all of them wait.
+    """
+    if len(reports) > 1 and any(report.parked >= _MOST_PARKED for report in reports):
+        return 0
+    return sum(report.room for report in reports)
 
 
 def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:

@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -38,9 +39,9 @@ from millstream.drivers.kafka.secret import Secret
 from millstream.drivers.spark.inputs import WaitSettings
 from millstream.edge.client_settings import SECRET, librdkafka_settings, revealed, without_secret
 from millstream.edge.durations import Milliseconds
+from millstream.edge.environment.nested import PREFIX, nested, settings_file
 from millstream.edge.output import Output
 
-_ENVIRONMENT = "MILLSTREAM_"
 Port = Annotated[int | None, Field(ge=0, lt=65_536)]
 _MAY_HOLD_SECRETS = ("settings", "kafka", "consumer", "producer", "spark", "app_config")
 
@@ -53,7 +54,7 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix=_ENVIRONMENT, extra="forbid", frozen=True, toml_file=None, validate_default=True
+        env_prefix=PREFIX, extra="forbid", frozen=True, toml_file=None, validate_default=True
     )
 
     bootstrap_servers: str = Field(description="host:port of brokers, separated by commas, or a list of them")
@@ -249,12 +250,8 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Order the sources: keywords, environment, the TOML file that MILLSTREAM_CONFIG names."""
-        file = os.environ.get(f"{_ENVIRONMENT}CONFIG")
-        if file is not None and not Path(file).exists():
-            raise SettingsError(
-                f"the settings file {file!r} does not exist (from the environment variable MILLSTREAM_CONFIG)"
-            )
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, file)
+        entries = InitSettingsSource(settings_cls, nested(os.environ))
+        return init_settings, entries, env_settings, TomlConfigSettingsSource(settings_cls, settings_file())
 
     @field_validator("bootstrap_servers", mode="before")
     @classmethod
@@ -393,7 +390,7 @@ def settings_from(given: Mapping[str, Any]) -> Settings:
             f'{error}; write it as JSON, for example MILLSTREAM_KAFKA=\'{{"acks": "all"}}\''
         ) from None
     except ValueError as error:
-        file = os.environ.get(f"{_ENVIRONMENT}CONFIG")
+        file = os.environ.get(f"{PREFIX}CONFIG")
         raise SettingsError(f"the settings file {file!r} (MILLSTREAM_CONFIG) is not TOML: {error}") from None
 
 

@@ -19,7 +19,14 @@ from millstream.drivers.spark.inputs import Held
 from millstream.drivers.spark.worker import measures
 from millstream.drivers.spark.worker.progress import RestoreProgress
 from millstream.drivers.spark.worker.report import Report, offsets_of, waiting_of
-from millstream.edge.call_status import CallStatus, call_counts, call_metrics, call_status, left_of
+from millstream.edge.call_status import (
+    CallStatus,
+    call_counts,
+    call_metrics,
+    call_status,
+    left_of,
+    room_of,
+)
 from millstream.edge.draining import Left
 from millstream.edge.hot_keys import HotKeys
 from millstream.edge.planning.key_ranges import RangeStatus, Recent, TaskWork, range_status
@@ -148,6 +155,8 @@ class Book:
             self.last_batch_ms = int(time.time() * 1000)  # noqa: TID251 - a metric
             for report in reports:
                 self._add(report)
+            if self.plan is not None and self.plan.is_divided:
+                offsets = self._work.finished(offsets)
             for at, offset in offsets.items():
                 self.positions.setdefault(at.topic, {})[at.partition] = offset
             self._recent.add(sum(total_of(report.measured, measures.READ) for report in reports))
@@ -263,31 +272,17 @@ class Book:
                     buffered[at] = (known[0] + records, known[1] + size, max(known[2], newest))
             waits = [r.idle_until_ms for r in self.tasks.values() if r.idle_until_ms is not None]
             given_up = {TopicPartition(*at) for r in self.tasks.values() for at in r.given_up}
-            return Held(buffered, frozenset(given_up), min(waits, default=None), self._room(in_front))
+            return Held(
+                buffered,
+                frozenset(given_up),
+                min(waits, default=None),
+                room_of(self.tasks, in_front, self.positions),
+            )
 
     def left(self, until_ms: int) -> Left:
         """Return how many records are unfinished in asynchronous operators, and how many of them may be finished by a time."""
         with self.lock:
             return left_of((r.calls for r in self.tasks.values() if r.calls is not None), until_ms)
-
-    def _room(self, in_front: Mapping[int, Collection[str]]) -> dict[TopicPartition, int]:
-        """Return how many more records of partitions tasks can take in.
-
-        What a shuffle brings may go to any of the tasks behind it, to each about as much as to the others. So the partitions in front
-        share what all of them could take if each had as little room as the one that has least.
-        """
-        rooms: dict[int, list[int]] = {}
-        room: dict[TopicPartition, int] = {}
-        for task, report in self.tasks.items():
-            if report.calls is not None:
-                rooms.setdefault(TaskId.parse(task).subtopology, []).append(report.calls.room)
-                for topic, partitions in report.offsets.items():
-                    room.update({TopicPartition(topic, int(p)): report.calls.room for p in partitions})
-        for number in in_front.keys() & rooms.keys():
-            sharing = [TopicPartition(t, p) for t in in_front[number] for p in self.positions.get(t, ())]
-            share = min(rooms[number]) * len(rooms[number]) // max(len(sharing), 1)
-            room.update({at: min(room.get(at, share), share) for at in sharing})
-        return room
 
     def _waiting(self) -> dict[str, Waiting]:
         """Return why the tasks wait that do."""

@@ -163,6 +163,28 @@ class TestSources:
         assert (settings.bootstrap_servers, settings.max_batch_records) == ("e:1", 7)
         assert settings.kafka == {"security.protocol": "SSL"}
 
+    def test_variables_of_one_entry_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MILLSTREAM_KAFKA", '{"security.protocol": "SSL", "sasl.username": "somebody"}')
+        monkeypatch.setenv("MILLSTREAM_KAFKA__SASL_USERNAME", "1e5")
+        monkeypatch.setenv("MILLSTREAM_KAFKA__SASL_PASSWORD__FILE", "/run/secrets/kafka")
+        monkeypatch.setenv("MILLSTREAM_CONSUMER__FETCH_MIN_BYTES", "5")
+        settings = settings_from({**SERVERS, "kafka": {"client.id": "c"}})
+        assert settings.kafka == {
+            "security.protocol": "SSL",
+            "sasl.username": "1e5",
+            "sasl.password": ms.secret.file("/run/secrets/kafka"),
+            "client.id": "c",
+        }
+        assert settings.consumer == {"fetch.min.bytes": "5"}
+
+    def test_what_a_variable_may_not_set_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MILLSTREAM_KAFKA__GROUP_ID", "other")
+        with pytest.raises(SettingsError, match=r"'group.id' cannot be set here"):
+            settings_from(SERVERS)
+        monkeypatch.setenv("MILLSTREAM_KAFKA__GROUP_ID__VAULT", "x")
+        with pytest.raises(SettingsError, match=r"names a secret: \{'env': 'NAME'\}|cannot be set here"):
+            settings_from(SERVERS)
+
     def test_a_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file(tmp_path, monkeypatch, 'bootstrap_servers = "f:1"\n[consumer]\n"fetch.min.bytes" = 5\n')
         settings = settings_from({})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from millstream.core.engine.threads import ThreadFigures
 from millstream.core.metrics.metric import Number
 from millstream.core.model.ids import TopicPartition
@@ -158,6 +160,17 @@ class TestIntake:
     def test_ends_in_front_of_a_shuffle_when_one_task_is_full(self) -> None:
         full = self.room(t1_0=0, t1_1=600)
         assert (full[TopicPartition("in", 0)], full[TopicPartition("more", 0)]) == (0, 0)
+
+    @pytest.mark.parametrize(("parked", "room"), [(9_999, 300), (10_000, 0)])
+    def test_goes_on_while_one_key_range_has_no_room_until_it_has_parked_too_many(
+        self, parked: int, room: int
+    ) -> None:
+        book = Book()
+        full = CallReport(room=0, parked=parked)
+        free = CallReport(room=100)
+        reports = [Report(f"0_{n}", {"own": {"0": 7}}, calls=full if n == 2 else free) for n in range(4)]
+        book.committed(0, reports)
+        assert book.held({}).room == {TopicPartition("own", 0): room}
 
 
 def test_what_threads_have_done_is_added_up_per_task() -> None:

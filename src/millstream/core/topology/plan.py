@@ -130,6 +130,11 @@ class Plan:
         return frozenset(topic for source in sources for topic in source.topics)
 
     @cached_property
+    def is_divided(self) -> bool:
+        """Whether partitions are divided into key ranges."""
+        return any(sub.ranges > 1 for sub in self.subtopologies)
+
+    @cached_property
     def committed_by_transactions(self) -> frozenset[str]:
         """The topics whose offsets transactions commit, exactly once: not those whose key ranges send in several transactions."""
         divided = (topic for sub in self.subtopologies if sub.ranges > 1 for topic in sub.source_topics)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from dotenv import load_dotenv
 
 from millstream.edge.cli.describe import described
 from millstream.edge.cli.dlq.letter_commands import letters
@@ -68,8 +69,13 @@ def _common(
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end."),
     ] = False,
+    env_file: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="A file of environment variables, such as .env."),
+    ] = None,
 ) -> None:
-    pass
+    if env_file is not None:
+        load_dotenv(env_file)
 
 
 @app.command()

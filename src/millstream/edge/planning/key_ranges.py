@@ -87,6 +87,14 @@ class TaskWork:
         self._records.setdefault(task, Recent()).add(total_of(report.measured, measures.PROCESSED))
         self._seconds.setdefault(task, Recent()).add(total_of(report.measured, measures.SECONDS))
 
+    def finished(self, reported: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the offsets before which the tasks of all key ranges have finished, of partitions that some have reported."""
+        found = dict(reported)
+        for positions in self.positions.values():
+            for at in positions.keys() & found.keys():
+                found[at] = min(found[at], positions[at])
+        return found
+
     def rates(self, task: str) -> tuple[float, float]:
         """Return the records per second of a task that has reported, and the share of time that it took."""
         return self._records[task].per_second(), self._seconds[task].per_second()

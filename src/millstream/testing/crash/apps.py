@@ -11,6 +11,7 @@
   records as the other. The results depend on processing the records in the order of their timestamps.
 * ``ranges``: the processor of ``two-stores`` in 16 key ranges of each partition. Nobody can ask a range for the contents of its
   stores, but each result has the values of both.
+* ``calls-in-ranges``: the asynchronous calls of ``calls`` in 16 key ranges of each partition.
 * ``calls``: an asynchronous call of 0 to 20 ms for each record, of which one in twenty fails at first, followed by a processor that
   numbers the results of each key.
 
@@ -322,6 +323,19 @@ def calling(call: Callable[[str], Awaitable[str]] = called) -> App:
     return App("calls", topology, _orders, _answers, value=serdes.json)
 
 
+def _calls_in_ranges(topics: Topics) -> Topology:
+    builder = StreamsBuilder()
+    builder.add_state_store(stores.key_value("numbers", serdes.string, serdes.int64))
+    answers = builder.stream(topics.input).map_values_async(called, max_in_flight=20, retry=Retry(initial=50))
+    numbered = answers.process(_Numbering, stores=["numbers"], key_local=True)
+    numbered.to(topics.output, value=serdes.json)
+    return builder.build()
+
+
+def _numbered_answers(records: Sequence[ConsumedRecord]) -> Expected:
+    return replace(_answers(records), stores={})
+
+
 def _answers(records: Sequence[ConsumedRecord]) -> Expected:
     journals = _Journals()
     for record in records:
@@ -346,6 +360,14 @@ APPS: Mapping[str, App] = {
             _ranges_topology,
             _amounts,
             _bookings,
+            value=serdes.json,
+            settings={"parallelism": 4},
+        ),
+        App(
+            "calls-in-ranges",
+            _calls_in_ranges,
+            _orders,
+            _numbered_answers,
             value=serdes.json,
             settings={"parallelism": 4},
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -52,6 +53,10 @@ def joined_streams(builder: ms.StreamsBuilder) -> object:
     return builder.stream("a").join(builder.stream("b"), lambda a, b: a + b, windows=windows)
 
 
+async def answered(value: str) -> str:
+    return value.upper()
+
+
 def limited(builder: ms.StreamsBuilder) -> object:
     return grouped(builder).count().suppress(ms.Suppressed.until_time_limit(10, max_records=5))
 
@@ -67,6 +72,10 @@ def limited(builder: ms.StreamsBuilder) -> object:
                 b.stream("words", timestamp=lambda record, time: record.timestamp).group_by_key().count()
             ),
             "takes timestamps out of records",
+        ),
+        (
+            lambda b: b.stream("words").map_values_async(answered, order="partition"),
+            "keeps the order of a whole partition",
         ),
         (
             lambda b: grouped(b).windowed_by(ms.SlidingWindows(10, grace=0)).count(),
@@ -142,3 +151,21 @@ def test_state_does_not_move_to_other_ranges_without_a_word() -> None:
         ):
             check_routing(routes[before], routes[now])
         assert left_by(routes[before], routes[now]) == {"words"}
+
+
+def test_a_call_that_hangs_holds_back_the_offset_and_no_other_range() -> None:
+    async def answer(key: str, value: str) -> str:
+        if value == "hangs":
+            await asyncio.sleep(60)
+        return value.upper()
+
+    builder = ms.StreamsBuilder()
+    builder.stream("words").map_values_async(answer, with_key=True).to("out")
+    with ms.testing.TopologyTestDriver(builder.build(), parallelism=4) as driver:
+        for word in ("to", "be", "or", "not"):
+            driver.pipe("words", word, "hangs" if word == "be" else "answers")
+        assert {record.key for record in driver.read("out")} == {"to", "or", "not"}
+        assert driver.committed_offset("words") == 1
+        driver.advance_wall_clock(60_000)
+        assert [record.key for record in driver.read("out")] == ["be"]
+        assert driver.committed_offset("words") == 4

@@ -19,6 +19,7 @@ from millstream.core.model.errors import SettingsError, TopologyError
 from millstream.core.topology import joins as j
 from millstream.core.topology import nodes as n
 from millstream.core.topology import windowed as w
+from millstream.core.topology.asynchronous import ForeachAsync, MapValuesAsync
 from millstream.core.topology.global_nodes import GlobalJoin
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import LruSpec, VersionedSpec
@@ -56,6 +57,8 @@ _BY_KEY: Final = (
     j.TableJoin,
     j.TableMerge,
     GlobalJoin,
+    MapValuesAsync,
+    ForeachAsync,
 )
 _TIMED: Final = (w.WindowedAggregate, w.SessionAggregate, w.Suppress)
 _KEEPING_ALL: Final = (n.Source, n.MapValues, n.Peek, n.Pass, n.ToStream, n.TableSource, *_TIMED)
@@ -174,6 +177,8 @@ def _obstacle(node: n.Node) -> str | None:
         and not node.emit.at_once
     ):
         return "looks for closed windows at intervals that all keys share"
+    if isinstance(node, (MapValuesAsync, ForeachAsync)) and node.calls.order == "partition":
+        return "keeps the order of a whole partition (order='partition')"
     if type(node) in (*_STATELESS, *_BY_KEY, *_TIMED):
         return None
     return "depends on more than the records of one key"
