@@ -53,6 +53,7 @@ from millstream.core.topology.topology import Topology
 if TYPE_CHECKING:
     from millstream import secret, spark, testing, tracing
     from millstream.edge.app import Application
+    from millstream.edge.lab.lab import Lab
     from millstream.edge.queries.remote_application import RemoteApplication, connect
     from millstream.edge.queries.stopped import read_store
     from millstream.edge.queries.store_reader import StoreReader
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 _LATER = {
     "Application": "millstream.edge.app",
     "KeyRangeProducer": "millstream.drivers.kafka.fanout.key_range_producer",
+    "Lab": "millstream.edge.lab.lab",
     "RemoteApplication": "millstream.edge.queries.remote_application",
     "RunningApplication": "millstream.edge.running",
     "Status": "millstream.edge.status",
@@ -95,6 +97,7 @@ __all__ = [
     "KStream",
     "KTable",
     "KeyRangeProducer",
+    "Lab",
     "MillstreamError",
     "Processor",
     "ProcessorContext",

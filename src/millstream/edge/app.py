@@ -160,7 +160,9 @@ class Application:
             contact.announce(running._lease.home, running._control.address)
             running._await_first_batch()
             if running._plan.purged_topics:
-                running._purge_every(self.settings.repartition_purge_interval_ms / 1000)
+                running._purging = Upkeep(
+                    running._purge.purge, self.settings.repartition_purge_interval_ms / 1000
+                )
             if bound.end is None:
                 self._keep_up(running, broker)
             bound.watch(running)

@@ -38,6 +38,7 @@ from millstream.edge.draining import Draining, unread
 from millstream.edge.editing.changeover import Changeover
 from millstream.edge.editing.edit import TopologyEdit
 from millstream.edge.group_offsets import GroupOffsets
+from millstream.edge.lab.html import status_html
 from millstream.edge.lease import Lease
 from millstream.edge.orders import StandingOrders
 from millstream.edge.planning.spark_session import ApplicationSession
@@ -300,6 +301,9 @@ class RunningApplication:
         """Answer a question about a store; see :class:`StoreReader`."""
         return self._answers.answer(question)
 
+    def _repr_html_(self) -> str:
+        return status_html(vars(self.status()), self.id)
+
     def __enter__(self) -> Self:
         return self
 
@@ -350,7 +354,7 @@ class RunningApplication:
             "rates": orders.rates,
             "commit": self._book.commit_requested,
             "due": self._book.due(data["now_ms"], rest),
-            "held": self._book.held(self._in_front),
+            "held": self._book.held(topics_in_front(self._plan)),
             "times": self._book.times,
             "oldest": oldest,
             "bytes_per_record": self._book.bytes_per_record(),
@@ -368,9 +372,6 @@ class RunningApplication:
             self._purge.committed(offsets)
         self._changeover.first_batch.set()
 
-    def _purge_every(self, interval_s: float) -> None:
-        self._purging = Upkeep(self._purge.purge, interval_s)
-
     def _standing(self) -> StandingOrders:
         """Return the orders to change; behind the end they, and their file, are another application's."""
         if not self._lease.held:
@@ -382,10 +383,6 @@ class RunningApplication:
     @property
     def _plan(self) -> Plan:
         return self._continues[0].plan
-
-    @property
-    def _in_front(self) -> Mapping[int, frozenset[str]]:
-        return topics_in_front(self._plan)
 
     def _commit_later(self, data: Mapping[str, Any], oldest: Mapping[str, int]) -> None:
         """Commit topics in front of Spark's shuffle as far as asynchronous operators behind it have finished their records."""

@@ -29,6 +29,7 @@ from millstream.edge.call_status import (
 )
 from millstream.edge.draining import Left
 from millstream.edge.hot_keys import HotKeys
+from millstream.edge.lab.html import status_html
 from millstream.edge.planning.key_ranges import RangeStatus, Recent, TaskWork, range_status
 from millstream.edge.thread_status import ThreadStatus, thread_metrics, thread_status
 
@@ -83,6 +84,9 @@ class Status:
     lacking: Sequence[str] = ()
     placed: Mapping[str, str] = field(default_factory=dict)
     ranges: Mapping[str, RangeStatus] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        return status_html(vars(self))
 
 
 @dataclass

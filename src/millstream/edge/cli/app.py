@@ -21,6 +21,7 @@ from millstream.edge.cli.dlq.letter_commands import letters
 from millstream.edge.cli.fanout.fanout_commands import fanout
 from millstream.edge.cli.record_commands import peek, send
 from millstream.edge.cli.run_commands import plan, run
+from millstream.edge.cli.shell import shell
 from millstream.edge.cli.slice_commands import record, replay
 from millstream.edge.cli.store_commands import store
 from millstream.edge.cli.told import settings_of, telling
@@ -45,6 +46,7 @@ app.command()(plan)
 app.command()(peek)
 app.command()(send)
 app.command()(top)
+app.command()(shell)
 
 
 class Form(StrEnum):

@@ -29,8 +29,17 @@ def application_of(target: str, application_id: str | None, given: dict[str, Any
         if given or application_id is not None:
             raise SettingsError(f"{target!r} is an application, which has its id and its settings; give none")
         return found
-    name = application_id or target.partition(":")[0].rpartition(".")[2]
-    return Application(name.replace("_", "-"), topology_of(target), **given)
+    return Application(application_id or name_of(target), topology_of(target), **given)
+
+
+def name_of(target: str) -> str:
+    """Return the application id of a topology that has none: the module's name.
+
+    Example:
+        >>> name_of("examples.word_count:topology")
+        'word-count'
+    """
+    return target.partition(":")[0].rpartition(".")[2].replace("_", "-")
 
 
 def settings_in(words: list[str]) -> dict[str, Any]:

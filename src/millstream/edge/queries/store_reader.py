@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from millstream.core.queries.question import Answer, Question
+from millstream.edge.lab.html import table_html
 
+_SHOWN: Final = 20
 Ask = Callable[[Question], Answer]
 
 
@@ -103,3 +105,6 @@ class StoreReader:
     ) -> Any:
         """Return the sessions of a key that end at or after one time and start at or before another."""
         return self.answer("find_sessions", key, earliest_end, latest_start, limit=limit).value
+
+    def _repr_html_(self) -> str:
+        return table_html(("key", "value"), self.all(limit=_SHOWN))

@@ -8,7 +8,8 @@ for, so that a page can colour them.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from millstream.core.topology.describe import Part, Shape, parts_of
@@ -23,11 +24,20 @@ _ARROW: Final = (
 )
 
 
-def svg(plan: Plan) -> str:
-    """Draw a plan as SVG."""
+def svg(plan: Plan, figures: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Draw a plan as SVG.
+
+    Args:
+        plan: The plan.
+        figures: What stands above the box of a node, by its name.
+    """
     parts = parts_of(plan)
     laid = laid_out(parts)
-    body = "".join(_elements(parts, laid))
+    above = (
+        _text(figure, laid.boxes[name].x + laid.boxes[name].width // 2 + PADDING, laid.boxes[name].y - 4)
+        for name, figure in figures.items()
+    )
+    body = "".join((*_elements(parts, laid), *above))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{laid.width}" height="{laid.height}" '
         f'viewBox="0 0 {laid.width} {laid.height}" font-family="monospace" font-size="12" fill="currentColor">{_ARROW}{body}</svg>'

@@ -1,0 +1,45 @@
+"""Which serdes the records of a topic have, from the nodes that read and write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from millstream.core.model.errors import TopicNotFoundError
+from millstream.core.model.serdes import Serde
+from millstream.core.topology import nodes as n
+from millstream.core.topology.plan import Plan
+from millstream.edge.records.typed import Serdes
+
+
+def serdes_of(
+    plan: Plan, topic: str, key: Serde[Any] | None, value: Serde[Any] | None, *, sent: bool
+) -> Serdes:
+    """Return the serdes of keys and values.
+
+    Args:
+        plan: The plan that runs.
+        topic: The topic.
+        key: The serde of the keys, if it was given.
+        value: The serde of the values, if it was given.
+        sent: Whether records are written for the topology, so that the nodes count that read the topic.
+
+    Raises:
+        TopicNotFoundError: If none are given, and no node reads the topic, or writes it.
+    """
+    if key is not None and value is not None:
+        return key, value
+    for node in _nodes_at(plan, topic, sent=sent):
+        return key or node.key, value or node.value
+    known = sorted({*plan.broker_topics, *plan.sink_topics})
+    raise TopicNotFoundError(
+        f"the topology does not {'read' if sent else 'write or read'} the topic {topic!r}, so its serdes are not known; give key= and "
+        f"value=, or one of {', '.join(known)}"
+    )
+
+
+def _nodes_at(plan: Plan, topic: str, *, sent: bool) -> Iterator[n.Source | n.Sink]:
+    nodes = [node for sub in plan.subtopologies for node in sub.nodes.values()]
+    if not sent:
+        yield from (node for node in nodes if isinstance(node, n.Sink) and node.topic == topic)
+    yield from (node for node in nodes if isinstance(node, n.Source) and topic in node.topics)

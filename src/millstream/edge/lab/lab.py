@@ -1,0 +1,266 @@
+"""The lab: a topology at work on a broker and on Spark, steered from a notebook or a shell."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from millstream.core.model.errors import ControlError
+from millstream.core.model.serdes import Serde
+from millstream.core.topology.plan import Plan
+from millstream.core.topology.topology import Topology
+from millstream.edge.app import Application
+from millstream.edge.draining import unread
+from millstream.edge.editing.edit import TopologyEdit
+from millstream.edge.environment.nested import PREFIX, settings_file
+from millstream.edge.lab.figures import picture
+from millstream.edge.lab.formats import serdes_of
+from millstream.edge.lab.rows import Rows
+from millstream.edge.queries.store_reader import StoreReader
+from millstream.edge.records.raw import broker_of
+from millstream.edge.records.typed import last_records, send_records
+from millstream.edge.running import RunningApplication
+from millstream.edge.settings import Settings, settings_from
+from millstream.edge.status import Status
+
+if TYPE_CHECKING:
+    from millstream.testing.kafka import EmbeddedKafka
+
+_LOOK_S: Final = 0.05
+_QUIET_LOOKS: Final = 10
+"""For how many looks nothing is left: what a micro-batch writes to an internal topic is seen by a later plan."""
+
+
+class Lab:
+    """Runs one topology at a time, which each :meth:`deploy` replaces. A context manager; :meth:`close` stops everything.
+
+    Without ``bootstrap_servers``, as an argument or in the environment, the lab starts a broker of its own, creates the topics that a
+    topology reads and writes, and deletes everything at the end.
+
+    Args:
+        application_id: The application.
+        **settings: As for :class:`Application`.
+
+    Example:
+        >>> with Lab("words") as lab:  # doctest: +SKIP
+        ...     lab.deploy(topology)
+        ...     lab.send("lines", "to be or not to be")
+        ...     lab.wait()
+        ...     lab.store("counts").all()
+
+    Source: KIP-28: "make an initial topology, deploy and run, check the results and intermediate values, and pause the job and edit the
+    topology on-the-fly".
+    """
+
+    def __init__(self, application_id: str = "lab", **settings: Any) -> None:
+        self.id = application_id
+        self._settings = settings
+        self._broker: EmbeddedKafka | None = None
+        self._broker_settings: dict[str, Any] = {}
+        self._running: RunningApplication | None = None
+        self._topology: Topology | None = None
+        self._cleanup = ExitStack()
+
+    # The application.
+
+    def deploy(self, topology: Topology) -> Self:
+        """Run a topology, or let the running application go on with it; a cell that is run again changes nothing.
+
+        Args:
+            topology: The topology.
+
+        Raises:
+            MillstreamError: As :meth:`Application.start` and :meth:`RunningApplication.edit`; what ran before goes on.
+        """
+        if topology is self._topology and self._at_work:
+            return self
+        application = Application(self.id, topology, **self._connected())
+        self._create_topics(application.plan)
+        if self._at_work:
+            self.running.edit(topology)
+        else:
+            self._running = application.start()
+        self._topology = topology
+        return self
+
+    def preview(self, topology: Topology) -> TopologyEdit:
+        """Say what :meth:`deploy` would do to the running application.
+
+        Raises:
+            IncompatibleTopologyError: If the topology cannot continue the state.
+        """
+        return self.running.edit(topology, preview=True)
+
+    @property
+    def running(self) -> RunningApplication:
+        """The application.
+
+        Raises:
+            ControlError: If nothing has been deployed.
+        """
+        if self._running is None:
+            raise ControlError("nothing has been deployed in this lab; call lab.deploy(topology)")
+        return self._running
+
+    def pause(self) -> None:
+        """Read no more records until :meth:`resume`."""
+        self.running.pause()
+
+    def resume(self) -> None:
+        """Read records again."""
+        self.running.resume()
+
+    def status(self) -> Status:
+        """Say what the application is doing."""
+        return self.running.status()
+
+    def stop(self) -> None:
+        """Stop the application; the next :meth:`deploy` goes on where it ended."""
+        if self._running is not None:
+            self._running.stop()
+            self._topology = None
+
+    def close(self) -> None:
+        """Stop the application, and the broker if the lab has started it."""
+        try:
+            self.stop()
+        finally:
+            self._running = None
+            self._broker, self._broker_settings = None, {}
+            self._cleanup.close()
+
+    # Records and stores.
+
+    def send(
+        self, topic: str, *records: Any, key: Serde[Any] | None = None, value: Serde[Any] | None = None
+    ) -> None:
+        """Write records to a topic.
+
+        Args:
+            topic: The topic.
+            *records: Each a value, a pair of key and value, or key, value and timestamp (ms since the epoch).
+            key: Serde of the keys; None is that of the source that reads the topic.
+            value: Serde of the values; None is that of the source that reads the topic.
+
+        Raises:
+            TopicNotFoundError: If the topology does not read the topic, and no serdes are given.
+            ProductionError: If a record is not acknowledged.
+        """
+        serdes = serdes_of(self._plan, topic, key, value, sent=True)
+        send_records(self._known, topic, records, serdes)
+
+    def read(
+        self, topic: str, last: int = 20, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None
+    ) -> Rows:
+        """Return the last records of each partition of a topic.
+
+        Args:
+            topic: The topic.
+            last: How many of each partition.
+            key: Serde of the keys; None is that of the node that writes or reads the topic.
+            value: Serde of the values; None is that of the node that writes or reads the topic.
+
+        Returns:
+            Rows of partition, offset, timestamp (ms since the epoch), key and value.
+
+        Raises:
+            TopicNotFoundError: If the topology neither writes nor reads the topic, and no serdes are given, or it does not exist.
+        """
+        serdes = serdes_of(self._plan, topic, key, value, sent=False)
+        found = last_records(self._known, topic, last, serdes)
+        return Rows(("partition", "offset", "timestamp", "key", "value"), tuple(found))
+
+    def store(self, name: str, *, timestamps: bool = False) -> StoreReader:
+        """Return a store; see :meth:`RunningApplication.store`."""
+        return self.running.store(name, timestamps=timestamps)
+
+    def entries(self, name: str, limit: int = 20) -> Rows:
+        """Return the first entries of a key-value, window or session store as rows of key and value."""
+        return Rows(("key", "value"), tuple(self.store(name).all(limit=limit)))
+
+    def wait(self, timeout_s: float = 60.0) -> None:
+        """Wait until everything that is in the topics now has been processed.
+
+        Args:
+            timeout_s: How long to wait.
+
+        Raises:
+            MillstreamError: If the application has failed.
+            TimeoutError: If it takes longer.
+        """
+        deadline, quiet = time.monotonic() + timeout_s, 0
+        topics = [topic for topic in self._plan.broker_topics if topic not in self._plan.internal_topics]
+        ends = broker_of(self._known).end_offsets(broker_of(self._known).partition_counts(topics))
+        looks = _QUIET_LOOKS if self._plan.internal_topics else 1
+        while quiet < looks:
+            status = self.running.status()
+            if status.state in ("failed", "stopped"):
+                self.running.await_termination()
+                raise ControlError(f"application {self.id!r} has been stopped")
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"{self.id}: not everything is processed after {timeout_s:g} s; see lab.status()"
+                )
+            behind = unread(self.running._book.positions, ends, topics) or sum(status.lag.values())
+            quiet = 0 if behind else quiet + 1
+            time.sleep(_LOOK_S)
+
+    # How it shows itself.
+
+    def picture(self) -> str:
+        """Draw the topology with the numbers of records that its sources have read and its sinks have written, as SVG."""
+        return picture(self._plan, self.running.measured())
+
+    @property
+    def _at_work(self) -> bool:
+        return self._running is not None and self._running.status().state not in ("failed", "stopped")
+
+    @property
+    def _plan(self) -> Plan:
+        return self.running._plan
+
+    @property
+    def _known(self) -> Settings:
+        return settings_from(self._connected())
+
+    def _connected(self) -> dict[str, Any]:
+        """Return the settings of the application; the first time, start a broker if they name none."""
+        known = {**self._broker_settings, **self._settings}
+        if "bootstrap_servers" in known or f"{PREFIX}BOOTSTRAP_SERVERS" in os.environ or settings_file():
+            return known
+        from millstream.testing.kafka import EmbeddedKafka
+
+        home = self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="millstream-lab-"))
+        self._broker = self._cleanup.enter_context(EmbeddedKafka())
+        self._broker_settings = {"bootstrap_servers": self._broker.bootstrap_servers, "state_dir": home}
+        return self._connected()
+
+    def _create_topics(self, plan: Plan) -> None:
+        """Create the topics that a topology reads and writes, on a broker of the lab's own."""
+        if self._broker is None:
+            return
+        there = broker_of(self._known).partition_counts()
+        wanted = {*plan.broker_topics, *plan.sink_topics, *plan.global_part_of} - {
+            *plan.internal_topics,
+            *there,
+        }
+        for topic in sorted(wanted):
+            self._broker.create_topic(topic, 1)
+
+    def __repr__(self) -> str:
+        state = "nothing deployed" if self._running is None else self._running.status().state
+        return f"<Lab {self.id!r}: {state}>"
+
+    def _repr_html_(self) -> str:
+        if self._running is None:
+            return f"<p><b>{self.id}</b>: nothing deployed</p>"
+        return self._running._repr_html_() + self.picture()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

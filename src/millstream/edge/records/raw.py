@@ -1,0 +1,125 @@
+"""Reading the last records of a topic, and writing some, as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from millstream.core.model.errors import MillstreamError, ProductionError, TopicNotFoundError
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.secret import with_secrets
+from millstream.edge.settings import Settings
+
+_GROUP: Final = "millstream-peek"
+_POLL_S: Final = 0.2
+_FLUSH_S: Final = 60.0
+
+Raw = tuple[bytes | None, bytes | None, int | None]
+"""Key, value, and timestamp in ms since the epoch; None is now."""
+
+
+def broker_of(settings: Settings) -> Broker:
+    """Return a connection to the brokers."""
+    return Broker(settings.client("admin", _GROUP), _GROUP, True, settings.request_timeout_ms / 1000)
+
+
+def broker_with(settings: Settings, topic: str) -> Broker:
+    """Return a connection to the brokers, which have a topic.
+
+    Raises:
+        TopicNotFoundError: If there is no such topic.
+    """
+    broker = broker_of(settings)
+    if topic not in broker.partition_counts([topic]):
+        raise TopicNotFoundError(f"there is no topic {topic!r} at {settings.bootstrap_servers}")
+    return broker
+
+
+def messages(settings: Settings, topic: str, last: int | None, *, follow: bool = False) -> Iterator[Message]:
+    """Read records. Commits nothing.
+
+    Args:
+        settings: Where the brokers are.
+        topic: The topic.
+        last: How many of each partition, the last ones; None is all.
+        follow: Whether to wait for further records.
+
+    Raises:
+        TopicNotFoundError: If there is no such topic.
+    """
+    broker = broker_with(settings, topic)
+    counts = broker.partition_counts([topic])
+    begins, ends = broker.begin_offsets(counts)[topic], broker.end_offsets(counts)[topic]
+    starts = {
+        number: begins[number] if last is None else max(begins[number], ends[number] - last)
+        for number in begins
+    }
+    own = {
+        "group.id": _GROUP,
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+    }
+    consumer = Consumer({**with_secrets(settings.client("consumer", _GROUP)), **own})
+    try:
+        consumer.assign([TopicPartition(topic, number, start) for number, start in starts.items()])
+        waiting = {number for number in starts if starts[number] < ends[number]}
+        yield from _until_read(consumer, topic, waiting, ends, follow=follow)
+    finally:
+        consumer.close()
+
+
+def _until_read(
+    consumer: Consumer, topic: str, waiting: set[int], ends: Mapping[int, int], *, follow: bool
+) -> Iterator[Message]:
+    while waiting or follow:
+        message = consumer.poll(_POLL_S)
+        if message is None:
+            continue
+        error, partition = message.error(), message.partition() or 0
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise MillstreamError(f"topic {topic!r} cannot be read: {error}")
+        if error is not None or (message.offset() or 0) + 1 >= ends[partition]:
+            waiting.discard(partition)
+        if error is None:
+            yield message
+
+
+def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
+    """Write records, and return their number when all are acknowledged.
+
+    Raises:
+        TopicNotFoundError: If there is no such topic.
+        ProductionError: If a record is not acknowledged.
+    """
+    broker_with(settings, topic)
+    failures: list[KafkaError] = []
+
+    def note(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    own = {"enable.idempotence": True, "partitioner": "murmur2_random"}
+    producer = Producer({**with_secrets(settings.client("producer", _GROUP)), **own})
+    count = 0
+    for key, value, timestamp in records:
+        while True:
+            try:
+                producer.produce(topic, key=key, value=value, timestamp=timestamp or 0, on_delivery=note)
+                break
+            except BufferError:
+                producer.poll(_POLL_S)
+        producer.poll(0)
+        count += 1
+    left = producer.flush(_FLUSH_S)
+    if failures or left:
+        why = str(failures[0]) if failures else f"{left} records are not acknowledged after {_FLUSH_S:.0f} s"
+        raise ProductionError(f"topic {topic!r}: {why}")
+    return count
+
+
+def as_bytes(data: str | bytes | None) -> bytes | None:
+    """Return a key or a value as the client gives it."""
+    return data.encode() if isinstance(data, str) else data

@@ -1,0 +1,86 @@
+"""The lab: a topology is deployed, tried, looked into, edited and stopped, as in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.core.model.errors import ControlError, IncompatibleTopologyError, TopicNotFoundError
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+def words(*, shout: bool = False, counted: bool = True) -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    lines = builder.stream("lines").flat_map_values(str.split)
+    if shout:
+        lines = lines.map_values(str.upper)
+    if counted:
+        counts = lines.group_by(lambda _, word: word).count(store="counts")
+        counts.to_stream().to("counts", value=ms.serdes.int64)
+    else:
+        lines.group_by_key().count(store="counts").to_stream().to("counts", value=ms.serdes.int64)
+    return builder.build()
+
+
+@pytest.fixture
+def lab(spark: Any) -> Iterator[ms.Lab]:
+    with ms.Lab("words") as made:
+        yield made
+
+
+def test_a_topology_is_deployed_tried_edited_and_stopped(lab: ms.Lab) -> None:
+    assert lab._repr_html_() == "<p><b>words</b>: nothing deployed</p>"
+    with pytest.raises(ControlError, match="nothing has been deployed"):
+        lab.status()
+
+    topology = words()
+    assert lab.deploy(topology) is lab
+    lab.send("lines", "to be or", ("a key", "not to be"), (None, "to", 1_700_000_000_000))
+    lab.wait()
+    assert dict(lab.entries("counts").rows) == {"to": 3, "be": 2, "or": 1, "not": 1}
+    assert next(row[3:] for row in lab.read("lines")) == (None, "to")
+    assert {(row[3], row[4]) for row in lab.read("counts")} >= {("to", 3), ("be", 2)}
+
+    shown = lab._repr_html_()
+    assert "words: running" in shown
+    assert "3 records</text>" in shown  # the source of the lines
+
+    again = lab.status().batch
+    lab.deploy(topology)  # the same cell again
+    assert lab.status().state == "running"
+
+    louder = words(shout=True)
+    assert lab.preview(louder).kept == ("counts",)
+    lab.deploy(louder)
+    lab.send("lines", "to")
+    lab.wait()
+    assert lab.store("counts").get("TO") == 1
+    assert lab.store("counts").get("to") == 3
+    assert lab.status().batch >= again
+
+    lab.pause()
+    lab.send("lines", "paused")
+    with pytest.raises(TimeoutError, match="not everything is processed"):
+        lab.wait(0.5)
+    lab.resume()
+    lab.wait()
+    assert lab.store("counts").get("PAUSED") == 1
+
+    lab.stop()
+    lab.deploy(words())  # goes on where it ended
+    assert lab.store("counts").get("to") == 3
+
+
+def test_what_cannot_be_is_refused_and_what_runs_goes_on(lab: ms.Lab) -> None:
+    lab.deploy(words())
+    with pytest.raises(TopicNotFoundError, match="does not read the topic 'counts'"):
+        lab.send("counts", 1)
+    with pytest.raises(IncompatibleTopologyError):
+        lab.deploy(words(counted=False))
+    lab.send("lines", "still here")
+    lab.wait()
+    assert lab.store("counts").get("here") == 1
