@@ -128,3 +128,21 @@ class Counting:
                     f"{'the program ended' if ended else 'waited in vain'} before {what}: {self.said()}"
                 )
             time.sleep(0.2)
+
+
+def kill_and_go_on(counting: Counting) -> None:
+    """Kill a program twice while it works; before the last start its local state is lost, too."""
+    counting.write(600)
+    counting.start()
+    counting.wait_for_results()
+    counting.kill()
+    counting.write(200)
+    counting.start()
+    counting.wait_for_results(300)
+    counting.kill()
+    counting.lose_local_state()
+    counting.start()
+    counting.write(200)
+    counting.wait_for_all()
+    counting.stop()
+    counting.check()

@@ -1,4 +1,4 @@
-"""Hadoop in one JVM, from Maven: HDFS with a name node and a data node."""
+"""Hadoop in one JVM, from Maven: HDFS with a name node and a data node, and YARN with a resource manager and two node managers."""
 
 from __future__ import annotations
 
@@ -15,24 +15,70 @@ from millstream.testing.kafka import resolve_jars
 JARS: Final = Path(pyspark.__file__).parent / "jars"
 VERSION: Final = next(JARS.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
 """The version of Hadoop whose clients PySpark brings."""
+_NODES: Final = 2
+_YARN: Final = {
+    "yarn.scheduler.minimum-allocation-mb": "128",
+    "yarn.nodemanager.vmem-check-enabled": "false",
+    "yarn.nodemanager.pmem-check-enabled": "false",
+    "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "99.9",
+    "yarn.scheduler.capacity.root.queues": "default",
+    "yarn.scheduler.capacity.root.default.capacity": "100",
+    "yarn.scheduler.capacity.maximum-am-resource-percent": "1",
+}
 _MODULES: Final = (
     f"org.apache.hadoop:hadoop-client-minicluster:{VERSION}",
     "org.junit.jupiter:junit-jupiter-api:5.13.4",  # what checks the directory of a name node here
+    "org.bouncycastle:bcpkix-jdk18on:1.82",  # certificates of a resource manager
 )
 
 
 @contextmanager
 def hdfs(home: Path) -> Iterator[str]:
     """Run HDFS on the loopback interface; give its URL."""
-    with _java(home) as gateway:
+    with _java(home) as gateway, _files(gateway.jvm) as files:
+        yield files
+
+
+@contextmanager
+def yarn(home: Path) -> Iterator[tuple[str, Path]]:
+    """Run HDFS and YARN on the loopback interface.
+
+    Yields:
+        The URL of HDFS, and the directory of Hadoop's configuration.
+    """
+    with _java(home) as gateway, _files(gateway.jvm) as files:
         jvm: Any = gateway.jvm
-        conf = jvm.org.apache.hadoop.conf.Configuration()
-        cluster = jvm.org.apache.hadoop.hdfs.MiniDFSCluster.Builder(conf).numDataNodes(1).build()
+        conf = jvm.org.apache.hadoop.yarn.conf.YarnConfiguration()
+        for name, value in {**_YARN, "fs.defaultFS": files}.items():
+            conf.set(name, value)
+        cluster = jvm.org.apache.hadoop.yarn.server.MiniYARNCluster("yarn", _NODES, 1, 1)
         try:
-            cluster.waitActive()
-            yield str(cluster.getFileSystem().getUri())
+            cluster.init(conf)
+            cluster.start()
+            cluster.waitForNodeManagersToConnect(60_000)
+            yield files, _written(jvm, cluster.getConfig(), home / "hadoop-conf")
         finally:
-            cluster.shutdown()
+            cluster.stop()
+
+
+@contextmanager
+def _files(jvm: Any) -> Iterator[str]:
+    conf = jvm.org.apache.hadoop.conf.Configuration()
+    cluster = jvm.org.apache.hadoop.hdfs.MiniDFSCluster.Builder(conf).numDataNodes(1).build()
+    try:
+        cluster.waitActive()
+        yield str(cluster.getFileSystem().getUri())
+    finally:
+        cluster.shutdown()
+
+
+def _written(jvm: Any, conf: Any, directory: Path) -> Path:
+    directory.mkdir()
+    for name in ("core-site.xml", "yarn-site.xml"):
+        stream = jvm.java.io.FileOutputStream(str(directory / name))
+        conf.writeXml(stream)
+        stream.close()
+    return directory
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 
 from millstream.testing import EmbeddedKafka
 
-from .counting import Counting
+from .counting import Counting, kill_and_go_on
 from .hadoop import hdfs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1800)]
@@ -20,24 +20,6 @@ def broker() -> Iterator[EmbeddedKafka]:
     """A broker for each program: its id is always the same."""
     with EmbeddedKafka(partitions=2) as made:
         yield made
-
-
-def kill_and_go_on(counting: Counting) -> None:
-    """Kill a program twice while it works; before the last start its local state is lost, too."""
-    counting.write(600)
-    counting.start()
-    counting.wait_for_results()
-    counting.kill()
-    counting.write(200)
-    counting.start()
-    counting.wait_for_results(300)
-    counting.kill()
-    counting.lose_local_state()
-    counting.start()
-    counting.write(200)
-    counting.wait_for_all()
-    counting.stop()
-    counting.check()
 
 
 @pytest.fixture
