@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from inspect import isawaitable
 from typing import Any
 
@@ -157,12 +159,13 @@ class _ManualLoop(asyncio.SelectorEventLoop):
     def run_to(self, now_ms: int) -> None:
         """Run ready callbacks, and timers up to a time; a call of ``stop`` ends it earlier.
 
-        The thread may already run another event loop, as notebooks and asynchronous tests do.
+        The thread may already run another event loop, as notebooks and asynchronous tests do; then another thread runs this one.
         """
         self._until = (now_ms - self._begin_ms) / 1000
-        outer = asyncio._get_running_loop()
-        asyncio._set_running_loop(None)
         try:
+            asyncio.get_running_loop()
+        except RuntimeError:
             self.run_forever()
-        finally:
-            asyncio._set_running_loop(outer)
+        else:
+            with ThreadPoolExecutor(1, "millstream-calls") as thread:
+                thread.submit(copy_context().run, self.run_forever).result()
