@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, overload
 
-from millstream.core.dsl.explicit import demand_explicit_names
+from millstream.core.dsl.explicit import check_explicit_names
 from millstream.core.dsl.global_table import GlobalKTable
-from millstream.core.dsl.graph import Graph
+from millstream.core.dsl.graph import Graph, Handles
 from millstream.core.dsl.kstream import KStream
 from millstream.core.dsl.ktable import KTable
 from millstream.core.dsl.naming import Naming
@@ -25,7 +25,7 @@ from millstream.core.topology.nodes import (
     source_reading,
 )
 from millstream.core.topology.processor import Wrap
-from millstream.core.topology.stores import Kept, StoreOptions, StoreSpec
+from millstream.core.topology.stores import StoreLike, StoreOptions, StoreSpec
 from millstream.core.topology.topology import Topology
 
 K = TypeVar("K")
@@ -74,7 +74,12 @@ class StreamsBuilder:
         if null_keys not in ("counted", "silent"):
             raise TopologyError(f"null_keys is 'counted' or 'silent', not {null_keys!r}")
         self._graph = Graph(
-            default_key_serde, default_value_serde, names, counts_null_keys=null_keys == "counted", wrap=wrap
+            Handles(KStream, KTable),
+            default_key_serde,
+            default_value_serde,
+            names,
+            counts_null_keys=null_keys == "counted",
+            wrap=wrap,
         )
 
     @overload
@@ -154,7 +159,7 @@ class StreamsBuilder:
         *,
         key: Serde[K],
         value: Serde[V],
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         timestamp: TimestampExtractor | None = ...,
         offset_reset: OffsetReset | None = ...,
         name: str | None = ...,
@@ -167,7 +172,7 @@ class StreamsBuilder:
         *,
         key: Serde[Any] | None = ...,
         value: Serde[Any] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         timestamp: TimestampExtractor | None = ...,
         offset_reset: OffsetReset | None = ...,
         name: str | None = ...,
@@ -179,7 +184,7 @@ class StreamsBuilder:
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         timestamp: TimestampExtractor | None = None,
         offset_reset: OffsetReset | None = None,
         name: str | None = None,
@@ -206,9 +211,9 @@ class StreamsBuilder:
         """
         graph = self._graph
         key, value = key or graph.default_key, value or graph.default_value
-        kept, source, node = self._names_of_table(store, topic, name)
+        options, source, node = self._table_names(store, topic, name)
         graph.topology.add(Source(source, (), (topic,), key, value, timestamp, offset_reset))
-        spec = graph.add_table_store(kept, key, value)
+        spec = graph.add_table_store(options, key, value)
         graph.add(TableSource(node, (source,), spec))
         graph.begin(node, topic if store is None else spec.name, name)
         return KTable(graph, node, key, value)
@@ -220,7 +225,7 @@ class StreamsBuilder:
         *,
         key: Serde[K],
         value: Serde[V],
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         timestamp: TimestampExtractor | None = ...,
         name: str | None = ...,
     ) -> GlobalKTable[K, V]: ...
@@ -232,7 +237,7 @@ class StreamsBuilder:
         *,
         key: Serde[Any] | None = ...,
         value: Serde[Any] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         timestamp: TimestampExtractor | None = ...,
         name: str | None = ...,
     ) -> GlobalKTable[Any, Any]: ...
@@ -243,7 +248,7 @@ class StreamsBuilder:
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         timestamp: TimestampExtractor | None = None,
         name: str | None = None,
     ) -> GlobalKTable[Any, Any]:
@@ -269,8 +274,8 @@ class StreamsBuilder:
         """
         graph = self._graph
         key, value = key or graph.default_key, value or graph.default_value
-        kept, source, node = self._names_of_table(store, topic, name)
-        spec = graph.store(kept, key, value)
+        options, source, node = self._table_names(store, topic, name)
+        spec = graph.store(options, key, value)
         graph.topology.add_global_part(
             GlobalSource(source, (), (topic,), key, value, timestamp),
             GlobalTable(node, (source,), spec),
@@ -278,14 +283,14 @@ class StreamsBuilder:
         )
         return GlobalKTable(graph, spec)
 
-    def _names_of_table(
-        self, store: Kept | None, topic: str, name: str | None
+    def _table_names(
+        self, store: StoreLike | None, topic: str, name: str | None
     ) -> tuple[StoreOptions, str, str]:
-        """Give the store, and the names of the source and of the node, of a table."""
+        """Return the options of a table's store, the name of its source and that of its node."""
         graph = self._graph
-        kept = graph.kept_as(store, lambda: graph.names.store(topic), topic, "table", name)
+        options = graph.store_options(store, lambda: graph.names.store(topic), topic, "table", name)
         source = graph.name("KSTREAM-SOURCE", None if name is None else f"{name}-source")
-        return kept, source, graph.name("KTABLE-SOURCE", name)
+        return options, source, graph.name("KTABLE-SOURCE", name)
 
     def add_global_store(
         self,
@@ -313,7 +318,7 @@ class StreamsBuilder:
             TopologyError: If the topic is read twice, a name is taken, or the store is of another kind.
         """
         graph = self._graph
-        graph.names.give(store.name)
+        graph.names.reserve(store.name)
         graph.topology.add_global_store(
             store,
             graph.name("KSTREAM-SOURCE", None if name is None else f"{name}-source"),
@@ -332,7 +337,7 @@ class StreamsBuilder:
         Raises:
             TopologyError: If another store has its name.
         """
-        self._graph.names.give(store.name)
+        self._graph.names.reserve(store.name)
         self._graph.topology.add_state_store(store)
         return self
 
@@ -353,5 +358,5 @@ class StreamsBuilder:
         """
         self._graph.topology.validate()
         if explicit_names:
-            demand_explicit_names(self._graph.topology, self._graph.names.generated)
+            check_explicit_names(self._graph.topology, self._graph.names.generated)
         return self._graph.topology.copy()

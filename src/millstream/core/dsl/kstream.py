@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from millstream.core.asynchronous.effects import CallContext
-from millstream.core.dsl import asynchronous
 from millstream.core.dsl.branched import BranchedKStream
 from millstream.core.dsl.grouped import KGroupedStream
 from millstream.core.dsl.joinable import JoinableStream
-from millstream.core.dsl.printing import Printing
+from millstream.core.dsl.operators.aggregation import Grouping
+from millstream.core.dsl.operators.printing import Printing
+from millstream.core.dsl.processing import ProcessableStream
 from millstream.core.model.arguments import checked_methods
-from millstream.core.model.calls import Answer, CallOptions, Calls
-from millstream.core.model.durations import Duration
 from millstream.core.model.errors import TopologyError
-from millstream.core.model.record import Record
 from millstream.core.model.serdes import Serde, window_bytes
 from millstream.core.topology import nodes
-from millstream.core.topology.asynchronous import MAX_UNACKNOWLEDGED
-from millstream.core.topology.nodes import Process, Sink, StreamPartitioner, TopicNameExtractor
-from millstream.core.topology.processor import ProcessValues
-from millstream.core.topology.stores import Kept
+from millstream.core.topology.nodes import Sink, StreamPartitioner, TopicNameExtractor
+from millstream.core.topology.stores import StoreLike
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from millstream.core.dsl.ktable import KTable
+    from millstream.core.dsl.forward import KTable
 
 K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
-R = TypeVar("R")
 
 
 @checked_methods
-class KStream(JoinableStream[K, V]):
-    """A stream of records: every record counts by itself. Made by ``StreamsBuilder.stream``.
+class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
+    """A stream of records, each independent of the others. Returned by ``StreamsBuilder.stream``.
 
-    Operators give new streams and leave this one as it is. Functions get keys and values as objects; None stands for null.
+    Operators return new streams and do not change this one. Functions get keys and values as objects; None stands for null.
 
     Source: KIP-28, "High-level Stream DSL"; ``org.apache.kafka.streams.kstream.KStream``.
     """
@@ -240,8 +234,7 @@ class KStream(JoinableStream[K, V]):
                 ``partitions`` is 0 for a topic that a function names and that was not there when the application was started.
             name: Name of the sink node.
         """
-        key = key or self._key or self._graph.default_key
-        value = value or self._value or self._graph.default_value
+        key, value = self._serdes(key, value)
         sink = self._graph.name("KSTREAM-SINK", name)
         windows = window_bytes(key) if partitioner is None else 0
         self._graph.topology.add(Sink(sink, (self._node,), topic, key, value, partitioner, windows))
@@ -276,10 +269,7 @@ class KStream(JoinableStream[K, V]):
 
         Source: KIP-28, ``KStream.through``.
         """
-        key, value = (
-            key or self._key or self._graph.default_key,
-            value or self._value or self._graph.default_value,
-        )
+        key, value = self._serdes(key, value)
         sink = None if name is None else f"{name}-sink"
         self.to(topic, key=key, value=value, partitioner=partitioner, name=sink)
         node = self._graph.name("KSTREAM-SOURCE", name)
@@ -313,14 +303,11 @@ class KStream(JoinableStream[K, V]):
         """
         if partitions is not None and partitions < 1:
             raise TopologyError(f"repartition(partitions={partitions}): a topic has at least one partition")
-        key, value = (
-            key or self._key or self._graph.default_key,
-            value or self._value or self._graph.default_value,
-        )
+        key, value = self._serdes(key, value)
         graph, path, topic_name = self._graph, self._path, name
         if topic_name is None:
-            word = "" if self._rekeyed else "-repartitioned"
-            topic_name = graph.names.kept(graph.name("KSTREAM-REPARTITION"), path + word)
+            suffix = "" if self._rekeyed else "-repartitioned"
+            topic_name = graph.names.generate(graph.name("KSTREAM-REPARTITION"), path + suffix)
         node = graph.repartition(
             self._node, topic_name, key, value, partitions, drop_null_keys=True, partitioner=partitioner
         )
@@ -344,10 +331,10 @@ class KStream(JoinableStream[K, V]):
             name: Name of the repartition and of the node that changes the key; None takes the name of the aggregation's
                 store for the repartition.
         """
-        node = self._graph.add(
-            nodes.SelectKey(self._graph.name("KSTREAM-KEY-SELECT", name), (self._node,), mapper)
-        )
-        return self._grouped(node, key or self._graph.default_key, value, name, rekeyed=True)
+        graph = self._graph
+        node = graph.add(nodes.SelectKey(graph.name("KSTREAM-KEY-SELECT", name), (self._node,), mapper))
+        serdes = key or graph.default_key, value or self._value or graph.default_value
+        return KGroupedStream(Grouping(graph, node, serdes, name=name, rekeyed=True))
 
     def group_by_key(
         self, *, key: Serde[K] | None = None, value: Serde[V] | None = None, name: str | None = None
@@ -359,15 +346,15 @@ class KStream(JoinableStream[K, V]):
             value: Serde of the values; None likewise.
             name: Name of the repartition; None takes the name of the aggregation's store.
         """
-        key = key or self._key or self._graph.default_key
-        return self._grouped(self._node, key, value, name, rekeyed=self._rekeyed)
+        serdes = self._serdes(key, value)
+        return KGroupedStream(Grouping(self._graph, self._node, serdes, name=name, rekeyed=self._rekeyed))
 
     def to_table(
         self,
         *,
         key: Serde[K] | None = None,
         value: Serde[V] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, V]:
         """Take the newest value per key as a table; a null value deletes the key.
@@ -378,278 +365,22 @@ class KStream(JoinableStream[K, V]):
             store: Name of the store of the table.
             name: Name of the node.
         """
-        from millstream.core.dsl.ktable import KTable  # a table gives streams and a stream gives tables
-
         graph = self._graph
-        key, value = key or self._key or graph.default_key, value or self._value or graph.default_value
+        key, value = self._serdes(key, value)
         node, path = graph.name("KSTREAM-TOTABLE", name), self._path
-        kept = graph.kept_as(store, lambda: graph.names.store("KSTREAM-TOTABLE"), path, "table", name)
-        spec = graph.add_table_store(kept, key, value)
+        options = graph.store_options(
+            store, lambda: graph.names.store("KSTREAM-TOTABLE"), path, "table", name
+        )
+        spec = graph.add_table_store(options, key, value)
         parent = self._node
         if self._rekeyed:
             topic = spec.name
             if graph.names.numbered:
-                topic = name or graph.names.kept(node, "")
+                topic = name or graph.names.generate(node, "")
             parent = graph.repartition(parent, topic, key, value, drop_null_keys=True)
         graph.add(nodes.TableSource(node, (parent,), spec))
         graph.begin(node, path if store is None else spec.name, name)
-        return KTable(graph, node, key, value)
-
-    def process(
-        self,
-        supplier: Callable[[], Any],
-        *,
-        stores: Iterable[str] = (),
-        calls: Calls | None = None,
-        acknowledges: bool = False,
-        max_unacknowledged: int = MAX_UNACKNOWLEDGED,
-        key_local: bool = False,
-        name: str | None = None,
-    ) -> KStream[Any, Any]:
-        """Run a processor on every record; what it forwards is the new stream.
-
-        Args:
-            supplier: A class derived from ``Processor``, or a function that makes a new one.
-            stores: Names of the stores it uses, beside those that the class brings along in its attribute ``stores``; global stores
-                it reads without naming them.
-            calls: How the calls are made that it issues (``context.issue``); None if it issues none.
-            acknowledges: Whether it says itself when a record is finished (``context.acknowledge``). What is not acknowledged is given
-                again to each new processor, which every micro-batch on Spark has.
-            max_unacknowledged: While so many records of a task are not acknowledged, no more are read for it; what a micro-batch
-                has read already comes on top of them.
-            key_local: Whether the processor promises to touch nothing but the entries of its record's key. Only then may
-                ``parallelism`` divide its partitions into key ranges; the promise is checked when it uses a store.
-            name: Name of the node.
-
-        Returns:
-            The forwarded records, with keys and values of types that only the processor knows.
-        """
-        node = self._processor(
-            Process,
-            supplier,
-            stores,
-            name=name,
-            calls=calls,
-            acknowledges=acknowledges,
-            max_unacknowledged=max_unacknowledged,
-            key_local=key_local,
-        )
-        return KStream(self._graph, node, None, None, rekeyed=True)
-
-    def process_values(
-        self,
-        supplier: Callable[[], Any],
-        *,
-        stores: Iterable[str] = (),
-        key_local: bool = False,
-        name: str | None = None,
-    ) -> KStream[K, Any]:
-        """Run a processor that leaves the keys as they are; a grouping behind it does not repartition.
-
-        Args:
-            supplier: As in :meth:`process`; what it forwards must have the key it was given. Another one fails the record, since
-                it would be in a partition, and in front of state, where it does not belong. A punctuator answers for its keys itself.
-            stores: As in :meth:`process`.
-            key_local: As in :meth:`process`.
-            name: Name of the node.
-
-        Source: ``KStream.processValues``; ``FixedKeyProcessor`` (KIP-820).
-        """
-        node = self._processor(ProcessValues, supplier, stores, name=name, key_local=key_local)
-        return KStream(self._graph, node, self._key, None, rekeyed=self._rekeyed)
-
-    def _processor(
-        self, kind: type[Process], supplier: Callable[[], Any], stores: Iterable[str], **options: Any
-    ) -> str:
-        serdes = self._key, self._value
-        return self._graph.add_processor(kind, (self._node, self._path), supplier, stores, serdes, **options)
-
-    @overload
-    def map_values_async(
-        self,
-        function: Callable[[V], Awaitable[V2 | Answer]],
-        *,
-        with_key: Literal[False] = ...,
-        store: Kept | None = ...,
-        name: str | None = ...,
-        **options: Unpack[CallOptions],
-    ) -> KStream[K, V2]: ...
-
-    @overload
-    def map_values_async(
-        self,
-        function: Callable[[K, V], Awaitable[V2 | Answer]],
-        *,
-        with_key: Literal[True],
-        store: Kept | None = ...,
-        name: str | None = ...,
-        **options: Unpack[CallOptions],
-    ) -> KStream[K, V2]: ...
-
-    @overload
-    def map_values_async(
-        self,
-        function: Callable[[V], V2 | Answer],
-        *,
-        with_key: Literal[False] = ...,
-        store: Kept | None = ...,
-        name: str | None = ...,
-        **options: Unpack[CallOptions],
-    ) -> KStream[K, V2]: ...
-
-    @overload
-    def map_values_async(
-        self,
-        function: Callable[[K, V], V2 | Answer],
-        *,
-        with_key: Literal[True],
-        store: Kept | None = ...,
-        name: str | None = ...,
-        **options: Unpack[CallOptions],
-    ) -> KStream[K, V2]: ...
-
-    @overload
-    def map_values_async(
-        self,
-        function: Callable[..., Any],
-        *,
-        with_key: bool = ...,
-        batch: tuple[int, Duration],
-        store: Kept | None = ...,
-        name: str | None = ...,
-        **options: Unpack[CallOptions],
-    ) -> KStream[K, Any]: ...
-
-    def map_values_async(
-        self,
-        function: Callable[..., Any],
-        *,
-        with_key: bool = False,
-        batch: tuple[int, Duration] | None = None,
-        store: Kept | None = None,
-        name: str | None = None,
-        **options: Unpack[CallOptions],
-    ) -> KStream[K, Any]:
-        """Turn the value into the result of a call of the outside world; records do not wait for each other's calls.
-
-        A record goes on when its call has ended and the order allows it. Its offset is not committed before.
-
-        Args:
-            function: ``value -> value``, or ``(key, value) -> value`` with ``with_key=True``: a coroutine function, or a plain
-                one, which runs in a pool of threads. It may return ``ms.retry()``, ``ms.delay(...)``, ``ms.dead_letter(...)``
-                or ``ms.skip()``. With ``batch=...`` it gets lists, and returns a list.
-            with_key: Whether the function wants the key too.
-            batch: ``(max_records, max_wait)``: one call takes up to so many records, and waits so long for them.
-            store: Name of the store of unfinished records, or how it is kept.
-            name: Name of the node.
-            options: How calls are made; see :class:`millstream.Calls`.
-
-        Raises:
-            TopologyError: If an option is impossible.
-
-        Source: KIP-311.
-
-        Example:
-            >>> import millstream as ms
-            >>> async def price(product):
-            ...     return {"tea": 3}[product]
-            >>> builder = ms.StreamsBuilder()
-            >>> prices = builder.stream("orders").map_values_async(price, timeout=1000, retry=ms.Retry(max_attempts=3))
-            >>> prices.to("prices", value=ms.serdes.int64)
-            >>> driver = ms.testing.TopologyTestDriver(builder.build())
-            >>> driver.pipe("orders", "anna", "tea")
-            >>> driver.read("prices")
-            [Record(key='anna', value=3, timestamp=0, headers=())]
-        """
-        node = asynchronous.map_values_async(
-            self, function, with_key=with_key, batch=batch, store=store, name=name, **options
-        )
-        return KStream(self._graph, node, self._key, None, rekeyed=self._rekeyed)
-
-    @overload
-    def foreach_async(
-        self,
-        function: Callable[[K, V], object],
-        *,
-        store: Kept | None = ...,
-        name: str | None = ...,
-        **options: Unpack[CallOptions],
-    ) -> None: ...
-
-    @overload
-    def foreach_async(
-        self,
-        function: Callable[[list[K], list[V]], object],
-        *,
-        batch: tuple[int, Duration],
-        store: Kept | None = ...,
-        name: str | None = ...,
-        **options: Unpack[CallOptions],
-    ) -> None: ...
-
-    def foreach_async(
-        self,
-        function: Callable[..., object],
-        *,
-        batch: tuple[int, Duration] | None = None,
-        store: Kept | None = None,
-        name: str | None = None,
-        **options: Unpack[CallOptions],
-    ) -> None:
-        """Call the outside world with key and value of each record; the stream ends here.
-
-        Args:
-            function: ``(key, value) -> anything``, as in :meth:`map_values_async`; only its answers mean something.
-            batch: As in :meth:`map_values_async`: the function gets a list of keys and one of values; None means
-                that all are done.
-            store: Name of the store of unfinished records, or how it is kept.
-            name: Name of the node.
-            options: How calls are made; see :class:`millstream.Calls`.
-
-        Raises:
-            TopologyError: If an option is impossible.
-        """
-        asynchronous.foreach_async(self, function, batch=batch, store=store, name=name, **options)
-
-    def process_async(
-        self,
-        function: Callable[[Record[K, V], CallContext], Awaitable[Answer | None] | Answer | None],
-        *,
-        stores: Iterable[str] = (),
-        store: Kept | None = None,
-        name: str | None = None,
-        **options: Unpack[CallOptions],
-    ) -> KStream[Any, Any]:
-        """Call a function that may write to stores and forward; what it forwards is the new stream.
-
-        What the function writes and forwards is applied when the record retires: all of it in one step, in the order in which the
-        function did it. Its reads see its own writes. If it fails, nothing of it is applied.
-
-        Args:
-            function: ``(record, context) -> None``, as in :meth:`map_values_async`; see :class:`millstream.CallContext`.
-            stores: Names of key-value stores it uses; it reads the entry of its record's key.
-            store: Name of the store of unfinished records, or how it is kept.
-            name: Name of the node.
-            options: How calls are made; see :class:`millstream.Calls`.
-
-        Returns:
-            The forwarded records, with keys and values of types that only the function knows.
-
-        Raises:
-            TopologyError: If an option is impossible, or a store is no key-value store.
-        """
-        node = asynchronous.process_async(self, function, stores=stores, store=store, name=name, **options)
-        return KStream(self._graph, node, None, None, rekeyed=True)
-
-    def _grouped(
-        self, node: str, key: Serde[Any], value: Serde[Any] | None, name: str | None, *, rekeyed: bool
-    ) -> KGroupedStream[Any, V]:
-        value = value or self._value or self._graph.default_value
-        return KGroupedStream(self._graph, node, key, value, repartition=rekeyed, name=name)
-
-    @property
-    def _path(self) -> str:
-        return self._graph.path(self._node, rekeyed=self._rekeyed)
+        return graph.table(node, key, value)
 
     def _same_types(self, node: nodes.Node) -> KStream[K, V]:
         return KStream(self._graph, self._graph.add(node), self._key, self._value, rekeyed=self._rekeyed)

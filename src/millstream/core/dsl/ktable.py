@@ -4,36 +4,41 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from millstream.core.dsl.aggregators import combining, minus_one, without_one
-from millstream.core.dsl.folding import MEAN
-from millstream.core.dsl.graph import TABLE_PARTS, Graph
 from millstream.core.dsl.joinable_table import JoinableTable
-from millstream.core.dsl.kstream import KStream
-from millstream.core.dsl.suppressing import suppressing
-from millstream.core.model import means, serdes
+from millstream.core.dsl.operators.aggregation import (
+    MEAN,
+    Aggregation,
+    Grouping,
+    combining,
+    folding,
+    minus_one,
+    without_number,
+)
+from millstream.core.dsl.operators.suppress import suppress
+from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.serdes import Serde
 from millstream.core.model.suppressed import Suppressed
 from millstream.core.topology import nodes
-from millstream.core.topology.folds import RECIPES, Fold
+from millstream.core.topology.folds import Fold
 from millstream.core.topology.processor import TransformRows, ValueTransformer, checked_supplier
-from millstream.core.topology.stores import Kept
+from millstream.core.topology.stores import StoreLike, StoreOptions
+
+if TYPE_CHECKING:
+    from millstream.core.dsl.forward import KStream
 
 K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
-R = TypeVar("R")
 A = TypeVar("A")
 
 
 @checked_methods
 class KTable(JoinableTable[K, V]):
-    """A table: the newest value per key. Made by ``StreamsBuilder.table`` and by aggregations.
-
-    Its joins are in :class:`~millstream.core.dsl.joinable_table.JoinableTable`.
+    """A table: the newest value per key. Returned by ``StreamsBuilder.table`` and by aggregations.
 
     Source: ``org.apache.kafka.streams.kstream.KTable``.
     """
@@ -45,7 +50,7 @@ class KTable(JoinableTable[K, V]):
         return node.store.name if isinstance(node, nodes.Materialised) else None
 
     def filter(
-        self, predicate: Callable[[K, V], object], *, store: Kept | None = None, name: str | None = None
+        self, predicate: Callable[[K, V], object], *, store: StoreLike | None = None, name: str | None = None
     ) -> KTable[K, V]:
         """Keep the rows for which a predicate of key and value holds; the others count as deleted.
 
@@ -58,7 +63,7 @@ class KTable(JoinableTable[K, V]):
         return self._derived(node, self._value, store)
 
     def filter_not(
-        self, predicate: Callable[[K, V], object], *, store: Kept | None = None, name: str | None = None
+        self, predicate: Callable[[K, V], object], *, store: StoreLike | None = None, name: str | None = None
     ) -> KTable[K, V]:
         """Keep the rows for which a predicate of key and value does not hold; see :meth:`filter`."""
         node = nodes.TableFilter(
@@ -73,10 +78,9 @@ class KTable(JoinableTable[K, V]):
         *,
         with_key: Literal[False] = ...,
         value: Serde[V2] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         name: str | None = ...,
     ) -> KTable[K, V2]: ...
-
     @overload
     def map_values(
         self,
@@ -84,17 +88,16 @@ class KTable(JoinableTable[K, V]):
         *,
         with_key: Literal[True],
         value: Serde[V2] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         name: str | None = ...,
     ) -> KTable[K, V2]: ...
-
     def map_values(
         self,
         mapper: Callable[..., Any],
         *,
         with_key: bool = False,
         value: Serde[Any] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, Any]:
         """Turn each value into another; deleted rows stay deleted and are not mapped.
@@ -117,7 +120,7 @@ class KTable(JoinableTable[K, V]):
         *,
         stores: Iterable[str] = (),
         value: Serde[V2] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, V2]:
         """Turn the value of each row into another, with the help of stores; the transformer is called for deletions too.
@@ -154,19 +157,19 @@ class KTable(JoinableTable[K, V]):
             >>> [record.value for record in driver.read("out")]
             ['a', 'long', 'long']
         """
-        graph, path = self._graph, self._graph.path(self._node)
+        graph, path = self._graph, self._path
         node = graph.name("KTABLE-TRANSFORMVALUES", name)
         if name is None:
-            node = graph.names.kept(node, f"{path}-transform")
-        kept = graph.kept_as(store, lambda: f"{node}-store", path, "transformed", name)
-        used = (*stores, kept.name) if store is not None else tuple(stores)
+            node = graph.names.generate(node, f"{path}-transform")
+        options = graph.store_options(store, lambda: f"{node}-store", path, "transformed", name)
+        used = (*stores, options.name) if store is not None else tuple(stores)
         graph.add_supplied(TransformRows(node, (self._node,), checked_supplier(node, supplier), used))
-        copy = graph.add_copy(node, kept, self._key or graph.default_key, value or graph.default_value)
-        graph.begin(copy, path if store is None else kept.name, name)
+        copy = self._copy(node, value, options)
+        graph.begin(copy, path if store is None else options.name, name)
         return KTable(graph, copy, self._key, value)
 
     def suppress(
-        self, suppressed: Suppressed, *, store: Kept | None = None, name: str | None = None
+        self, suppressed: Suppressed, *, store: StoreLike | None = None, name: str | None = None
     ) -> KTable[K, V]:
         """Hold updates back, and give only the newest one of each row later.
 
@@ -193,7 +196,7 @@ class KTable(JoinableTable[K, V]):
             >>> [(r.key, r.value) for r in driver.read("counts")]
             [('ann', 2)]
         """
-        node = suppressing(self, suppressed, store, name)
+        node = suppress(self, suppressed, store, name)
         return KTable(self._graph, node, self._key, self._value)
 
     @overload
@@ -210,9 +213,7 @@ class KTable(JoinableTable[K, V]):
             name: Name of the node.
         """
         node = nodes.ToStream(self._graph.name("KTABLE-TOSTREAM", name), (self._node,))
-        stream: KStream[Any, V] = KStream(
-            self._graph, self._graph.add(node), self._key, self._value, rekeyed=False
-        )
+        stream = self._graph.stream(self._graph.add(node), self._key, self._value)
         return stream if select_key is None else stream.select_key(select_key)
 
     def group_by(
@@ -234,19 +235,20 @@ class KTable(JoinableTable[K, V]):
         """
         graph = self._graph
         node = graph.add(nodes.GroupTable(graph.name("KTABLE-SELECT", name), (self._node,), selector))
-        return KGroupedTable(graph, node, key or graph.default_key, value or graph.default_value, name)
+        serdes = key or graph.default_key, value or graph.default_value
+        return KGroupedTable(Grouping(graph, node, serdes, name=name, rekeyed=True, changes=True))
 
-    def _derived(self, node: nodes.Node, value: Serde[Any] | None, store: Kept | None) -> KTable[K, Any]:
-        return self._kept(self._graph.add(node), value, store)
-
-    def _kept(self, name: str, value: Serde[Any] | None, store: Kept | None) -> KTable[K, Any]:
-        """Give the table of a node, kept in a store if there is one."""
-        graph = self._graph
+    def _derived(self, node: nodes.Node, value: Serde[Any] | None, store: StoreLike | None) -> KTable[K, Any]:
+        graph, name = self._graph, self._graph.add(node)
         if store is not None:
-            kept = graph.given(store)
-            name = graph.add_copy(name, kept, self._key or graph.default_key, value or graph.default_value)
-            graph.begin(name, kept.name)
+            options = graph.named_store(store)
+            name = self._copy(name, value, options)
+            graph.begin(name, options.name)
         return KTable(graph, name, self._key, value)
+
+    def _copy(self, node: str, value: Serde[Any] | None, options: StoreOptions) -> str:
+        graph = self._graph
+        return graph.add_copy(node, options, self._key or graph.default_key, value or graph.default_value)
 
 
 @checked_methods
@@ -259,28 +261,19 @@ class KGroupedTable(Generic[K, V]):
     Source: ``org.apache.kafka.streams.kstream.KGroupedTable``.
     """
 
-    def __init__(self, graph: Graph, node: str, key: Serde[Any], value: Serde[Any], name: str | None) -> None:
-        self._graph = graph
-        self._node = node
-        self._key = key
-        self._value = value
-        self._name = name
-        self._path = graph.path(node) if name is not None else graph.path(node, rekeyed=True)
-        self._repartitioned: str | None = None
+    def __init__(self, grouping: Grouping) -> None:
+        self._grouping = grouping
 
-    def count(self, *, store: Kept | None = None, name: str | None = None) -> KTable[K, int]:
+    def count(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[K, int]:
         """Count the rows per new key.
 
         Args:
             store: Name of the store of the counts.
             name: Name of the node, and without ``store`` first part of that of the store.
         """
-        counting = RECIPES[Fold.COUNT]
-        return self._aggregated(
-            "count", store, name, counting.initializer, counting.aggregator, minus_one, serdes.int64
-        )
+        return self._aggregated(folding(Fold.COUNT, serdes.int64), minus_one, store, name)
 
-    def sum(self, *, store: Kept | None = None, name: str | None = None) -> KTable[K, V]:
+    def sum(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[K, V]:
         """Add up the values per new key; the old value of a row that changes is subtracted.
 
         A group that has lost all its rows has the sum 0, as with ``reduce``. Floats may leave a rest behind.
@@ -303,10 +296,10 @@ class KGroupedTable(Generic[K, V]):
             >>> [record.value for record in driver.read("sums")]
             [3, 7, 9]
         """
-        add, subtract = combining(operator.add), combining(operator.sub)
-        return self._aggregated("sum", store, name, None, add, subtract, self._value)
+        adding = Aggregation("sum", None, combining(operator.add), self._grouping.value)
+        return self._aggregated(adding, combining(operator.sub), store, name)
 
-    def mean(self, *, store: Kept | None = None, name: str | None = None) -> KTable[K, float]:
+    def mean(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[K, float]:
         """Give the mean of the values per new key, which are numbers (int or float); a group without rows has none.
 
         Args:
@@ -316,10 +309,7 @@ class KGroupedTable(Generic[K, V]):
         Returns:
             A table from new key to mean, with ``serdes.float64``.
         """
-        adding = RECIPES[Fold.MEAN]
-        sums = self._aggregated(
-            "mean", store, name, adding.initializer, adding.aggregator, without_one, means.serde
-        )
+        sums = self._aggregated(folding(Fold.MEAN, self._grouping.value), without_number, store, name)
         return sums.map_values(MEAN, value=serdes.float64)
 
     def reduce(
@@ -327,7 +317,7 @@ class KGroupedTable(Generic[K, V]):
         adder: Callable[[V, V], V | None],
         subtractor: Callable[[V, V], V | None],
         *,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, V]:
         """Combine the values per new key; the first value of a group is taken as it is.
@@ -338,9 +328,8 @@ class KGroupedTable(Generic[K, V]):
             store: Name of the store of the results.
             name: As in :meth:`count`.
         """
-        return self._aggregated(
-            "reduce", store, name, None, combining(adder), combining(subtractor), self._value
-        )
+        reducing = Aggregation("reduce", None, combining(adder), self._grouping.value)
+        return self._aggregated(reducing, combining(subtractor), store, name)
 
     def aggregate(
         self,
@@ -349,7 +338,7 @@ class KGroupedTable(Generic[K, V]):
         subtractor: Callable[[K, V, A], A | None],
         *,
         value: Serde[A] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, A]:
         """Aggregate the rows per new key.
@@ -362,37 +351,25 @@ class KGroupedTable(Generic[K, V]):
             store: Name of the store of the aggregates.
             name: As in :meth:`count`.
         """
-        return self._aggregated(
-            "aggregate", store, name, initializer, adder, subtractor, value or self._graph.default_value
-        )
+        value = value or self._grouping.graph.default_value
+        return self._aggregated(Aggregation("aggregate", initializer, adder, value), subtractor, store, name)
 
     def _aggregated(
         self,
-        word: str,
-        store: Kept | None,
-        name: str | None,
-        initializer: Callable[[], Any] | None,
-        adder: Callable[[Any, Any, Any], Any],
+        adding: Aggregation,
         subtractor: Callable[[Any, Any, Any], Any],
-        value: Serde[Any],
+        store: StoreLike | None,
+        name: str | None,
     ) -> KTable[Any, Any]:
-        graph = self._graph
-        kept = graph.kept_as(store, lambda: graph.names.store("KTABLE-AGGREGATE"), self._path, word, name)
-        spec = graph.add_store(kept, self._key, value)
-        source = self._source(spec.name)
-        node = graph.name("KTABLE-REDUCE" if initializer is None else "KTABLE-AGGREGATE", name)
-        graph.add(nodes.TableAggregate(node, (source,), spec, initializer, adder, subtractor))
+        grouping, graph = self._grouping, self._grouping.graph
+        options = graph.store_options(
+            store, lambda: graph.names.store("KTABLE-AGGREGATE"), grouping.path, adding.operation, name
+        )
+        spec = graph.add_store(options, grouping.key, adding.value)
+        source = grouping.source(spec.name)
+        node = graph.name("KTABLE-REDUCE" if adding.initializer is None else "KTABLE-AGGREGATE", name)
+        graph.add(
+            nodes.TableAggregate(node, (source,), spec, adding.initializer, adding.aggregator, subtractor)
+        )
         graph.begin(node, spec.name, name)
-        return KTable(graph, node, self._key, value)
-
-    def _source(self, store: str) -> str:
-        """Give the node to aggregate behind; the repartition is made once, however many aggregations there are."""
-        graph = self._graph
-        if self._repartitioned is None:
-            changes, topic = serdes.change(self._value), self._name or store
-            self._repartitioned = graph.repartition(
-                self._node, topic, self._key, changes, drop_null_keys=False, kinds=TABLE_PARTS
-            )
-        else:
-            graph.count_repartition(TABLE_PARTS)  # Kafka Streams makes one for each
-        return self._repartitioned
+        return KTable(graph, node, grouping.key, adding.value)

@@ -165,15 +165,13 @@ class Topology:
         """
         made = checked_supplier(name, supplier), tuple(stores)
         node = Process(name, _names(parents), *made, key_local=key_local)
-        key, value = self._serdes_behind(node.parents)
         return self.add_supplied(
             finishing_later(
                 node,
                 calls,
                 acknowledges=acknowledges,
                 max_unacknowledged=max_unacknowledged,
-                key=key,
-                value=value,
+                serdes=self._serdes_behind(node.parents),
             )
         )
 
