@@ -149,7 +149,7 @@ class StreamsBuilder:
         graph = self._graph
         key, value = key or graph.default_key, value or graph.default_value
         node = graph.name("KSTREAM-SOURCE", name)
-        source = source_reading(node, topic, key, value, timestamp, offset_reset)
+        source = source_reading(node, topic, (key, value), timestamp, offset_reset)
         return KStream(graph, graph.read(source), key, value, rekeyed=False)
 
     @overload
@@ -338,7 +338,7 @@ class StreamsBuilder:
             TopologyError: If another store has its name.
         """
         self._graph.names.reserve(store.name)
-        self._graph.topology.add_state_store(store)
+        self._graph.topology.add_store(store)
         return self
 
     def build(self, *, explicit_names: bool = False) -> Topology:

@@ -82,7 +82,7 @@ class _Cogroup(Generic[K, A]):
             late: Called with the stream of the late records of each input.
         """
         graph = self._graph
-        graph.topology.add_state_store(store)
+        graph.topology.add_store(store)
         first = self._first_unnamed()
         sources = [
             each.grouping.source(

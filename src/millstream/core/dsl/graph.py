@@ -154,7 +154,7 @@ class Graph:
             TopologyError: If the options are not for such a store.
         """
         spec = self.store(options, key, value)
-        self.topology.add_state_store(spec)
+        self.topology.add_store(spec)
         return spec
 
     def add_copy(self, table: str, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> str:
@@ -193,7 +193,7 @@ class Graph:
             history_retention=options.history_retention,
             **options.storage,
         )
-        self.topology.add_state_store(spec)
+        self.topology.add_store(spec)
         return spec
 
     def repartition(

@@ -173,7 +173,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, AnyTimeWindows]):
     def _add(self, name: str, aggregation: Aggregation, options: StoreOptions) -> None:
         grouping, graph, windows, emit = self._grouping, self._grouping.graph, self._windows, self._emit
         spec = window_store(options, windows, emit, grouping.key, aggregation.value)
-        graph.topology.add_state_store(spec)
+        graph.topology.add_store(spec)
         parents = (grouping.source(spec.name),)
         functions, fold = (aggregation.initializer, aggregation.aggregator), aggregation.fold
         node: Materialised
@@ -280,7 +280,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     def _add(self, name: str, aggregation: Aggregation, options: StoreOptions) -> None:
         grouping, graph, windows, emit = self._grouping, self._grouping.graph, self._windows, self._emit
         spec = session_store(options, windows, emit, grouping.key, aggregation.value)
-        graph.topology.add_state_store(spec)
+        graph.topology.add_store(spec)
         opened = add_open_store(graph, options) if emit.at_close else None
         parents = (grouping.source(spec.name),)
         assert aggregation.merger is not None

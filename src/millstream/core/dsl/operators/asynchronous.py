@@ -104,5 +104,5 @@ def _prepared(
         *stream._serdes(),
     )
     for spec in unfinished.stores:
-        graph.topology.add_state_store(spec)
+        graph.topology.add_store(spec)
     return node, calls, unfinished

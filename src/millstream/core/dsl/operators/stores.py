@@ -125,7 +125,7 @@ def add_bytes_store(
 ) -> KeyValueSpec:
     """Add a key-value store with the storage of an operator's result."""
     spec = KeyValueSpec(name=name, key=key, value=value, **options.storage)
-    graph.topology.add_state_store(spec)
+    graph.topology.add_store(spec)
     return spec
 
 
@@ -144,7 +144,7 @@ def add_join_store(
         expired="late for a join",
         **options.storage,
     )
-    graph.topology.add_state_store(spec)
+    graph.topology.add_store(spec)
     return spec
 
 

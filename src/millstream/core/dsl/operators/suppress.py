@@ -47,7 +47,7 @@ def suppress(
 def _store(graph: Graph, options: StoreOptions, suffix: str, value: Serde[Any]) -> StoreSpec:
     spec = graph.store(options, serdes.bytes, value)
     spec = dataclasses.replace(spec, name=graph.names.part(options.name, suffix), timestamped=False)
-    graph.topology.add_state_store(spec)
+    graph.topology.add_store(spec)
     return spec
 
 
