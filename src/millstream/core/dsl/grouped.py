@@ -96,7 +96,7 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
             aggregator: ``(key, value, aggregate) -> aggregate`` for the records of this stream; None deletes the key.
 
         Returns:
-            The cogroup: ``cogroup(grouped, aggregator)`` adds other streams, and ``aggregate`` completes it.
+            The cogroup. Its method ``cogroup(grouped, aggregator)`` adds other streams, and ``aggregate`` completes it.
 
         Source: ``KGroupedStream.cogroup``; KIP-150.
 

@@ -39,17 +39,17 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
     """
 
     def filter(self, predicate: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
-        """Keep the records for which a predicate of key and value holds."""
+        """Keep the records for which a predicate of key and value is true."""
         node = nodes.Filter(self._graph.name("KSTREAM-FILTER", name), (self._node,), predicate)
         return self._same_types(node)
 
     def filter_not(self, predicate: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
-        """Keep the records for which a predicate of key and value does not hold."""
+        """Keep the records for which a predicate of key and value is false."""
         node = nodes.Filter(self._graph.name("KSTREAM-FILTER", name), (self._node,), predicate, keep=False)
         return self._same_types(node)
 
     def map(self, mapper: Callable[[K, V], tuple[K2, V2]], *, name: str | None = None) -> KStream[K2, V2]:
-        """Turn key and value into another key and value; a grouping behind it repartitions.
+        """Map each key and value to a new key and value; a later grouping repartitions.
 
         Args:
             mapper: ``(key, value) -> (key, value)``.
@@ -71,11 +71,11 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
     def map_values(
         self, mapper: Callable[..., Any], *, with_key: bool = False, name: str | None = None
     ) -> KStream[K, Any]:
-        """Turn the value into another value; the key stays, so nothing is repartitioned.
+        """Map each value to a new value; keys do not change, so nothing is repartitioned.
 
         Args:
             mapper: ``value -> value``, or ``(key, value) -> value`` with ``with_key=True``.
-            with_key: Whether the mapper wants the key too.
+            with_key: Whether the mapper also takes the key.
             name: Name of the node.
         """
         node = nodes.MapValues(self._graph.name("KSTREAM-MAPVALUES", name), (self._node,), mapper, with_key)
@@ -84,7 +84,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
     def flat_map(
         self, mapper: Callable[[K, V], Iterable[tuple[K2, V2]]], *, name: str | None = None
     ) -> KStream[K2, V2]:
-        """Turn a record into any number of records; a grouping behind it repartitions.
+        """Map each record to any number of records; a later grouping repartitions.
 
         Args:
             mapper: ``(key, value) -> iterable of (key, value)``.
@@ -110,11 +110,11 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
     def flat_map_values(
         self, mapper: Callable[..., Iterable[Any]], *, with_key: bool = False, name: str | None = None
     ) -> KStream[K, Any]:
-        """Turn the value into any number of values, each a record with the same key.
+        """Map each value to any number of values, each of them in a record with the same key.
 
         Args:
             mapper: ``value -> iterable of values``, or ``(key, value) -> ...`` with ``with_key=True``.
-            with_key: Whether the mapper wants the key too.
+            with_key: Whether the mapper also takes the key.
             name: Name of the node.
         """
         node = nodes.FlatMapValues(
@@ -123,14 +123,14 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         return self._new_values(node)
 
     def select_key(self, mapper: Callable[[K, V], K2], *, name: str | None = None) -> KStream[K2, V]:
-        """Give each record a new key; a grouping behind it repartitions."""
+        """Set a new key for each record; a later grouping repartitions."""
         node = nodes.SelectKey(self._graph.name("KSTREAM-KEY-SELECT", name), (self._node,), mapper)
         return KStream(self._graph, self._graph.add(node), None, self._value, rekeyed=True)
 
     def peek(self, action: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
-        """Call a function with key and value of each record, and hand the record on unchanged.
+        """Call a function with key and value of each record, and forward the record unchanged.
 
-        After a crash records are processed again, so the function may see a record more than once.
+        After a crash, records are processed again, so the function may be called for a record more than once.
         """
         node = nodes.Peek(self._graph.name("KSTREAM-PEEK", name), (self._node,), action)
         return self._same_types(node)
@@ -149,13 +149,13 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
     ) -> None:
         """Print each record, as ``[label]: key, value``; the stream ends here.
 
-        It is there for development: on Spark the lines appear where the executors write, and records that are processed
-        again are printed again.
+        It is for development: on Spark, the lines are in the output of the executors, and records that are processed again are
+        printed again.
 
         Args:
-            label: What each line begins with; None is the name of the node in front.
-            text: ``(key, value) -> what to print`` in place of both.
-            file: A file that the lines are added to, on the host of each executor; None is standard output.
+            label: The beginning of each line; None is the name of the parent node.
+            text: ``(key, value) -> text``, printed instead of key and value.
+            file: A file on the host of each executor to which the lines are appended; None is standard output.
             name: Name of the node.
 
         Source: KIP-28, ``KStream.print``; ``org.apache.kafka.streams.kstream.Printed``.
@@ -164,7 +164,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         self._graph.add(nodes.Peek(self._graph.name("KSTREAM-PRINTER", name), (self._node,), action))
 
     def merge(self, other: KStream[K, V], *, name: str | None = None) -> KStream[K, V]:
-        """Put two streams together; the order of each is kept, there is none between them."""
+        """Merge two streams; each keeps its order, but there is no order between them."""
         node = nodes.Pass(self._graph.name("KSTREAM-MERGE", name), (self._node, other._node))
         key = self._key if self._key == other._key else None
         value = self._value if self._value == other._value else None
@@ -172,10 +172,10 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         return KStream(self._graph, self._graph.add(node), key, value, rekeyed=rekeyed)
 
     def split(self, *, name: str | None = None) -> BranchedKStream[K, V]:
-        """Begin to split the stream: each record goes to the first branch whose predicate holds.
+        """Begin to split the stream: each record goes to the first branch whose predicate is true.
 
         Args:
-            name: What the names of the branches begin with.
+            name: Prefix of the names of the branches.
 
         Example:
             >>> import millstream as ms
@@ -188,13 +188,13 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         return BranchedKStream(self, name)
 
     def branch(self, *predicates: Callable[[K, V], object]) -> tuple[KStream[K, V], ...]:
-        """Split the stream: each record goes to the first stream whose predicate holds, and to none if no predicate does.
+        """Split the stream: each record goes to the first stream whose predicate is true, or is dropped.
 
         Args:
             predicates: Of key and value, at least one.
 
         Returns:
-            A stream per predicate, in their order. :meth:`split` gives them names, and a stream for the rest.
+            A stream per predicate, in their order. :meth:`split` has names for them, and a stream for the other records.
 
         Raises:
             TopologyError: If there is no predicate.
@@ -225,13 +225,13 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         """Send the records to a topic, with their timestamps and headers.
 
         Args:
-            topic: A topic, or a function of key, value and ``RecordContext`` that names one.
-            key: Serde of the keys; None takes what is known from upstream, else the builder's default.
+            topic: A topic, or a function of key, value and ``RecordContext`` that returns one.
+            key: Serde of the keys; None uses the one known from upstream, else the builder's default.
             value: Serde of the values; None likewise.
-            partitioner: ``(topic, key, value, partitions) -> partition``; or to several partitions, each of which gets the record
-                (none drops and counts it), or to None, which does as Java producers do. None for all records is the same, but
-                that all windows of a key go to the partition of the key, if ``key`` is a serde of windowed keys.
-                ``partitions`` is 0 for a topic that a function names and that was not there when the application was started.
+            partitioner: ``(topic, key, value, partitions) -> partition``. It may also return several partitions, each of which gets the
+                record (an empty result drops and counts it), or None, which chooses as Java producers do. Without a partitioner,
+                partitions are chosen in that way too, but with a serde of windowed keys, all windows of a key go to the partition of
+                the key. ``partitions`` is 0 for a topic that a function returns and that did not exist at the start.
             name: Name of the sink node.
         """
         key, value = self._serdes(key, value)
@@ -248,24 +248,23 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         partitioner: StreamPartitioner | None = None,
         name: str | None = None,
     ) -> KStream[K, V]:
-        """Send the records to a topic and read them from there again: ``to`` and ``StreamsBuilder.stream`` in one.
+        """Send the records to a topic and read them from it again: ``to`` and ``StreamsBuilder.stream`` in one.
 
-        The topic is yours: it has to be there, others may read it and write to it, and it stays when the application is
-        reset. For a topic that is only the application's own, see :meth:`repartition`.
+        The topic is yours: it must exist, others may read and write it, and a reset of the application does not delete it. For an
+        internal topic, see :meth:`repartition`.
 
         Args:
             topic: The topic.
             key: Serde of the keys; None as in :meth:`to`.
             value: Serde of the values; None as in :meth:`to`.
             partitioner: As in :meth:`to`.
-            name: Name of the node that reads; that of the sink is ``<name>-sink``.
+            name: Name of the source; that of the sink is ``<name>-sink``.
 
         Returns:
-            What is read from the topic, by partitions of that topic: nothing behind it repartitions for keys that were changed in
-            front of it.
+            The records of the topic, in its partitions. They are not repartitioned for keys that were changed before.
 
         Raises:
-            TopologyError: If the name is taken, or the topic is read in another way; see ``StreamsBuilder.stream``.
+            TopologyError: If the name is in use, or the topic is read with other options; see ``StreamsBuilder.stream``.
 
         Source: KIP-28, ``KStream.through``.
         """
@@ -285,21 +284,21 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         partitions: int | None = None,
         partitioner: StreamPartitioner | None = None,
     ) -> KStream[K, V]:
-        """Bring each record to the partition its key belongs to, through ``<application id>-<name>-repartition``.
+        """Send each record to the partition of its key, through ``<application id>-<name>-repartition``.
 
-        Records without a key belong to no partition; they are left out and counted as dropped. Only where a left or outer join of a
-        stream follows, however far behind, they go on, to any partition (KIP-962).
+        Records without a key have no partition; they are dropped and counted. Only if a left or outer join of a stream follows
+        anywhere downstream, they are forwarded, to any partition (KIP-962).
 
         Args:
             name: Name of the repartition.
             key: Serde of the keys; None as in :meth:`to`.
             value: Serde of the values; None as in :meth:`to`.
-            partitions: Number of partitions, at least 1; None takes that of the topics read upstream.
-            partitioner: As in :meth:`to`. Whatever keeps state behind it has the state of a key where its records are, so all records
-                of a key should go to one partition; to several of them is for what every task has to see.
+            partitions: Number of partitions, at least 1; None takes that of the source topics upstream.
+            partitioner: As in :meth:`to`. The state of a key is in the task of its records, so all records of a key should go to one
+                partition; several partitions are for records that every task needs.
 
         Raises:
-            TopologyError: If the number of partitions is impossible or the name is taken.
+            TopologyError: If the number of partitions is invalid or the name is in use.
         """
         if partitions is not None and partitions < 1:
             raise TopologyError(f"repartition(partitions={partitions}): a topic has at least one partition")
@@ -322,14 +321,14 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         value: Serde[V] | None = None,
         name: str | None = None,
     ) -> KGroupedStream[K2, V]:
-        """Group the records by a new key; an aggregation behind it repartitions.
+        """Group the records by a new key; an aggregation repartitions them.
 
         Args:
-            mapper: ``(key, value) -> new key``; records whose new key is None are left out.
+            mapper: ``(key, value) -> new key``; records whose new key is None are dropped.
             key: Serde of the new keys; None is the builder's default.
-            value: Serde of the values; None takes what is known from upstream, else the builder's default.
-            name: Name of the repartition and of the node that changes the key; None takes the name of the aggregation's
-                store for the repartition.
+            value: Serde of the values; None uses the one known from upstream, else the builder's default.
+            name: Name of the repartition and of the node that changes the key; None names the repartition after the
+                aggregation's store.
         """
         graph = self._graph
         node = graph.add(nodes.SelectKey(graph.name("KSTREAM-KEY-SELECT", name), (self._node,), mapper))
@@ -342,9 +341,9 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         """Group the records by their key; an aggregation repartitions only if the key was changed upstream.
 
         Args:
-            key: Serde of the keys; None takes what is known from upstream, else the builder's default.
+            key: Serde of the keys; None uses the one known from upstream, else the builder's default.
             value: Serde of the values; None likewise.
-            name: Name of the repartition; None takes the name of the aggregation's store.
+            name: Name of the repartition; None is the name of the aggregation's store.
         """
         serdes = self._serdes(key, value)
         return KGroupedStream(Grouping(self._graph, self._node, serdes, name=name, rekeyed=self._rekeyed))
@@ -357,10 +356,10 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, V]:
-        """Take the newest value per key as a table; a null value deletes the key.
+        """Turn the stream into a table of the newest value per key; a null value deletes the key.
 
         Args:
-            key: Serde of the keys; None takes what is known from upstream, else the builder's default.
+            key: Serde of the keys; None uses the one known from upstream, else the builder's default.
             value: Serde of the values; None likewise.
             store: Name of the store of the table.
             name: Name of the node.

@@ -45,18 +45,18 @@ class KTable(JoinableTable[K, V]):
 
     @property
     def store_name(self) -> str | None:
-        """Name of the store that holds the table; None if it is computed when it is needed (``queryableStoreName``)."""
+        """Name of the store that holds the table; None if it is computed on lookup (``queryableStoreName``)."""
         node = self._graph.topology.nodes[self._node]
         return node.store.name if isinstance(node, nodes.Materialised) else None
 
     def filter(
         self, predicate: Callable[[K, V], object], *, store: StoreLike | None = None, name: str | None = None
     ) -> KTable[K, V]:
-        """Keep the rows for which a predicate of key and value holds; the others count as deleted.
+        """Keep the rows for which a predicate of key and value is true; the others are deleted.
 
         Args:
             predicate: Of key and value.
-            store: Name of a store for the result, if it is to be kept.
+            store: Name of a store for the result; None keeps none.
             name: Name of the node.
         """
         node = nodes.TableFilter(self._graph.name("KTABLE-FILTER", name), (self._node,), predicate)
@@ -65,7 +65,7 @@ class KTable(JoinableTable[K, V]):
     def filter_not(
         self, predicate: Callable[[K, V], object], *, store: StoreLike | None = None, name: str | None = None
     ) -> KTable[K, V]:
-        """Keep the rows for which a predicate of key and value does not hold; see :meth:`filter`."""
+        """Keep the rows for which a predicate of key and value is false; see :meth:`filter`."""
         node = nodes.TableFilter(
             self._graph.name("KTABLE-FILTER", name), (self._node,), predicate, keep=False
         )
@@ -100,13 +100,13 @@ class KTable(JoinableTable[K, V]):
         store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, Any]:
-        """Turn each value into another; deleted rows stay deleted and are not mapped.
+        """Map each value to a new value; deleted rows stay deleted and are not mapped.
 
         Args:
             mapper: ``value -> value``, or ``(key, value) -> value`` with ``with_key=True``.
-            with_key: Whether the mapper wants the key too.
+            with_key: Whether the mapper also takes the key.
             value: Serde of the new values.
-            store: Name of a store for the result, if it is to be kept.
+            store: Name of a store for the result; None keeps none.
             name: Name of the node.
         """
         node = nodes.TableMapValues(
@@ -123,19 +123,19 @@ class KTable(JoinableTable[K, V]):
         store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, V2]:
-        """Turn the value of each row into another, with the help of stores; the transformer is called for deletions too.
+        """Map the value of each row to a new value with a transformer, which may use stores and is also called for deletions.
 
-        The result is kept in a store of its own: what a transformer gave before cannot be asked of it again.
+        The result is kept in a store, because a transformer cannot compute an earlier result again.
 
         Args:
-            supplier: A class derived from ``ms.ValueTransformer``, or a function that makes a new one.
-            stores: Names of the stores it uses, beside those that the class brings along in its attribute ``stores``.
+            supplier: A class derived from ``ms.ValueTransformer``, or a function that returns a new one.
+            stores: Names of the stores it uses, in addition to those in the attribute ``stores`` of the class.
             value: Serde of the new values; None is the builder's default.
-            store: Name of the store of the result. The transformer may read it, too: it has what was given for the row before.
+            store: Name of the store of the result. The transformer may also read it: it contains the previous result of the row.
             name: Name of the node.
 
         Raises:
-            TopologyError: If the supplier is a transformer instead of a way to make one, or a name is taken.
+            TopologyError: If the supplier is itself a transformer, or a name is in use.
 
         Source: ``KTable.transformValues``.
 
@@ -171,16 +171,16 @@ class KTable(JoinableTable[K, V]):
     def suppress(
         self, suppressed: Suppressed, *, store: StoreLike | None = None, name: str | None = None
     ) -> KTable[K, V]:
-        """Hold updates back, and give only the newest one of each row later.
+        """Buffer updates, and emit only the newest one of each row later.
 
         Args:
-            suppressed: ``ms.Suppressed.until_window_closes()`` gives one final result per window,
+            suppressed: ``ms.Suppressed.until_window_closes()`` emits one final result per window,
                 ``ms.Suppressed.until_time_limit(...)`` at most one per row and time.
-            store: Name of the store of what is held back; give one, so that an edit of the program does not lose it.
+            store: Name of the store of the buffered updates; without one, an edit of the program may lose them.
             name: Name of the node.
 
         Raises:
-            TopologyError: If no windows close in this table, or it is a versioned one.
+            TopologyError: If no windows close in this table, or it is versioned.
 
         Source: ``KTable.suppress``; KIP-328.
 
@@ -206,10 +206,10 @@ class KTable(JoinableTable[K, V]):
     def to_stream(
         self, select_key: Callable[[Any, Any], Any] | None = None, *, name: str | None = None
     ) -> KStream[Any, V]:
-        """Give the changes of the table as records; a deleted row is a record with a null value.
+        """Return the changes of the table as records; a deleted row is a record with a null value.
 
         Args:
-            select_key: ``(key, value) -> new key``, for example to take the key out of a ``Windowed``; None keeps the key.
+            select_key: ``(key, value) -> new key``, for example to extract the key of a ``Windowed``; None keeps the key.
             name: Name of the node.
         """
         node = nodes.ToStream(self._graph.name("KTABLE-TOSTREAM", name), (self._node,))
@@ -227,11 +227,11 @@ class KTable(JoinableTable[K, V]):
         """Group the rows by a new key.
 
         Args:
-            selector: ``(key, value) -> (new key, new value)``; rows for which either is None are left out.
+            selector: ``(key, value) -> (new key, new value)``; rows for which either is None are dropped.
             key: Serde of the new keys; None is the builder's default.
             value: Serde of the new values; None is the builder's default.
-            name: Name of the repartition and of the node that changes the key; None takes the name of the aggregation's
-                store for the repartition.
+            name: Name of the repartition and of the node that changes the key; None names the repartition after the
+                aggregation's store.
         """
         graph = self._graph
         node = graph.add(nodes.GroupTable(graph.name("KTABLE-SELECT", name), (self._node,), selector))
@@ -253,10 +253,10 @@ class KTable(JoinableTable[K, V]):
 
 @checked_methods
 class KGroupedTable(Generic[K, V]):
-    """Rows of a table by a new key. Made by ``KTable.group_by``.
+    """Rows of a table by a new key. Returned by ``KTable.group_by``.
 
-    When a row changes, its old value is subtracted from the group it was in and its new value added to the group it is in.
-    If these are two groups, the two results appear one after the other.
+    When a row changes, its old value is subtracted from its old group and its new value is added to its new group. For two groups,
+    there are two results, one after the other.
 
     Source: ``org.apache.kafka.streams.kstream.KGroupedTable``.
     """
@@ -269,14 +269,14 @@ class KGroupedTable(Generic[K, V]):
 
         Args:
             store: Name of the store of the counts.
-            name: Name of the node, and without ``store`` first part of that of the store.
+            name: Name of the node; without ``store``, also the first part of the name of the store.
         """
         return self._aggregated(folding(Fold.COUNT, serdes.int64), minus_one, store, name)
 
     def sum(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[K, V]:
-        """Add up the values per new key; the old value of a row that changes is subtracted.
+        """Sum the values per new key; the old value of a changed row is subtracted.
 
-        A group that has lost all its rows has the sum 0, as with ``reduce``. Floats may leave a rest behind.
+        A group without rows has the sum 0, as with ``reduce``; with floats, a rounding error may remain.
 
         Args:
             store: Name of the store of the sums.
@@ -300,10 +300,10 @@ class KGroupedTable(Generic[K, V]):
         return self._aggregated(adding, combining(operator.sub), store, name)
 
     def mean(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[K, float]:
-        """Give the mean of the values per new key, which are numbers (int or float); a group without rows has none.
+        """Compute the mean of the values per new key, which are numbers (int or float); a group without rows has none.
 
         Args:
-            store: Name of the store. It keeps the sum of the numbers and how many they are; whole numbers are added up exactly.
+            store: Name of the store, which contains the sum and the count of the numbers; integers are summed exactly.
             name: As in :meth:`count`.
 
         Returns:
@@ -320,11 +320,11 @@ class KGroupedTable(Generic[K, V]):
         store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, V]:
-        """Combine the values per new key; the first value of a group is taken as it is.
+        """Combine the values per new key; the first value of a group is its first result.
 
         Args:
-            adder: ``(result so far, new value) -> result``.
-            subtractor: ``(result so far, old value) -> result``.
+            adder: ``(current result, new value) -> result``.
+            subtractor: ``(current result, old value) -> result``.
             store: Name of the store of the results.
             name: As in :meth:`count`.
         """
@@ -344,9 +344,9 @@ class KGroupedTable(Generic[K, V]):
         """Aggregate the rows per new key.
 
         Args:
-            initializer: Makes the aggregate of a new group.
-            adder: ``(key, new value, aggregate so far) -> aggregate``.
-            subtractor: ``(key, old value, aggregate so far) -> aggregate``.
+            initializer: Creates the first aggregate of a group.
+            adder: ``(key, new value, aggregate) -> aggregate``.
+            subtractor: ``(key, old value, aggregate) -> aggregate``.
             value: Serde of the aggregates; None is the builder's default.
             store: Name of the store of the aggregates.
             name: As in :meth:`count`.

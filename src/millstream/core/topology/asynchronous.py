@@ -148,13 +148,13 @@ class AcknowledgingProcess(UnfinishedProcess):
     most: int
 
 
-def kept_by(nodes: Iterable[n.Node]) -> dict[str, str]:
+def unfinished_stores(nodes: Iterable[n.Node]) -> dict[str, str]:
     """Return the name of the store of unfinished records by operator name, for the operators that have one."""
     keeping = (Asynchronous, UnfinishedProcess)
     return {node.name: node.carried.store.name for node in nodes if isinstance(node, keeping)}
 
 
-def with_their_parts(renamed: Mapping[str, str], keepers: Collection[str]) -> dict[str, str]:
+def with_additional_stores(renamed: Mapping[str, str], keepers: Collection[str]) -> dict[str, str]:
     """Return the new names of stores, including those of the additional stores of unfinished records.
 
     Args:
@@ -162,7 +162,7 @@ def with_their_parts(renamed: Mapping[str, str], keepers: Collection[str]) -> di
         keepers: Stores of unfinished records, under their new names.
 
     Example:
-        >>> with_their_parts({"call": "ask", "counts": "sums"}, ["ask"])["call-delayed"]
+        >>> with_additional_stores({"call": "ask", "counts": "sums"}, ["ask"])["call-delayed"]
         'ask-delayed'
     """
     parts = {

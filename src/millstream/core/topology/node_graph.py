@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from millstream.core.model import serdes
+from millstream.core.model.arguments import checked_methods
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.topology.asynchronous import UnfinishedProcess
@@ -20,6 +21,7 @@ from millstream.core.topology.processor import Wrap, checked_supplier, provided_
 from millstream.core.topology.stores import StoreSpec
 
 
+@checked_methods
 class NodeGraph:
     """Nodes and stores by name. Methods that add something return the graph."""
 

@@ -11,7 +11,7 @@ from millstream.core.model import means, serdes
 from millstream.core.model.expressions import applied, col
 from millstream.core.model.means import Sums
 from millstream.core.model.serdes import Serde
-from millstream.core.topology.folds import RECIPES, Fold, fits_always, kept_with
+from millstream.core.topology.folds import RECIPES, Fold, aggregate_serde, fits_always
 
 MEAN = applied(means.mean_of, col())
 """The mean as an expression of its sums."""
@@ -52,7 +52,7 @@ def folding(fold: Fold, value: Serde[Any]) -> Aggregation:
     """Return a built-in aggregation of values with the given serde."""
     recipe = RECIPES[fold]
     return Aggregation(
-        fold.value, recipe.initializer, recipe.aggregator, kept_with(fold, value), recipe.merger, fold
+        fold.value, recipe.initializer, recipe.aggregator, aggregate_serde(fold, value), recipe.merger, fold
     )
 
 
