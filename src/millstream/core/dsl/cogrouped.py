@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, over
 
 from millstream.core.dsl.operators.aggregation import Grouping
 from millstream.core.dsl.operators.late import LateConsumer, pass_late
-from millstream.core.dsl.operators.stores import (
+from millstream.core.dsl.operators.store_specs import (
     AnyTimeWindows,
     session_store,
     window_store,

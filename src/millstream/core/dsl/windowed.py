@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from millstream.core.dsl.folding import Folding
 from millstream.core.dsl.operators.aggregation import Aggregation, Grouping, folding, reducing
 from millstream.core.dsl.operators.late import pass_late
-from millstream.core.dsl.operators.stores import (
+from millstream.core.dsl.operators.store_specs import (
     AnyTimeWindows,
     add_open_store,
     check_emit,

@@ -160,7 +160,7 @@ class Suppress(n.Node):
         suppressed: How long updates are buffered, and the limits of the buffer.
         wait_ms: How long after its buffer time an update is emitted, ms.
         buffer: The store of buffered updates, ordered by time.
-        places: The store of the time at which each row was first buffered; None if the row's window determines that time.
+        buffer_times: The store of the time at which each row was first buffered; None if the row's window determines that time.
         closes: Names of the aggregations whose windows close together with those here when the input is idle.
     """
 
@@ -169,7 +169,7 @@ class Suppress(n.Node):
     suppressed: Suppressed
     wait_ms: int
     buffer: StoreSpec
-    places: StoreSpec | None
+    buffer_times: StoreSpec | None
     closes: tuple[str, ...] = ()
 
     pure: ClassVar[bool] = False
@@ -178,7 +178,7 @@ class Suppress(n.Node):
     @property
     def store_names(self) -> tuple[str, ...]:
         """Names of the stores of the buffer."""
-        return tuple(spec.name for spec in (self.buffer, self.places) if spec is not None)
+        return tuple(spec.name for spec in (self.buffer, self.buffer_times) if spec is not None)
 
     @property
     def remembered_as(self) -> str:

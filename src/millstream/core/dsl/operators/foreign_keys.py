@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from millstream.core.dsl.graph import FOREIGN_KEY_PARTS, Graph
 from millstream.core.dsl.handle import TableHandle
 from millstream.core.dsl.operators.joins import JoinFunction, check_same_builder
-from millstream.core.dsl.operators.stores import add_bytes_store, named_bytes
+from millstream.core.dsl.operators.store_specs import add_bytes_store, named_bytes
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.model.subscriptions import SUBSCRIPTION, answer

@@ -11,7 +11,7 @@ from millstream.core.dsl.graph import Graph
 from millstream.core.dsl.handle import Handle, StreamHandle, TableHandle
 from millstream.core.dsl.operators.join_options import JoinOptions
 from millstream.core.dsl.operators.late import pass_late
-from millstream.core.dsl.operators.stores import add_bytes_store, add_join_store, named_bytes
+from millstream.core.dsl.operators.store_specs import add_bytes_store, add_join_store, named_bytes
 from millstream.core.model.durations import millis
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
