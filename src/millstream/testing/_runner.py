@@ -22,7 +22,7 @@ from millstream.core.model.serdes import bytes as bytes_serde
 from millstream.core.ports import Threads
 from millstream.core.runtime.inputs import Input, informed
 from millstream.core.state.memory import MemoryStores
-from millstream.core.topology.asynchronous import kept_by
+from millstream.core.topology.asynchronous import unfinished_stores
 from millstream.core.topology.internal import is_internal
 from millstream.core.topology.layout import Layout, tasks_of_group
 from millstream.core.topology.nodes import Sink, Source
@@ -284,7 +284,7 @@ class Runner:
             self._finished.setdefault(at, {})[each.id] = offset
             self.committable[at] = min(self._finished[at].values())
         if outcome.calls:
-            stores = kept_by(self._part(each.id.subtopology).nodes.values())
+            stores = unfinished_stores(self._part(each.id.subtopology).nodes.values())
             self.unfinished[each.id] = {stores[at]: told.unfinished for at, told in outcome.calls.items()}
         self.waiting.pop(each.id, None)
         if outcome.waiting is not None:

@@ -80,7 +80,7 @@ class Topics:
         if plan.has_patterns:
             most = self._given if isinstance(self._given, int) else max(self._given.values(), default=1)
             kept = {**dict.fromkeys(plan.internal_topics, most), **(kept or {})}
-        layout = lay_out(plan, external, kept=kept)
+        layout = lay_out(plan, external, previous=kept)
         self._internal = {topic: layout.partitions[topic] for topic in plan.internal_topics}
         return layout
 

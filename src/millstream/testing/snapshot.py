@@ -11,7 +11,7 @@ from millstream.core.model.errors import IncompatibleTopologyError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.ports import StoreChange
 from millstream.core.state.memory import MemoryStores
-from millstream.core.topology.asynchronous import with_their_parts
+from millstream.core.topology.asynchronous import with_additional_stores
 from millstream.core.topology.evolution import (
     Remembered,
     check_stores,
@@ -127,7 +127,7 @@ def fitted(
             "repartitions are other topics; give the driver the same application_id"
         )
     names = checked_renames(renamed_stores, plan.store_fingerprints())
-    names = with_their_parts(names, plan.keepers)
+    names = with_additional_stores(names, plan.keepers)
     before = snapshot.remembered.renamed(names, plan.application_id)
     plan = continued(plan, before.parts)
     check_stores(before.stores, plan.store_fingerprints())

@@ -9,7 +9,7 @@ import pytest
 import millstream as ms
 from millstream.core.model.errors import IncompatibleTopologyError
 from millstream.core.state.segments.log import Manifest, encode_manifest
-from millstream.core.topology.asynchronous import with_their_parts
+from millstream.core.topology.asynchronous import with_additional_stores
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.submit.checkpoint import Progress
 from millstream.edge.continuity import Continuity, check_finished, continuity
@@ -37,7 +37,7 @@ def remembered(plan: Plan) -> dict[str, Any]:
 
 def going_on(plan: Plan, before: Plan, renamed: dict[str, str] | None = None) -> Continuity:
     offset = remembered(before)
-    names = with_their_parts(renamed or {}, plan.keepers)
+    names = with_additional_stores(renamed or {}, plan.keepers)
     return continuity(plan, Progress(3, True, False, 2, offset, offset, 3), names)
 
 

@@ -1,1 +1,1 @@
-"""The DSL: streams and tables as handles that append nodes to a topology, and know nothing else."""
+"""The DSL: streams and tables as handles that append nodes to a topology."""

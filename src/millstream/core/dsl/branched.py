@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from millstream.core.dsl.handle import StreamHandle
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.errors import TopologyError
 from millstream.core.topology import nodes
 
 if TYPE_CHECKING:
-    from millstream.core.dsl.kstream import KStream
+    from millstream.core.dsl.forward import KStream
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -21,11 +22,11 @@ V = TypeVar("V")
 class BranchedKStream(Generic[K, V]):
     """A stream that is being split (``BranchedKStream``).
 
-    Each :meth:`branch` is there at once. :meth:`default` and :meth:`no_default` return the branches; a split that ends with
-    neither has the branches all the same, and drops what fits none of them.
+    Each :meth:`branch` is added immediately. :meth:`default` and :meth:`no_default` return the branches; a split that ends with
+    neither also has its branches, and drops the records that match none of them.
     """
 
-    def __init__(self, stream: KStream[K, V], name: str | None) -> None:
+    def __init__(self, stream: StreamHandle[K, V], name: str | None) -> None:
         self._stream = stream
         self._prefix = name or ""
         self._node = stream._graph.name("KSTREAM-BRANCH", name or None)
@@ -46,12 +47,12 @@ class BranchedKStream(Generic[K, V]):
 
         Args:
             predicate: Of key and value.
-            name: Comes behind the prefix of ``split``; None is the number of the branch, from 1.
-            then: Called with the stream of the branch, at once. The stream that it gives takes the place of the branch; if it
-                gives None, the branch is not among the results.
+            name: Follows the prefix of ``split``; None is the number of the branch, from 1.
+            then: Called immediately with the stream of the branch. The stream that it returns replaces the branch in the results; if
+                it returns None, the branch is not among them.
 
         Raises:
-            TopologyError: If two branches have one name, or the split has a default branch already.
+            TopologyError: If two branches have the same name, or the split already has a default branch.
 
         Source: ``Branched.withFunction`` and ``withConsumer`` (KIP-418) for ``then``.
 
@@ -70,19 +71,19 @@ class BranchedKStream(Generic[K, V]):
         name: str | None = None,
         then: Callable[[KStream[K, V]], KStream[K, V] | None] | None = None,
     ) -> dict[str, KStream[K, V]]:
-        """Send what fits no branch to one more; give all branches by prefix and name (its own name: ``0``).
+        """Add a branch for the records that match no other, and return all branches by prefix and name (of this one: ``0``).
 
         For the arguments see :meth:`branch`.
 
         Raises:
-            TopologyError: If a branch has its name, or there is a default branch already.
+            TopologyError: If a branch has its name, or there already is a default branch.
         """
         self._add(None, name, 0, then)
         self._ended = True
         return dict(self._results)
 
     def no_default(self) -> dict[str, KStream[K, V]]:
-        """Leave out what fits no branch; give the branches by prefix and name."""
+        """Drop the records that match no branch, and return the branches by prefix and name."""
         return dict(self._results)
 
     def _add(
@@ -92,8 +93,6 @@ class BranchedKStream(Generic[K, V]):
         number: int,
         then: Callable[[KStream[K, V]], KStream[K, V] | None] | None,
     ) -> BranchedKStream[K, V]:
-        from millstream.core.dsl.kstream import KStream  # a stream is split and its branches are streams
-
         stream, graph = self._stream, self._stream._graph
         name = str(number) if given is None else given
         if self._ended:
@@ -116,8 +115,8 @@ class BranchedKStream(Generic[K, V]):
             graph.names.begin(route, route)
         elif given is not None:
             graph.names.begin(route, f"{graph.path(stream._node)}-{name}")
-        made = KStream[K, V](graph, route, stream._key, stream._value, rekeyed=stream._rekeyed)
-        result = made if then is None else then(made)
+        branch = graph.stream(route, stream._key, stream._value, rekeyed=stream._rekeyed)
+        result = branch if then is None else then(branch)
         if result is not None:
             self._results[self._prefix + name] = result
         return self

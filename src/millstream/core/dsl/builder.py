@@ -1,4 +1,4 @@
-"""StreamsBuilder: where a program of the DSL begins and ends."""
+"""StreamsBuilder: the beginning and the end of a program of the DSL."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, overload
 
-from millstream.core.dsl.explicit import demand_explicit_names
+from millstream.core.dsl.explicit import check_explicit_names
 from millstream.core.dsl.global_table import GlobalKTable
-from millstream.core.dsl.graph import Graph
+from millstream.core.dsl.graph import Graph, Handles
 from millstream.core.dsl.kstream import KStream
 from millstream.core.dsl.ktable import KTable
 from millstream.core.dsl.naming import Naming
@@ -25,7 +25,7 @@ from millstream.core.topology.nodes import (
     source_reading,
 )
 from millstream.core.topology.processor import Wrap
-from millstream.core.topology.stores import Kept, StoreOptions, StoreSpec
+from millstream.core.topology.stores import StoreLike, StoreOptions, StoreSpec
 from millstream.core.topology.topology import Topology
 
 K = TypeVar("K")
@@ -37,17 +37,17 @@ class StreamsBuilder:
     """Builds a topology from streams and tables.
 
     Args:
-        default_key_serde: For keys whose serde is neither given nor known from upstream (``default.key.serde``).
-        default_value_serde: For such values (``default.value.serde``).
-        names: What state and internal topics without a name are called. ``"stable"``: by the topic they are behind and what is
-            done to it (``orders-count``), which stays as it is when operators are inserted. ``"numbered"``: by the number of
-            their operator, as in Kafka Streams. See "Change a topology" in the documentation.
-        null_keys: Records without a key belong to no partition, and end in front of a repartition. ``"counted"``: they are counted
-            as dropped. ``"silent"``: as in Kafka Streams, nobody hears of them.
+        default_key_serde: Serde of keys without a given one or one known from upstream (``default.key.serde``).
+        default_value_serde: Serde of such values (``default.value.serde``).
+        names: How state and internal topics without a name are named. ``"stable"``: by their topic and the operations on it
+            (``orders-count``), which inserted operators do not change. ``"numbered"``: by the number of their operator, as in
+            Kafka Streams. See "Change a topology" in the documentation.
+        null_keys: Records without a key have no partition and are dropped before a repartition. ``"counted"``: they are counted.
+            ``"silent"``: they are not, as in Kafka Streams.
         wrap: As in :class:`Topology`: ``(name, supplier) -> supplier`` for each processor and value transformer (KIP-1112).
 
     Raises:
-        TopologyError: If ``names`` or ``null_keys`` is neither.
+        TopologyError: If ``names`` or ``null_keys`` has another value.
 
     Source: ``org.apache.kafka.streams.StreamsBuilder``; KIP-28, "High-level Stream DSL".
 
@@ -74,7 +74,12 @@ class StreamsBuilder:
         if null_keys not in ("counted", "silent"):
             raise TopologyError(f"null_keys is 'counted' or 'silent', not {null_keys!r}")
         self._graph = Graph(
-            default_key_serde, default_value_serde, names, counts_null_keys=null_keys == "counted", wrap=wrap
+            Handles(KStream, KTable),
+            default_key_serde,
+            default_value_serde,
+            names,
+            counts_null_keys=null_keys == "counted",
+            wrap=wrap,
         )
 
     @overload
@@ -114,20 +119,20 @@ class StreamsBuilder:
         """Read topics as one stream of records.
 
         Args:
-            topic: One topic or several; or a regular expression, as ``re.compile(...)`` gives it, which matches their whole names.
-                Matching topics that are made later are read too, from their beginning, and ones that are deleted are forgotten.
+            topic: One topic or several; or a regular expression from ``re.compile(...)``, which matches their whole names, including
+                topics that are created later, which are read from their beginning. Deleted topics are no longer read.
             key: Serde of the keys; None is the builder's default.
             value: Serde of the values; None is the builder's default.
-            timestamp: ``(ConsumerRecord, partition_time_ms) -> ms``; None takes the record's own timestamp.
-            offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"``, which is an error, or a timedelta, which begins with
-                the records of so long ago; None takes the application's setting.
+            timestamp: ``(ConsumerRecord, partition_time_ms) -> ms``; None uses the record's own timestamp.
+            offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"`` (an error), or a timedelta,
+                which is how far back to begin; None uses the application's setting.
             name: Name of the source node.
 
         Returns:
-            The stream. Streams of the same topics, or of equal patterns, are read by one source: the first one, which keeps its name.
+            The stream. Streams of the same topics, or of equal patterns, share the source of the first one.
 
         Raises:
-            TopologyError: If a name is taken; if a table or a stream of other topics reads one of the topics, too; or if another
+            TopologyError: If a name is in use; if a table or a stream of other topics also reads one of the topics; or if another
                 stream of the same topics has other serdes, another extractor or another offset reset.
 
         Example:
@@ -144,7 +149,7 @@ class StreamsBuilder:
         graph = self._graph
         key, value = key or graph.default_key, value or graph.default_value
         node = graph.name("KSTREAM-SOURCE", name)
-        source = source_reading(node, topic, key, value, timestamp, offset_reset)
+        source = source_reading(node, topic, (key, value), timestamp, offset_reset)
         return KStream(graph, graph.read(source), key, value, rekeyed=False)
 
     @overload
@@ -154,7 +159,7 @@ class StreamsBuilder:
         *,
         key: Serde[K],
         value: Serde[V],
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         timestamp: TimestampExtractor | None = ...,
         offset_reset: OffsetReset | None = ...,
         name: str | None = ...,
@@ -167,7 +172,7 @@ class StreamsBuilder:
         *,
         key: Serde[Any] | None = ...,
         value: Serde[Any] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         timestamp: TimestampExtractor | None = ...,
         offset_reset: OffsetReset | None = ...,
         name: str | None = ...,
@@ -179,7 +184,7 @@ class StreamsBuilder:
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         timestamp: TimestampExtractor | None = None,
         offset_reset: OffsetReset | None = None,
         name: str | None = None,
@@ -192,23 +197,23 @@ class StreamsBuilder:
             topic: The topic.
             key: Serde of the keys; None is the builder's default.
             value: Serde of the values; None is the builder's default.
-            store: Name of the store that holds the table, or ``ms.stores.options(..., history_retention=...)`` for a versioned
+            store: Name of the store of the table, or ``ms.stores.options(..., history_retention=...)`` for a versioned
                 table; None is ``<topic>-table``.
             timestamp: As in :meth:`stream`.
             offset_reset: As in :meth:`stream`.
-            name: Name of the node; the one that reads the topic is called ``<name>-source``.
+            name: Name of the node; that of the source is ``<name>-source``.
 
         Returns:
             The table.
 
         Raises:
-            TopologyError: If the topic is read twice or a name is taken.
+            TopologyError: If the topic is read twice or a name is in use.
         """
         graph = self._graph
         key, value = key or graph.default_key, value or graph.default_value
-        kept, source, node = self._names_of_table(store, topic, name)
+        options, source, node = self._table_names(store, topic, name)
         graph.topology.add(Source(source, (), (topic,), key, value, timestamp, offset_reset))
-        spec = graph.add_table_store(kept, key, value)
+        spec = graph.add_table_store(options, key, value)
         graph.add(TableSource(node, (source,), spec))
         graph.begin(node, topic if store is None else spec.name, name)
         return KTable(graph, node, key, value)
@@ -220,7 +225,7 @@ class StreamsBuilder:
         *,
         key: Serde[K],
         value: Serde[V],
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         timestamp: TimestampExtractor | None = ...,
         name: str | None = ...,
     ) -> GlobalKTable[K, V]: ...
@@ -232,7 +237,7 @@ class StreamsBuilder:
         *,
         key: Serde[Any] | None = ...,
         value: Serde[Any] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         timestamp: TimestampExtractor | None = ...,
         name: str | None = ...,
     ) -> GlobalKTable[Any, Any]: ...
@@ -243,19 +248,19 @@ class StreamsBuilder:
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         timestamp: TimestampExtractor | None = None,
         name: str | None = None,
     ) -> GlobalKTable[Any, Any]:
-        """Read a topic, all partitions of it, as a table that every task sees whole.
+        """Read all partitions of a topic as a table that every task can read completely.
 
         Records without a key are dropped and counted; a null value deletes the key.
 
         Args:
-            topic: The topic; it is read from its beginning, and no other stream or table can read it.
+            topic: The topic; it is read from its beginning, and no other stream or table may read it.
             key: Serde of the keys; None is the builder's default.
             value: Serde of the values; None is the builder's default.
-            store: Name of the store that holds the table; None is ``<topic>-table``.
+            store: Name of the store of the table; None is ``<topic>-table``.
             timestamp: As in :meth:`stream`.
             name: As in :meth:`table`.
 
@@ -263,14 +268,14 @@ class StreamsBuilder:
             The table.
 
         Raises:
-            TopologyError: If the topic is read twice or a name is taken.
+            TopologyError: If the topic is read twice or a name is in use.
 
         Source: ``org.apache.kafka.streams.StreamsBuilder.globalTable``.
         """
         graph = self._graph
         key, value = key or graph.default_key, value or graph.default_value
-        kept, source, node = self._names_of_table(store, topic, name)
-        spec = graph.store(kept, key, value)
+        options, source, node = self._table_names(store, topic, name)
+        spec = graph.store(options, key, value)
         graph.topology.add_global_part(
             GlobalSource(source, (), (topic,), key, value, timestamp),
             GlobalTable(node, (source,), spec),
@@ -278,14 +283,14 @@ class StreamsBuilder:
         )
         return GlobalKTable(graph, spec)
 
-    def _names_of_table(
-        self, store: Kept | None, topic: str, name: str | None
+    def _table_names(
+        self, store: StoreLike | None, topic: str, name: str | None
     ) -> tuple[StoreOptions, str, str]:
-        """Give the store, and the names of the source and of the node, of a table."""
+        """Return the options of a table's store, the name of its source and that of its node."""
         graph = self._graph
-        kept = graph.kept_as(store, lambda: graph.names.store(topic), topic, "table", name)
+        options = graph.store_options(store, lambda: graph.names.store(topic), topic, "table", name)
         source = graph.name("KSTREAM-SOURCE", None if name is None else f"{name}-source")
-        return kept, source, graph.name("KTABLE-SOURCE", name)
+        return options, source, graph.name("KTABLE-SOURCE", name)
 
     def add_global_store(
         self,
@@ -310,10 +315,10 @@ class StreamsBuilder:
             name: Name of the processor's node; that of its source is ``<name>-source``.
 
         Raises:
-            TopologyError: If the topic is read twice, a name is taken, or the store is of another kind.
+            TopologyError: If the topic is read twice, a name is in use, or the store is of another kind.
         """
         graph = self._graph
-        graph.names.give(store.name)
+        graph.names.reserve(store.name)
         graph.topology.add_global_store(
             store,
             graph.name("KSTREAM-SOURCE", None if name is None else f"{name}-source"),
@@ -332,26 +337,26 @@ class StreamsBuilder:
         Raises:
             TopologyError: If another store has its name.
         """
-        self._graph.names.give(store.name)
-        self._graph.topology.add_state_store(store)
+        self._graph.names.reserve(store.name)
+        self._graph.topology.add_store(store)
         return self
 
     def build(self, *, explicit_names: bool = False) -> Topology:
         """Finish the topology.
 
         Args:
-            explicit_names: Whether to refuse stores and internal topics whose names were generated. Such a name may become
-                another when the program is edited, and then its state is not found again.
+            explicit_names: Whether to reject stores and internal topics with generated names. An edit of the program may change such
+                a name, and then its state is not found again.
 
         Returns:
-            The topology, which does not change when something is added to the builder later.
+            The topology, which later changes of the builder do not affect.
 
         Raises:
-            TopologyError: If it is not valid, or names are missing; it says which operators lack one.
+            TopologyError: If it is invalid, or operators lack names.
 
         Source: KIP-1111 (``ensure.explicit.internal.resource.naming``) for ``explicit_names``.
         """
         self._graph.topology.validate()
         if explicit_names:
-            demand_explicit_names(self._graph.topology, self._graph.names.generated)
+            check_explicit_names(self._graph.topology, self._graph.names.generated)
         return self._graph.topology.copy()

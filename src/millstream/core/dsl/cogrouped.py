@@ -1,13 +1,19 @@
-"""CogroupedKStream: several grouped streams with the same keys, waiting for the aggregation that they share."""
+"""CogroupedKStream: several grouped streams with the same keys, to be aggregated into one table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, overload
 
-from millstream.core.dsl.graph import Graph
-from millstream.core.dsl.late import OfLate, with_late
-from millstream.core.dsl.windowed import session_store, window_store, windowed_key, word_of
+from millstream.core.dsl.operators.aggregation import Grouping
+from millstream.core.dsl.operators.late import LateConsumer, pass_late
+from millstream.core.dsl.operators.store_specs import (
+    AnyTimeWindows,
+    session_store,
+    window_store,
+    window_word,
+    windowed_key,
+)
 from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.calendars import Windows
@@ -16,7 +22,7 @@ from millstream.core.model.serdes import Serde
 from millstream.core.model.windowed import Windowed
 from millstream.core.model.windows import SessionWindows, SlidingWindows, TimeWindows, on_window_update
 from millstream.core.topology.nodes import Aggregate, Cogroup, Materialised
-from millstream.core.topology.stores import Kept, StoreSpec
+from millstream.core.topology.stores import StoreLike, StoreOptions, StoreSpec
 from millstream.core.topology.windowed import (
     CalendarAggregate,
     SessionAggregate,
@@ -25,53 +31,100 @@ from millstream.core.topology.windowed import (
 )
 
 if TYPE_CHECKING:
-    from millstream.core.dsl.grouped import KGroupedStream
-    from millstream.core.dsl.ktable import KTable
+    from millstream.core.dsl.forward import KGroupedStream, KTable
 
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")
-W = TypeVar("W")
+W = TypeVar("W", bound=AnyTimeWindows | SessionWindows)
 
 
 class Input(NamedTuple):
     """A grouped stream of a cogroup.
 
     Attributes:
-        source: Gives the node to aggregate behind for the name of a repartition.
-        path: Its path.
-        value: Serde of its values.
-        aggregator: Key, value and aggregate to the new aggregate.
-        unnamed: Whether it needs a repartition that was given no name.
+        grouping: Its records.
+        aggregator: Maps key, value and aggregate to the new aggregate.
+        unnamed: Whether it needs a repartition without a name in the program.
     """
 
-    source: Callable[[str], str]
-    path: str
-    value: Serde[Any]
+    grouping: Grouping
     aggregator: Callable[[Any, Any, Any], Any]
     unnamed: bool
 
 
 MakeNode = Callable[[str, tuple[str, ...], Callable[[Any, Any, Any], Any], int], Materialised]
-"""Name, parents, aggregator and number to the node of one input."""
+"""Maps name, parents, aggregator and number to the node of one input."""
 _KIND: Final = "COGROUPKSTREAM-AGGREGATE"
 
 
-@checked_methods
-class CogroupedKStream(Generic[K, A]):
-    """Several grouped streams whose records change one aggregate per key. Made by ``KGroupedStream.cogroup``.
+class _Cogroup(Generic[K, A]):
+    """Grouped streams that share an aggregation; the first one determines the path and the serde of the keys."""
 
-    Records with a null key or a null value are left out and counted as dropped. The inputs need the same keys, and meet in
-    one task, so their topics need the same number of partitions.
+    def __init__(self, inputs: tuple[Input, ...]) -> None:
+        self._inputs = inputs
+        self._graph = inputs[0].grouping.graph
+        self._key = inputs[0].grouping.key
+
+    def _options(self, store: StoreLike | None, operation: str, name: str | None) -> StoreOptions:
+        graph, path = self._graph, self._inputs[0].grouping.path
+        return graph.store_options(store, lambda: graph.names.store(_KIND), path, operation, name)
+
+    def _add(
+        self, store: StoreSpec, make: MakeNode, name: str | None, late: LateConsumer | None = None
+    ) -> str:
+        """Add the aggregations and their table, and return its node.
+
+        Args:
+            store: The store that they share.
+            make: Creates the node of an input.
+            name: Name of the node of the table in the program.
+            late: Called with the stream of the late records of each input.
+        """
+        graph = self._graph
+        graph.topology.add_store(store)
+        first = self._first_unnamed()
+        sources = [
+            each.grouping.source(
+                store.name if number == first else graph.names.part(store.name, f"-{number}")
+            )
+            for number, each in enumerate(self._inputs)
+        ]
+        nodes = [
+            graph.add(
+                make(
+                    graph.name(_KIND, name and f"{name}-cogroup-agg-{number}"),
+                    (source,),
+                    each.aggregator,
+                    number,
+                )
+            )
+            for number, (source, each) in enumerate(zip(sources, self._inputs))
+        ]
+        last = graph.name("COGROUPKSTREAM-MERGE", name and f"{name}-cogroup-merge")
+        graph.add(Cogroup(last, tuple(nodes), store))
+        graph.names.begin(last, name or store.name)
+        for node, each in zip(nodes, self._inputs):
+            graph.begin(node, each.grouping.path)
+            pass_late(graph, node, (self._key, each.grouping.value), late)
+        return last
+
+    def _first_unnamed(self) -> int:
+        """Return the input whose repartition has the name of the store; that of another input also has its number."""
+        if not self._graph.names.numbered:
+            return 0
+        return next((number for number, each in enumerate(self._inputs) if each.unnamed), 0)
+
+
+@checked_methods
+class CogroupedKStream(_Cogroup[K, A]):
+    """Several grouped streams that are aggregated into one aggregate per key. Returned by ``KGroupedStream.cogroup``.
+
+    Records with a null key or a null value are dropped and counted. The inputs need the same keys and are processed in one task, so
+    their topics need the same number of partitions.
 
     Source: ``org.apache.kafka.streams.kstream.CogroupedKStream`` (KIP-150).
     """
-
-    def __init__(self, graph: Graph, path: str, key: Serde[Any], inputs: tuple[Input, ...]) -> None:
-        self._graph = graph
-        self._path = path
-        self._key = key
-        self._inputs = inputs
 
     def cogroup(
         self, grouped: KGroupedStream[K, V], aggregator: Callable[[K, V, A], A | None]
@@ -80,64 +133,63 @@ class CogroupedKStream(Generic[K, A]):
 
         Args:
             grouped: The stream.
-            aggregator: ``(key, value, aggregate so far) -> aggregate`` for its records; None deletes the key.
+            aggregator: ``(key, value, aggregate) -> aggregate`` for its records; None deletes the key.
 
         Raises:
             TopologyError: If the stream belongs to another builder.
         """
-        if grouped._graph is not self._graph:
-            raise TopologyError("the streams of a cogroup come from different builders; make both with one")
         added = grouped._input(aggregator)
-        return CogroupedKStream(self._graph, self._path, self._key, (*self._inputs, added))
+        if added.grouping.graph is not self._graph:
+            raise TopologyError("the streams of a cogroup come from different builders; make both with one")
+        return CogroupedKStream((*self._inputs, added))
 
     def aggregate(
         self,
         initializer: Callable[[], A],
         *,
         value: Serde[A] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, A]:
         """Aggregate the records of all streams per key.
 
         Args:
-            initializer: Makes the aggregate of a new key.
+            initializer: Creates the first aggregate of a key.
             value: Serde of the aggregates; None is the builder's default.
             store: Name of the store of the aggregates.
-            name: Name of the node of the table, and without ``store`` first part of that of the store.
+            name: Name of the node of the table; without ``store``, also the first part of the name of the store.
         """
-        graph = self._graph
-        kept = graph.kept_as(store, lambda: graph.names.store(_KIND), self._path, "cogroup", name)
-        spec = graph.store(kept, self._key, value or graph.default_value)
-        nodes = _Nodes(graph, self._inputs, name, spec)
-        return nodes.table(
+        options = self._options(store, "cogroup", name)
+        spec = self._graph.store(options, self._key, value or self._graph.default_value)
+        node = self._add(
+            spec,
             lambda node, parents, aggregator, _: Aggregate(node, parents, spec, initializer, aggregator),
-            self._key,
-            self._key,
+            name,
         )
+        return self._graph.table(node, self._key, spec.value)
 
     @overload
     def windowed_by(
-        self, windows: TimeWindows | SlidingWindows | Windows, *, late: OfLate | None = ...
+        self, windows: TimeWindows | SlidingWindows | Windows, *, late: LateConsumer | None = ...
     ) -> TimeWindowedCogroupedKStream[K, A]: ...
     @overload
     def windowed_by(
-        self, windows: SessionWindows, *, late: OfLate | None = ...
+        self, windows: SessionWindows, *, late: LateConsumer | None = ...
     ) -> SessionWindowedCogroupedKStream[K, A]: ...
     def windowed_by(
         self,
         windows: TimeWindows | SlidingWindows | Windows | SessionWindows,
         *,
-        late: OfLate | None = None,
+        late: LateConsumer | None = None,
     ) -> TimeWindowedCogroupedKStream[K, A] | SessionWindowedCogroupedKStream[K, A]:
-        """Cut each key's records into windows of time; each stream has a stream time of its own there.
+        """Divide the records of each key into windows; each stream has a separate stream time there.
 
         Args:
-            windows: As in ``KGroupedStream.windowed_by``. Results are given at every record; for one per window put ``suppress``
-                behind the aggregation.
-            late: Called for each stream, in the order in which they were added, with the stream of its records that came too
-                late for a window of theirs, by the time of that stream, or for their session. Each comes as it was, with the
-                serdes of its stream.
+            windows: As in ``KGroupedStream.windowed_by``. Results are emitted for each record; for one result per window, use
+                ``suppress`` after the aggregation.
+            late: Called for each stream, in the order in which they were added, with the stream of its records that arrived too
+                late for a window, by the time of that stream, or for their session. They are unchanged, with the serdes of their
+                stream.
 
         Source: ``CogroupedKStream.windowedBy``. ``late`` has no counterpart there.
 
@@ -155,36 +207,22 @@ class CogroupedKStream(Generic[K, A]):
             [999]
         """
         if isinstance(windows, SessionWindows):
-            return SessionWindowedCogroupedKStream(
-                self._graph, self._path, self._key, self._inputs, windows, late
-            )
-        return TimeWindowedCogroupedKStream(self._graph, self._path, self._key, self._inputs, windows, late)
+            return SessionWindowedCogroupedKStream(self._inputs, windows, late)
+        return TimeWindowedCogroupedKStream(self._inputs, windows, late)
 
 
-@checked_methods
-class _WindowedCogroup(Generic[K, A, W]):
-    """Several grouped streams with their windows."""
+class _WindowedCogroup(_Cogroup[K, A], Generic[K, A, W]):
+    """Grouped streams with their windows."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        path: str,
-        key: Serde[Any],
-        inputs: tuple[Input, ...],
-        windows: W,
-        late: OfLate | None,
-    ) -> None:
-        self._graph = graph
-        self._path = path
-        self._key = key
-        self._inputs = inputs
+    def __init__(self, inputs: tuple[Input, ...], windows: W, late: LateConsumer | None) -> None:
+        super().__init__(inputs)
         self._windows = windows
         self._late = late
 
 
 @checked_methods
-class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | SlidingWindows | Windows"]):
-    """Several grouped streams by key and window. Made by ``CogroupedKStream.windowed_by``.
+class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, AnyTimeWindows]):
+    """Several grouped streams by key and window. Returned by ``CogroupedKStream.windowed_by``.
 
     Source: ``org.apache.kafka.streams.kstream.TimeWindowedCogroupedKStream``.
     """
@@ -194,13 +232,13 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | Sliding
         initializer: Callable[[], A],
         *,
         value: Serde[A] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], A]:
         """Aggregate the records of all streams per key and window.
 
         Args:
-            initializer: Makes the aggregate of a window.
+            initializer: Creates the first aggregate of a window.
             value: Serde of the aggregates; None is the builder's default.
             store: Name of the window store, or ``ms.stores.options(name, retention=...)``.
             name: As in :meth:`CogroupedKStream.aggregate`.
@@ -208,10 +246,9 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | Sliding
         Raises:
             TopologyError: If the store's retention is shorter than size (twice the difference) and grace together.
         """
-        graph, windows, emit = self._graph, self._windows, on_window_update
-        word = f"{word_of(windows)}-cogroup"
-        kept = graph.kept_as(store, lambda: graph.names.store(_KIND), self._path, word, name)
-        spec = window_store(kept, windows, self._key, value or graph.default_value, emit)
+        windows, emit = self._windows, on_window_update
+        options = self._options(store, f"{window_word(windows)}-cogroup", name)
+        spec = window_store(options, windows, emit, self._key, value or self._graph.default_value)
 
         def make(
             node: str, parents: tuple[str, ...], aggregator: Callable[[Any, Any, Any], Any], number: int
@@ -228,13 +265,13 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, "TimeWindows | Sliding
                 node, parents, spec, windows, emit, initializer, aggregator, shared=True, input=number
             )
 
-        nodes = _Nodes(graph, self._inputs, name, spec, self._late)
-        return nodes.table(make, self._key, windowed_key(self._key, windows))
+        node = self._add(spec, make, name, self._late)
+        return self._graph.table(node, windowed_key(self._key, windows), spec.value)
 
 
 @checked_methods
 class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
-    """Several grouped streams by key and session. Made by ``CogroupedKStream.windowed_by``.
+    """Several grouped streams by key and session. Returned by ``CogroupedKStream.windowed_by``.
 
     Source: ``org.apache.kafka.streams.kstream.SessionWindowedCogroupedKStream``.
     """
@@ -245,13 +282,13 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
         merger: Callable[[K, A, A], A],
         *,
         value: Serde[A] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], A]:
         """Aggregate the records of all streams per key and session.
 
         Args:
-            initializer: Makes the aggregate of a session; those that a record joins are merged onto it.
+            initializer: Creates the aggregate of a session, into which existing sessions are merged.
             merger: ``(key, aggregate, aggregate of the next session) -> aggregate`` of both.
             value: Serde of the aggregates; None is the builder's default.
             store: Name of the session store, or ``ms.stores.options(name, retention=...)``.
@@ -260,84 +297,15 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
         Raises:
             TopologyError: If the store's retention is shorter than gap and grace together.
         """
-        graph, windows = self._graph, self._windows
-        word = f"{word_of(windows)}-cogroup"
-        kept = graph.kept_as(store, lambda: graph.names.store(_KIND), self._path, word, name)
-        spec = session_store(kept, windows, self._key, value or graph.default_value, on_window_update)
-        nodes = _Nodes(graph, self._inputs, name, spec, self._late)
-        return nodes.table(
-            lambda node, parents, aggregator, number: SessionAggregate(
-                node,
-                parents,
-                spec,
-                windows,
-                on_window_update,
-                None,
-                initializer,
-                aggregator,
-                merger,
-                input=number,
-            ),
-            self._key,
-            serdes.session_windowed(self._key),
-        )
+        windows, emit = self._windows, on_window_update
+        options = self._options(store, f"{window_word(windows)}-cogroup", name)
+        spec = session_store(options, windows, emit, self._key, value or self._graph.default_value)
 
+        def make(
+            node: str, parents: tuple[str, ...], aggregator: Callable[[Any, Any, Any], Any], number: int
+        ) -> Materialised:
+            functions = initializer, aggregator, merger
+            return SessionAggregate(node, parents, spec, windows, emit, None, *functions, input=number)
 
-class _Nodes:
-    """Puts the aggregations of a cogroup, and the table behind them, into the graph."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        inputs: tuple[Input, ...],
-        name: str | None,
-        store: StoreSpec,
-        late: OfLate | None = None,
-    ) -> None:
-        self._graph = graph
-        self._inputs = inputs
-        self._name = name
-        self._store = store
-        self._late = late
-
-    def table(self, make: MakeNode, of_records: Serde[Any], key: Serde[Any]) -> KTable[Any, Any]:
-        """Add the nodes; give the table.
-
-        Args:
-            make: Makes the node of one input.
-            of_records: Serde of the keys of the records.
-            key: Serde of the keys of the table.
-        """
-        from millstream.core.dsl.ktable import KTable
-
-        graph, store = self._graph, self._store
-        graph.topology.add_state_store(store)
-        name, first = self._name, self._first_topic()
-        sources = [
-            given.source(store.name if number == first else graph.names.part(store.name, f"-{number}"))
-            for number, given in enumerate(self._inputs)
-        ]
-        parents = [
-            graph.add(
-                make(
-                    graph.name(_KIND, name and f"{name}-cogroup-agg-{number}"),
-                    (source,),
-                    given.aggregator,
-                    number,
-                )
-            )
-            for number, (source, given) in enumerate(zip(sources, self._inputs))
-        ]
-        last = graph.name("COGROUPKSTREAM-MERGE", name and f"{name}-cogroup-merge")
-        graph.add(Cogroup(last, tuple(parents), store))
-        graph.names.begin(last, name or store.name)
-        for parent, given in zip(parents, self._inputs):
-            graph.begin(parent, given.path)
-            with_late(graph, parent, of_records, given.value, self._late)
-        return KTable(graph, last, key, store.value)
-
-    def _first_topic(self) -> int:
-        """Return the number of the input whose repartition is named by the store alone; the others have their numbers behind it."""
-        if not self._graph.names.numbered:
-            return 0
-        return next((number for number, given in enumerate(self._inputs) if given.unnamed), 0)
+        node = self._add(spec, make, name, self._late)
+        return self._graph.table(node, serdes.session_windowed(self._key), spec.value)

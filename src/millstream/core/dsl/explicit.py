@@ -1,8 +1,8 @@
-"""Explicit names: applications that insist on names of their own for their state and their internal topics.
+"""Explicit names: applications that require names in the program for their state and their internal topics.
 
-A generated name follows from the program, by a path or by a number (``millstream.core.dsl.naming``). It may become another one
-when the program is edited, and what was kept under it is not found again. Names that were given, and those that are made from
-them, stay. Global tables are filled from their topics, whatever their stores are called, so they need none.
+A generated name depends on the program, through a path or a number (``millstream.core.dsl.naming``). If an edit changes it, the state
+under the old name is not found again. Names in the program, and those derived from them, do not change. Global tables are filled from
+their topics, whatever the names of their stores are, so they need none.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from millstream.core.topology.nodes import Node, Repartition, Source
 from millstream.core.topology.topology import Topology
 
 
-def demand_explicit_names(topology: Topology, generated: Collection[str]) -> None:
-    """Refuse a topology that would keep something under a generated name.
+def check_explicit_names(topology: Topology, generated: Collection[str]) -> None:
+    """Reject a topology with generated names.
 
     Args:
         topology: The topology.
-        generated: The names of stores and of internal topics that were generated.
+        generated: The generated names of stores and of internal topics.
 
     Raises:
-        TopologyError: If a store or an internal topic has one of these. It names each of them, with its operator and what to
-            give it.
+        TopologyError: If a store or an internal topic has such a name. It lists each of them, with its operator and the argument to
+            give.
     """
-    found = [*_stores(topology.nodes, generated), *_topics(topology.nodes, generated)]
-    if found:
-        listed = "\n  ".join(found)
+    unnamed = [*_stores(topology.nodes, generated), *_topics(topology.nodes, generated)]
+    if unnamed:
+        listed = "\n  ".join(unnamed)
         raise TopologyError(
             "build(explicit_names=True) insists on names of your own, but these would be generated, and may become others "
             f"when the program is edited:\n  {listed}"
@@ -36,11 +36,11 @@ def demand_explicit_names(topology: Topology, generated: Collection[str]) -> Non
 
 
 def _stores(nodes: Mapping[str, Node], generated: Collection[str]) -> Iterator[str]:
-    told: set[str] = set()
+    seen: set[str] = set()
     for node in nodes.values():
         for store in () if isinstance(node, GlobalTable) else node.store_names:
-            if store in generated and store not in told:
-                told.add(store)
+            if store in generated and store not in seen:
+                seen.add(store)
                 advice = "give the operator store='...' (a join also takes name='...')"
                 yield f"store {store!r} of operator {node.name}, {_behind(nodes, node)}: {advice}"
 

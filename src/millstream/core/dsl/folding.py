@@ -1,42 +1,37 @@
-"""Folding: the aggregations of grouped streams that need no function of the user: sum, min, max and mean."""
+"""Folding: the built-in aggregations of grouped streams: sum, min, max and mean."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from millstream.core.model import means, serdes
+from millstream.core.dsl.operators.aggregation import MEAN
+from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
-from millstream.core.model.expressions import applied, col
 from millstream.core.topology.folds import Fold
-from millstream.core.topology.stores import Kept
+from millstream.core.topology.stores import StoreLike
 
 if TYPE_CHECKING:
-    from millstream.core.dsl.ktable import KTable
+    from millstream.core.dsl.forward import KTable
 
 R = TypeVar("R")
 V = TypeVar("V")
 
-MEAN = applied(means.mean_of, col())
-"""The mean as an expression of its sums."""
-
 
 @checked_methods
 class Folding(ABC, Generic[R, V]):
-    """A grouped stream, with or without windows, whose values can be added up and compared.
+    """The built-in aggregations of a grouped stream, with or without windows.
 
-    The results are by key; where there are windows, by key and window or session. Records without a value are left out and
-    counted as dropped. The engine knows these aggregations, so it need not call a function for each record.
-
-    Kafka Streams has ``count`` and ``reduce``, by which it says the others.
+    The results are by key, or by key and window or session. Records without a value are dropped and counted. The engine need not
+    call a function for each record. Kafka Streams has only ``count`` and ``reduce``, which can express the others.
     """
 
-    def sum(self, *, store: Kept | None = None, name: str | None = None) -> KTable[R, V]:
-        """Add up the values, as ``reduce`` with ``operator.add`` does.
+    def sum(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[R, V]:
+        """Sum the values, as ``reduce`` with ``operator.add`` does.
 
         Args:
             store: Name of the store of the sums.
-            name: Name of the node, and without ``store`` first part of that of the store.
+            name: Name of the node; without ``store``, also the first part of the name of the store.
 
         Returns:
             A table from key to sum, with the serde of the values.
@@ -53,8 +48,8 @@ class Folding(ABC, Generic[R, V]):
         """
         return self._folded(store, name, Fold.SUM)
 
-    def min(self, *, store: Kept | None = None, name: str | None = None) -> KTable[R, V]:
-        """Keep the smallest value; of equal ones the first.
+    def min(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[R, V]:
+        """Keep the smallest value; the first of equal ones.
 
         Args:
             store: Name of the store of the values.
@@ -62,8 +57,8 @@ class Folding(ABC, Generic[R, V]):
         """
         return self._folded(store, name, Fold.MIN)
 
-    def max(self, *, store: Kept | None = None, name: str | None = None) -> KTable[R, V]:
-        """Keep the largest value; of equal ones the first.
+    def max(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[R, V]:
+        """Keep the largest value; the first of equal ones.
 
         Args:
             store: Name of the store of the values.
@@ -71,11 +66,11 @@ class Folding(ABC, Generic[R, V]):
         """
         return self._folded(store, name, Fold.MAX)
 
-    def mean(self, *, store: Kept | None = None, name: str | None = None) -> KTable[R, float]:
-        """Give the mean of the values, which are numbers (int or float).
+    def mean(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[R, float]:
+        """Compute the mean of the values, which are numbers (int or float).
 
         Args:
-            store: Name of the store. It keeps the sum of the numbers and how many they are; whole numbers are added up exactly.
+            store: Name of the store, which contains the sum and the count of the numbers; integers are summed exactly.
             name: As in :meth:`sum`.
 
         Returns:
@@ -95,5 +90,5 @@ class Folding(ABC, Generic[R, V]):
         return self._folded(store, name, Fold.MEAN).map_values(MEAN, value=serdes.float64)
 
     @abstractmethod
-    def _folded(self, store: Kept | None, name: str | None, fold: Fold) -> KTable[R, Any]:
-        """Add the aggregation; a mean's values are sums."""
+    def _folded(self, store: StoreLike | None, name: str | None, fold: Fold) -> KTable[R, Any]:
+        """Add the aggregation; the values of a mean are sums."""

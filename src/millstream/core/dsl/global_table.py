@@ -1,4 +1,4 @@
-"""GlobalKTable: a table that every task sees whole."""
+"""GlobalKTable: a table that every task can read completely."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ V = TypeVar("V")
 
 @checked_methods
 class GlobalKTable(Generic[K, V]):
-    """The newest value per key of a topic, all partitions of it, for every task. Made by ``StreamsBuilder.global_table``.
+    """The newest value per key of all partitions of a topic, for every task. Returned by ``StreamsBuilder.global_table``.
 
-    A stream is joined with it on any key, without being repartitioned. Processors read it as the store
-    :attr:`store_name`.
+    A stream is joined with it by any key, without a repartition. Processors read it as the store :attr:`store_name`.
 
     Source: ``org.apache.kafka.streams.kstream.GlobalKTable``.
     """
@@ -28,5 +27,5 @@ class GlobalKTable(Generic[K, V]):
 
     @property
     def store_name(self) -> str:
-        """Name of the store that holds the table (``queryableStoreName``)."""
+        """Name of the store of the table (``queryableStoreName``)."""
         return self._store.name

@@ -2,51 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from millstream.core.dsl.naming import Names, Naming
-from millstream.core.model.calls import Calls
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.model.topics import checked_name
-from millstream.core.topology.asynchronous import MAX_UNACKNOWLEDGED, finishing_later
 from millstream.core.topology.nodes import Node, Process, Repartition, Source, StreamPartitioner, TableStore
 from millstream.core.topology.patterns import merged_with
-from millstream.core.topology.processor import ProcessValues, Wrap, checked_supplier
-from millstream.core.topology.stores import Kept, StoreOptions, StoreSpec, key_value, versioned
+from millstream.core.topology.processor import Wrap
+from millstream.core.topology.stores import KeyValueSpec, StoreLike, StoreOptions, StoreSpec, VersionedSpec
 from millstream.core.topology.topology import Topology
 
-_NUMBERED_THROUGHOUT: Final = ("KSTREAM", "KTABLE")
-"""How generated names of topics begin whose filter, sink and source have numbers too, not names made of the topic's."""
+if TYPE_CHECKING:
+    from millstream.core.dsl.forward import KStream, KTable
 
-_PROCESSORS: Final[dict[type[Process], tuple[str, str]]] = {
-    Process: ("KSTREAM-PROCESSOR", "process"),
-    ProcessValues: ("KSTREAM-PROCESSVALUES", "process-values"),
-}
-"""How nodes of processors are numbered, and the word for them in a path."""
+_NUMBERED_THROUGHOUT: Final = ("KSTREAM", "KTABLE")
+"""Beginnings of generated names of topics whose filter, sink and source have numbers of their own."""
 
 Parts: TypeAlias = tuple[str, str, str]
-"""The names, or their beginnings, of a repartition's filter, sink and source; no filter is empty."""
+"""Names of a repartition's filter, sink and source, or how they begin; "" for no filter."""
 STREAM_PARTS: Final[Parts] = ("KSTREAM-FILTER", "KSTREAM-SINK", "KSTREAM-SOURCE")
 TABLE_PARTS: Final[Parts] = ("", "KSTREAM-SINK", "KSTREAM-SOURCE")
 FOREIGN_KEY_PARTS: Final[Parts] = ("", "KTABLE-SINK", "KTABLE-SOURCE")
 
 
+class Handles(NamedTuple):
+    """The classes of the handles that a graph makes; ``StreamsBuilder``, which imports them, passes them."""
+
+    stream: type[KStream[Any, Any]]
+    table: type[KTable[Any, Any]]
+
+
 class Graph:
-    """A topology under construction, the default serdes, and the names of what is in it.
+    """A topology under construction, the default serdes, and the names in it.
 
     Attributes:
-        topology: What was added so far.
-        default_key: Serde of keys that nobody gave one for.
-        default_value: Serde of such values.
-        names: What nodes, and what they keep, are called.
-        counts_null_keys: Whether repartitions count the records without a key that they leave out.
+        topology: The topology so far.
+        default_key: Serde of keys without another one.
+        default_value: Serde of values without another one.
+        names: The names of nodes, stores and internal topics.
+        counts_null_keys: Whether repartitions count the records without a key that they drop.
     """
 
     def __init__(
         self,
+        handles: Handles,
         default_key: Serde[Any],
         default_value: Serde[Any],
         naming: Naming,
@@ -54,6 +57,7 @@ class Graph:
         counts_null_keys: bool = True,
         wrap: Wrap | None = None,
     ) -> None:
+        self._handles = handles
         self.topology = Topology(wrap=wrap)
         self.default_key = default_key
         self.default_value = default_value
@@ -61,24 +65,34 @@ class Graph:
         self.counts_null_keys = counts_null_keys
         self._streams: list[Source] = []
 
+    def stream(
+        self, node: str, key: Serde[Any] | None, value: Serde[Any] | None, *, rekeyed: bool = False
+    ) -> KStream[Any, Any]:
+        """Return the stream of a node's output."""
+        return self._handles.stream(self, node, key, value, rekeyed=rekeyed)
+
+    def table(self, node: str, key: Serde[Any] | None, value: Serde[Any] | None) -> KTable[Any, Any]:
+        """Return the table of a node's output."""
+        return self._handles.table(self, node, key, value)
+
     def name(self, kind: str, given: str | None = None) -> str:
-        """Give the name of a new node: the given one, or a numbered one."""
+        """Return the name of a new node: the given one, or a numbered one."""
         return self.names.node(kind, given)
 
     def path(self, node: str, *, rekeyed: bool = False) -> str:
-        """Give the path of what comes out of a node."""
+        """Return the path of a node's output."""
         return self.names.path(self.topology.nodes, node, rekeyed=rekeyed)
 
     def begin(self, node: str, path: str, name: str | None = None) -> None:
-        """Let a path begin at a node, unless it began with the name that was given to the node."""
+        """Begin a path at a node, unless the program gave the node a name, which has begun one."""
         if name is None:
             self.names.begin(node, path)
 
     def add(self, node: Node) -> str:
-        """Add a node; give its name.
+        """Add a node, and return its name.
 
         Raises:
-            TopologyError: If topics could not be named after it, or it does not fit.
+            TopologyError: If topics cannot have its name, or it is invalid.
         """
         checked_name(node.name, "node")
         self.topology.add(node)
@@ -96,135 +110,95 @@ class Graph:
         self._streams.append(source)
         return self.add(source)
 
-    def add_processor(
-        self,
-        kind: type[Process],
-        parent: tuple[str, str],
-        supplier: Callable[[], Any],
-        stores: Iterable[str],
-        serdes: tuple[Serde[Any] | None, Serde[Any] | None],
-        *,
-        name: str | None,
-        key_local: bool,
-        calls: Calls | None = None,
-        acknowledges: bool = False,
-        max_unacknowledged: int = MAX_UNACKNOWLEDGED,
-    ) -> str:
-        """Add a processor behind a node, whose schedules are found again by its name; give that.
-
-        Args:
-            kind: The kind of node.
-            parent: Name of the node in front, and the path of what comes out of it.
-            supplier: Makes the processor.
-            stores: Names of the stores connected to it.
-            serdes: Of its keys and of its values, if they are known.
-            name: Its name, if it was given one.
-            key_local: Whether it promises to be local to keys.
-            calls: How its calls are made, if it issues any.
-            acknowledges: Whether it says itself when a record is finished.
-            max_unacknowledged: How many records may be unfinished.
-        """
-        counted_as, word = _PROCESSORS[kind]
-        node = self.name(counted_as, name)
-        if name is None:
-            node = self.names.kept(node, f"{parent[1]}-{word}")
-        supplied = checked_supplier(node, supplier)
-        made = kind(node, parent[:1], supplied, tuple(stores), key_local=key_local)
-        key, value = serdes[0] or self.default_key, serdes[1] or self.default_value
-        later = finishing_later(
-            made,
-            calls,
-            acknowledges=acknowledges,
-            max_unacknowledged=max_unacknowledged,
-            key=key,
-            value=value,
-        )
-        return self.add_supplied(later)
-
     def add_supplied(self, node: Process) -> str:
-        """Add a node that runs something of the user's, with the stores that its supplier brings along; give its name."""
+        """Add a node that runs a user's class, with the stores that its supplier provides, and return its name."""
         for store in self.topology.supplied_stores(node):
-            self.names.give(store.name)
+            self.names.reserve(store.name)
         self.topology.add_supplied(node)
         return node.name
 
-    def kept_as(
-        self, store: Kept | None, numbered: Callable[[], str], path: str, word: str, name: str | None = None
+    def store_options(
+        self,
+        store: StoreLike | None,
+        numbered: Callable[[], str],
+        path: str,
+        operation: str,
+        name: str | None = None,
     ) -> StoreOptions:
-        """Give the options of an operator's store; without a name it gets a generated one.
+        """Return the options of an operator's store, with a generated name if the program named neither store nor operator.
 
         Args:
-            store: What the program gave.
-            numbered: Gives what Kafka Streams calls the store if it has no name.
-            path: What the operator is behind.
-            word: What the operator does.
-            name: The name that the program gave to the operator.
+            store: The store in the program.
+            numbered: Returns the name of an unnamed store in Kafka Streams.
+            path: The path upstream of the operator.
+            operation: The word for the operator in the name.
+            name: Name of the operator in the program.
         """
         if store is None:
             number = numbered()
             if name is None or self.names.numbered:
-                return StoreOptions(self.names.kept(number, f"{path}-{word}"))
-            store = f"{name}-{word}"
-        return self.given(store)
+                return StoreOptions(self.names.generate(number, f"{path}-{operation}"))
+            store = f"{name}-{operation}"
+        return self.named_store(store)
 
-    def given(self, store: Kept) -> StoreOptions:
-        """Give the options of a store that the program gave a name."""
+    def named_store(self, store: StoreLike) -> StoreOptions:
+        """Return the options of a store that has a name in the program."""
         options = store if isinstance(store, StoreOptions) else StoreOptions(store)
-        self.names.give(options.name)
+        self.names.reserve(options.name)
         return options
 
-    def add_store(self, kept: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
+    def add_store(self, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
         """Add the timestamped store of a table.
 
         Raises:
-            TopologyError: If the store is to keep versions, or to forget.
+            TopologyError: If the options are not for such a store.
         """
-        spec = self.store(kept, key, value)
-        self.topology.add_state_store(spec)
+        spec = self.store(options, key, value)
+        self.topology.add_store(spec)
         return spec
 
-    def add_copy(self, table: str, kept: StoreOptions, key: Serde[Any], value: Serde[Any]) -> str:
-        """Add a store that keeps a copy of a derived table; give its node."""
-        return self.add(TableStore(f"{table}-store", (table,), self.add_store(kept, key, value)))
+    def add_copy(self, table: str, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> str:
+        """Add a store with a copy of a derived table, and return its node."""
+        return self.add(TableStore(f"{table}-store", (table,), self.add_store(options, key, value)))
 
-    def store(self, kept: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
-        """Give the timestamped store of a table, without adding it."""
-        if kept.history_retention is not None:
+    def store(self, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
+        """Return the timestamped store of a table without adding it."""
+        if options.history_retention is not None:
             raise TopologyError(
-                f"store {kept.name!r}: history_retention is for tables made of a topic or a stream (table, to_table), whose "
+                f"store {options.name!r}: history_retention is for tables made of a topic or a stream (table, to_table), whose "
                 "versions come with their records; the rows of this table are results. Leave it out"
             )
-        if kept.retention is not None:
+        if options.retention is not None:
             raise TopologyError(
-                f"store {kept.name!r}: retention is for windowed aggregations; the rows of this table stay until they are "
+                f"store {options.name!r}: retention is for windowed aggregations; the rows of this table stay until they are "
                 "deleted. Leave it out"
             )
-        spec = key_value(
-            kept.name,
-            key,
-            value,
+        return KeyValueSpec(
+            name=options.name,
+            key=key,
+            value=value,
             timestamped=True,
-            **kept.storage,
+            **options.storage,
+            cache=options.cache,
         )
-        return replace(spec, cache=kept.cache)
 
-    def add_table_store(self, kept: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
-        """Add the store of a table whose rows come as records: with versions, if they are asked for."""
-        if kept.history_retention is None:
-            return self.add_store(kept, key, value)
-        spec = versioned(
-            kept.name,
-            key,
-            value,
-            history_retention=kept.history_retention,
-            **kept.storage,
+    def add_table_store(self, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
+        """Add the store of a table whose rows come as records, with versions if the options request them."""
+        if options.history_retention is None:
+            return self.add_store(options, key, value)
+        spec = VersionedSpec(
+            name=options.name,
+            key=key,
+            value=value,
+            history_retention=options.history_retention,
+            **options.storage,
         )
-        self.topology.add_state_store(spec)
+        self.topology.add_store(spec)
         return spec
 
     def repartition(
         self,
-        behind: str | tuple[str, ...],
+        parents: str | tuple[str, ...],
         topic_name: str,
         key: Serde[Any],
         value: Serde[Any],
@@ -234,23 +208,23 @@ class Graph:
         partitioner: StreamPartitioner | None = None,
         kinds: Parts = STREAM_PARTS,
     ) -> str:
-        """Add a repartition behind a node, or several; give its name.
+        """Add a repartition, and return its name.
 
         Args:
-            behind: The node.
+            parents: The node, or the nodes, upstream.
             topic_name: Middle part of the topic's name.
             key: Serde of the keys.
             value: Serde of the values.
-            partitions: Wanted number of partitions.
-            drop_null_keys: Whether records without a key end here.
-            partitioner: Chooses the partition; None leaves it to the key.
-            kinds: What its filter, sink and source are called by numbers.
+            partitions: Number of partitions; None takes that of the topics upstream.
+            drop_null_keys: Whether records without a key are dropped.
+            partitioner: Chooses the partition; None chooses by key.
+            kinds: Numbered names of its filter, sink and source.
         """
         parts = self.count_repartition(kinds)
         numbered = self.names.numbered and topic_name in self.names.generated
         node = Repartition(
             f"{topic_name}-repartition",
-            (behind,) if isinstance(behind, str) else behind,
+            (parents,) if isinstance(parents, str) else parents,
             topic_name,
             key,
             value,
@@ -263,18 +237,18 @@ class Graph:
         return self._shared(node) if numbered else self.add(node)
 
     def _shared(self, node: Repartition) -> str:
-        """Add a repartition, or go through the one that a join of the same stream has made already; return its name."""
-        made = self.topology.nodes.get(node.name)
-        if not isinstance(made, Repartition):
+        """Add a repartition, or share the one that another join of the same stream has added, and return its name."""
+        existing = self.topology.nodes.get(node.name)
+        if not isinstance(existing, Repartition):
             return self.add(node)
-        shared = replace(made, drop_null_keys=made.drop_null_keys and node.drop_null_keys)
+        shared = replace(existing, drop_null_keys=existing.drop_null_keys and node.drop_null_keys)
         if replace(node, parts=shared.parts, drop_null_keys=shared.drop_null_keys) != shared:
             return self.add(node)  # which refuses it
         self.topology.replace(shared)
-        return made.name
+        return existing.name
 
     def count_repartition(self, kinds: Parts = STREAM_PARTS) -> Parts:
-        """Count the parts of a repartition, whether it is made or not; give the names of its filter, sink and source."""
+        """Count the parts of a repartition, as Kafka Streams does even if it shares another one, and return their names."""
         dropping, sending, reading = kinds
         sink = self.name(sending)
         drops = self.name(dropping) if dropping else f"{sink}-filter"

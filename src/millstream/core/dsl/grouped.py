@@ -1,14 +1,13 @@
-"""KGroupedStream: a stream by key, waiting for its aggregation."""
+"""KGroupedStream: a stream by key, to be aggregated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from millstream.core.dsl.aggregators import combining, kind_of
 from millstream.core.dsl.cogrouped import CogroupedKStream, Input
 from millstream.core.dsl.folding import Folding
-from millstream.core.dsl.graph import Graph
+from millstream.core.dsl.operators.aggregation import Aggregation, Grouping, folding, reducing
 from millstream.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.calendars import Windows
@@ -21,12 +20,11 @@ from millstream.core.model.windows import (
     on_window_update,
 )
 from millstream.core.topology import nodes
-from millstream.core.topology.folds import RECIPES, Fold, fits_always, kept_with
-from millstream.core.topology.stores import Kept
+from millstream.core.topology.folds import Fold
+from millstream.core.topology.stores import StoreLike
 
 if TYPE_CHECKING:
-    from millstream.core.dsl.kstream import KStream
-    from millstream.core.dsl.ktable import KTable
+    from millstream.core.dsl.forward import KStream, KTable
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -35,39 +33,23 @@ A = TypeVar("A")
 
 @checked_methods
 class KGroupedStream(Folding[K, V], Generic[K, V]):
-    """Records by key. Made by ``KStream.group_by`` and ``group_by_key``.
+    """Records by key. Returned by ``KStream.group_by`` and ``group_by_key``.
 
-    Every aggregation leaves out records with a null key or a null value, and counts them as dropped. The timestamp of a
-    result is the larger one of the record's and of the aggregate so far.
+    Aggregations drop and count records with a null key or a null value. The timestamp of a result is the larger one of the record
+    and the aggregate before it.
 
     Source: ``org.apache.kafka.streams.kstream.KGroupedStream``.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        node: str,
-        key: Serde[Any],
-        value: Serde[Any],
-        *,
-        repartition: bool,
-        name: str | None,
-    ) -> None:
-        self._graph = graph
-        self._node = node
-        self._key = key
-        self._value = value
-        self._rekeyed = repartition
-        self._repartitioned: str | None = None
-        self._name = name
-        self._path = name or graph.path(node, rekeyed=repartition)
+    def __init__(self, grouping: Grouping) -> None:
+        self._grouping = grouping
 
-    def count(self, *, store: Kept | None = None, name: str | None = None) -> KTable[K, int]:
+    def count(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[K, int]:
         """Count the records per key.
 
         Args:
-            store: Name of the store of the counts; give one, so that no edit of the program loses them.
-            name: Name of the node, and without ``store`` first part of that of the store.
+            store: Name of the store of the counts; without one, an edit of the program may lose them.
+            name: Name of the node; without ``store``, also the first part of the name of the store.
 
         Returns:
             A table from key to count (64 bits).
@@ -75,16 +57,16 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
         return self._folded(store, name, Fold.COUNT)
 
     def reduce(
-        self, reducer: Callable[[V, V], V | None], *, store: Kept | None = None, name: str | None = None
+        self, reducer: Callable[[V, V], V | None], *, store: StoreLike | None = None, name: str | None = None
     ) -> KTable[K, V]:
-        """Combine the values per key; the first value of a key is taken as it is.
+        """Combine the values per key; the first value of a key is its first result.
 
         Args:
-            reducer: ``(value so far, new value) -> value``; None deletes the key.
+            reducer: ``(current value, new value) -> value``; None deletes the key.
             store: Name of the store of the results.
             name: As in :meth:`count`.
         """
-        return self._aggregated("reduce", store, name, None, combining(reducer), self._value)
+        return self._aggregated(reducing(reducer, self._grouping.value), store, name)
 
     def aggregate(
         self,
@@ -92,30 +74,29 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
         aggregator: Callable[[K, V, A], A | None],
         *,
         value: Serde[A] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, A]:
         """Aggregate the records per key.
 
         Args:
-            initializer: Makes the aggregate of a new key.
-            aggregator: ``(key, value, aggregate so far) -> aggregate``; None deletes the key.
+            initializer: Creates the first aggregate of a key.
+            aggregator: ``(key, value, aggregate) -> aggregate``; None deletes the key.
             value: Serde of the aggregates; None is the builder's default.
             store: Name of the store of the aggregates.
             name: As in :meth:`count`.
         """
-        return self._aggregated(
-            "aggregate", store, name, initializer, aggregator, value or self._graph.default_value
-        )
+        value = value or self._grouping.graph.default_value
+        return self._aggregated(Aggregation("aggregate", initializer, aggregator, value), store, name)
 
     def cogroup(self, aggregator: Callable[[K, V, A], A | None]) -> CogroupedKStream[K, A]:
         """Begin an aggregation that several grouped streams share.
 
         Args:
-            aggregator: ``(key, value, aggregate so far) -> aggregate`` for the records of this stream; None deletes the key.
+            aggregator: ``(key, value, aggregate) -> aggregate`` for the records of this stream; None deletes the key.
 
         Returns:
-            What other streams join with ``cogroup(grouped, aggregator)``, and ``aggregate`` ends.
+            The cogroup. Its method ``cogroup(grouped, aggregator)`` adds other streams, and ``aggregate`` completes it.
 
         Source: ``KGroupedStream.cogroup``; KIP-150.
 
@@ -133,12 +114,10 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
             >>> [record.value for record in driver.read("balances")]
             [-7, -2, 0]
         """
-        return CogroupedKStream(self._graph, self._path, self._key, (self._input(aggregator),))
+        return CogroupedKStream((self._input(aggregator),))
 
     def _input(self, aggregator: Callable[[K, V, A], A | None]) -> Input:
-        """Return this stream as one of those of a cogroup."""
-        unnamed = self._rekeyed and self._repartitioned is None and self._name is None
-        return Input(self._source, self._path, self._value, aggregator, unnamed)
+        return Input(self._grouping, aggregator, self._grouping.needs_name)
 
     @overload
     def windowed_by(
@@ -163,22 +142,21 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
         emit: EmitStrategy = on_window_update,
         late: Callable[[KStream[K, V]], object] | None = None,
     ) -> TimeWindowedKStream[K, V] | SessionWindowedKStream[K, V]:
-        """Cut each key's records into windows of time.
+        """Divide the records of each key into windows.
 
         Args:
-            windows: ``TumblingWindows``, ``HoppingWindows``, ``SlidingWindows``, ``SessionWindows`` or ``UnlimitedWindows``; or windows
-                of your own, of a class derived from ``ms.Windows``.
-            emit: ``on_window_update`` gives a result at every record, ``on_window_close`` one per window when it closes;
-                ``EmitStrategy.on_window_close(close_idle_after=...)`` also when nothing arrives for so long.
-            late: Called with the stream of the records that came too late for a window of theirs, or for their session, to
-                send them somewhere. They are counted as dropped all the same, and come once each, however many windows they
-                were late for. Called for each aggregation that is made.
+            windows: ``TumblingWindows``, ``HoppingWindows``, ``SlidingWindows``, ``SessionWindows`` or ``UnlimitedWindows``; or
+                user-defined windows, of a class derived from ``ms.Windows``.
+            emit: ``on_window_update`` emits a result for each record, ``on_window_close`` one per window when it closes;
+                ``EmitStrategy.on_window_close(close_idle_after=...)`` also closes windows if no record arrives for that time.
+            late: Called, for each aggregation, with the stream of the records that arrived too late for a window, or for their
+                session. They are also counted as dropped, and appear once, for however many windows they were late.
 
         Returns:
             The stream by key and window, to be aggregated.
 
         Raises:
-            TopologyError: If results are asked for at the close of unlimited windows.
+            TopologyError: If results are to be emitted at the close of unlimited windows.
 
         Source: ``KGroupedStream.windowedBy``; KIP-825 for ``emit``. ``late`` has no counterpart there.
 
@@ -195,52 +173,25 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
             [('ann', 'x', 59999)]
         """
         if isinstance(windows, SessionWindows):
-            return SessionWindowedKStream(
-                self._graph, self._path, self._source, self._key, self._value, windows, emit, late
-            )
-        return TimeWindowedKStream(
-            self._graph, self._path, self._source, self._key, self._value, windows, emit, late
-        )
+            return SessionWindowedKStream(self._grouping, windows, emit, late)
+        return TimeWindowedKStream(self._grouping, windows, emit, late)
 
-    def _folded(self, store: Kept | None, name: str | None, fold: Fold) -> KTable[K, Any]:
-        recipe, value = RECIPES[fold], kept_with(fold, self._value)
-        return self._aggregated(
-            fold.value, store, name, recipe.initializer, recipe.aggregator, value, fold=fold
-        )
+    def _folded(self, store: StoreLike | None, name: str | None, fold: Fold) -> KTable[K, Any]:
+        return self._aggregated(folding(fold, self._grouping.value), store, name)
 
     def _aggregated(
-        self,
-        word: str,
-        store: Kept | None,
-        name: str | None,
-        initializer: Callable[[], Any] | None,
-        aggregator: Callable[[Any, Any, Any], Any],
-        value: Serde[Any],
-        *,
-        fold: Fold | None = None,
+        self, aggregation: Aggregation, store: StoreLike | None, name: str | None
     ) -> KTable[Any, Any]:
-        from millstream.core.dsl.ktable import KTable
-
-        graph, kind = self._graph, kind_of(initializer)
-        kept = graph.kept_as(store, lambda: graph.names.store(kind), self._path, word, name)
+        grouping, graph, kind = self._grouping, self._grouping.graph, aggregation.kind
+        options = graph.store_options(
+            store, lambda: graph.names.store(kind), grouping.path, aggregation.operation, name
+        )
         node = graph.name(kind, name)
-        spec = graph.add_store(kept, self._key, value)
+        spec = graph.add_store(options, grouping.key, aggregation.value)
+        parents = (grouping.source(spec.name),)
+        initializer, aggregator = aggregation.initializer, aggregation.aggregator
         graph.add(
-            nodes.Aggregate(
-                node, (self._source(spec.name),), spec, initializer, aggregator, fits_always(fold), fold
-            )
+            nodes.Aggregate(node, parents, spec, initializer, aggregator, aggregation.fits, aggregation.fold)
         )
         graph.begin(node, spec.name, name)
-        return KTable(graph, node, self._key, value)
-
-    def _source(self, store: str) -> str:
-        """Give the node to aggregate behind; the repartition is made once, however many aggregations there are."""
-        if not self._rekeyed:
-            return self._node
-        if self._repartitioned is None:
-            self._repartitioned = self._graph.repartition(
-                self._node, self._name or store, self._key, self._value, drop_null_keys=True
-            )
-        else:
-            self._graph.count_repartition()  # Kafka Streams makes one for each
-        return self._repartitioned
+        return graph.table(node, grouping.key, aggregation.value)

@@ -1,4 +1,4 @@
-"""JoinWindows: how far apart in time records of two streams may be to be joined."""
+"""JoinWindows: the maximum distance in time of two records that are joined."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from millstream.core.topology.joins import JoinTimes
 @checked_constructor
 @dataclass(frozen=True)
 class JoinWindows:
-    """A left record of time t joins the right records of its key with times from ``t - before`` to ``t + after``.
+    """A left record with time t is joined with right records of its key with times from ``t - before`` to ``t + after``.
 
-    Both ends are included. A record that met none gets its result without a partner, in left and outer joins, when stream
-    time has passed the end of its window by more than ``grace``. Each duration is a timedelta, or milliseconds.
+    Both ends are inclusive. In left and outer joins, a record without a partner has its result when stream time has passed the end
+    of its window by more than ``grace``. Each duration is a timedelta, or milliseconds.
 
     Args:
         before: How much earlier than the left record a right one may be; negative if it must be later.
         after: How much later it may be; negative if it must be earlier.
-        grace: How long late records are waited for.
-        unmatched: ``"final"``: a record has either joined results or one without a partner, never both. ``"early"``: as
-            Kafka Streams does, a late record is given its result without a partner before the grace period is over, and
-            that may be followed by joined ones (KAFKA-19536).
-        unmatched_interval: At least so much wall clock lies between two looks for records that stayed alone. 0 looks
-            whenever stream time advances; Kafka Streams has 1000 ms.
+        grace: How long the window waits for late records.
+        unmatched: ``"final"``: a record has either joined results or one without a partner, never both. ``"early"``: as in
+            Kafka Streams, a late record has its result without a partner before the grace period is over, and joined results may
+            follow (KAFKA-19536).
+        unmatched_interval: Minimum wall-clock time between two checks for records without a partner. 0 checks whenever stream time
+            advances; Kafka Streams has 1000 ms.
 
     Raises:
         TopologyError: If no record could ever be joined, or a duration that must not be negative is.
-        TypeError: If a duration is neither.
+        TypeError: If a duration is neither a timedelta nor a number.
 
     Source: ``org.apache.kafka.streams.kstream.JoinWindows``.
 
@@ -61,7 +61,7 @@ class JoinWindows:
 
     @property
     def times(self) -> JoinTimes:
-        """The same in milliseconds, as the plan has it."""
+        """The same in milliseconds, for the plan."""
         return JoinTimes(
             millis(self.before),
             millis(self.after),

@@ -1,24 +1,25 @@
-"""The joins of a table: with another by their keys, or by a foreign key.
-
-A face of its own because of its size: one method per kind of join, whose overloads give types to the joiner.
-"""
+"""The joins of a table: with another by their keys, or by a foreign key."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
-from millstream.core.dsl import foreign_keys, joins
-from millstream.core.dsl.foreign_keys import ForeignKeyOptions
-from millstream.core.dsl.graph import Graph
+from millstream.core.dsl.handle import TableHandle
+from millstream.core.dsl.operators import joins
+from millstream.core.dsl.operators.foreign_keys import (
+    ForeignKeyOptions,
+    foreign_key_with_key,
+    join_by_foreign_key,
+)
+from millstream.core.dsl.operators.joins import JoinFunction
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
-from millstream.core.topology.joins import JoinKind
-from millstream.core.topology.stores import Kept
+from millstream.core.topology.stores import StoreLike
 
 if TYPE_CHECKING:
-    from millstream.core.dsl.ktable import KTable
+    from millstream.core.dsl.forward import KTable
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -27,18 +28,12 @@ V2 = TypeVar("V2")
 R = TypeVar("R")
 
 NullForeignKey: TypeAlias = Literal["deletes", "ignored"]
-"""What a join by a foreign key does with a row that names no other."""
+"""What a join by a foreign key does with a row that references no other."""
 
 
 @checked_methods
-class JoinableTable(Generic[K, V]):
-    """What a ``KTable`` is joined with."""
-
-    def __init__(self, graph: Graph, node: str, key: Serde[Any] | None, value: Serde[Any] | None) -> None:
-        self._graph = graph
-        self._node = node
-        self._key = key
-        self._value = value
+class JoinableTable(TableHandle[K, V]):
+    """The joins of ``KTable``."""
 
     @overload
     def join(
@@ -48,10 +43,9 @@ class JoinableTable(Generic[K, V]):
         *,
         with_key: Literal[False] = ...,
         value: Serde[R] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         name: str | None = ...,
     ) -> KTable[K, R]: ...
-
     @overload
     def join(
         self,
@@ -60,10 +54,9 @@ class JoinableTable(Generic[K, V]):
         *,
         with_key: Literal[True],
         value: Serde[R] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         name: str | None = ...,
     ) -> KTable[K, R]: ...
-
     @overload
     def join(
         self,
@@ -76,10 +69,9 @@ class JoinableTable(Generic[K, V]):
         null_on: NullForeignKey = ...,
         with_key: Literal[False] = ...,
         value: Serde[R] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         name: str | None = ...,
     ) -> KTable[K, R]: ...
-
     @overload
     def join(
         self,
@@ -92,10 +84,9 @@ class JoinableTable(Generic[K, V]):
         null_on: NullForeignKey = ...,
         with_key: Literal[True],
         value: Serde[R] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         name: str | None = ...,
     ) -> KTable[K, R]: ...
-
     def join(
         self,
         other: KTable[Any, Any],
@@ -107,32 +98,32 @@ class JoinableTable(Generic[K, V]):
         null_on: NullForeignKey = "deletes",
         with_key: bool = False,
         value: Serde[Any] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, Any]:
         """Join two tables: the result has a row where both have one.
 
-        Without ``on`` the rows of equal keys are joined. With it each row is joined with the row of the other table whose key
-        it names, so that many rows may be joined with one; the tables may have different numbers of partitions then, and the
-        join goes through two internal topics.
+        Without ``on``, rows with equal keys are joined. With it, each row is joined with the row of the other table whose key it
+        references, so many rows may be joined with one. The tables may then have different numbers of partitions, and the join
+        uses two internal topics.
 
-        Each change of either table changes the result. Its timestamp is the larger one of the two rows'; with ``on``, that of
-        the other table's row if that one was changed.
+        Each change of either table changes the result. Its timestamp is the larger one of the two rows; with ``on``, that of
+        the other table's row if that row has changed.
 
         Args:
             other: The other table. Without ``on`` it needs the same keys and the same number of partitions.
             joiner: ``(this value, other value) -> value``, or ``(key, this value, other value) -> value``.
-            on: ``value -> key in the other table``, or ``(key, value) -> key in the other table``. A row for which it gives None
+            on: ``value -> key in the other table``, or ``(key, value) -> key in the other table``. A row for which it returns None
                 has no result, and is counted as dropped.
-            partitioner: ``(key, partitions) -> partition`` of the rows of this table, with ``on``, if its topic was not written as Java
-                producers do: the answers must come where the rows are.
-            other_partitioner: The same of the rows of the other table.
-            null_on: What becomes of a result when ``on`` gives None for the new value of its row. ``"deletes"``: it is deleted.
-                ``"ignored"``: as in Kafka Streams before 4.1, the change is ignored, and so is the next one, which leaves a
-                result that is out of date (KAFKA-16407).
-            with_key: Whether the joiner, and ``on``, want the key too.
+            partitioner: With ``on``: ``(key, partitions) -> partition`` of the rows of this table, if the producers of its topic do not
+                choose partitions as Java producers do; answers must reach the tasks of the rows.
+            other_partitioner: The same for the rows of the other table.
+            null_on: What happens to a result when ``on`` returns None for the new value of its row. ``"deletes"``: it is deleted.
+                ``"ignored"``: as in Kafka Streams before 4.1, this change and the next one are ignored, which leaves an outdated
+                result (KAFKA-16407).
+            with_key: Whether the joiner and ``on`` also take the key.
             value: Serde of the results, for the store.
-            store: Name of a store for the result, if it is to be kept; a join with ``on`` keeps it always.
+            store: Name of a store for the result; None keeps none. A join with ``on`` always keeps its result.
             name: Name of the node of the result; with ``on`` also first part of the names of its topics and stores.
 
         Raises:
@@ -154,9 +145,14 @@ class JoinableTable(Generic[K, V]):
         """
         if null_on not in ("deletes", "ignored"):
             raise TopologyError(f"null_on is 'deletes' or 'ignored', not {null_on!r}")
-        ignores_null = null_on == "ignored"
-        foreign = ForeignKeyOptions(on, partitioner, other_partitioner, ignores_null)
-        return self._joined("inner", other, joiner, foreign, value, store, name, with_key=with_key)
+        join = JoinFunction(joins.joiner_with_key(joiner, with_key=with_key), "inner", name)
+        if on is None:
+            _check_no_partitioners(partitioner, other_partitioner)
+            return self._joined(other, join, value, store)
+        on = foreign_key_with_key(on, with_key=with_key)
+        options = ForeignKeyOptions(on, partitioner, other_partitioner, null_on == "ignored")
+        node = join_by_foreign_key((self, other), join, options, value, store)
+        return self._graph.table(node, self._key, value)
 
     @overload
     def left_join(
@@ -166,10 +162,9 @@ class JoinableTable(Generic[K, V]):
         *,
         with_key: Literal[False] = ...,
         value: Serde[R] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         name: str | None = ...,
     ) -> KTable[K, R]: ...
-
     @overload
     def left_join(
         self,
@@ -178,10 +173,9 @@ class JoinableTable(Generic[K, V]):
         *,
         with_key: Literal[True],
         value: Serde[R] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         name: str | None = ...,
     ) -> KTable[K, R]: ...
-
     @overload
     def left_join(
         self,
@@ -193,10 +187,9 @@ class JoinableTable(Generic[K, V]):
         other_partitioner: Callable[[K2, int], int] | None = ...,
         with_key: Literal[False] = ...,
         value: Serde[R] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         name: str | None = ...,
     ) -> KTable[K, R]: ...
-
     @overload
     def left_join(
         self,
@@ -208,10 +201,9 @@ class JoinableTable(Generic[K, V]):
         other_partitioner: Callable[[K2, int], int] | None = ...,
         with_key: Literal[True],
         value: Serde[R] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         name: str | None = ...,
     ) -> KTable[K, R]: ...
-
     def left_join(
         self,
         other: KTable[Any, Any],
@@ -222,17 +214,23 @@ class JoinableTable(Generic[K, V]):
         other_partitioner: Callable[[Any, int], int] | None = None,
         with_key: bool = False,
         value: Serde[Any] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, Any]:
-        """Join two tables as :meth:`join` does; a row of this one has a result also where the other has none.
+        """Join two tables as :meth:`join` does; a row of this table also has a result if the other table has no row.
 
-        The joiner gets None for the other row then, also where ``on`` gives None. For the arguments see :meth:`join`.
+        The joiner then gets None for the other row, also if ``on`` returns None. For the arguments see :meth:`join`.
 
         Source: ``KTableKTableLeftJoin``; KIP-213 and KIP-962 for foreign keys.
         """
-        foreign = ForeignKeyOptions(on, partitioner, other_partitioner)
-        return self._joined("left", other, joiner, foreign, value, store, name, with_key=with_key)
+        join = JoinFunction(joins.joiner_with_key(joiner, with_key=with_key), "left", name)
+        if on is None:
+            _check_no_partitioners(partitioner, other_partitioner)
+            return self._joined(other, join, value, store)
+        on = foreign_key_with_key(on, with_key=with_key)
+        options = ForeignKeyOptions(on, partitioner, other_partitioner, ignores_null=False)
+        node = join_by_foreign_key((self, other), join, options, value, store)
+        return self._graph.table(node, self._key, value)
 
     @overload
     def outer_join(
@@ -242,10 +240,9 @@ class JoinableTable(Generic[K, V]):
         *,
         with_key: Literal[False] = ...,
         value: Serde[R] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         name: str | None = ...,
     ) -> KTable[K, R]: ...
-
     @overload
     def outer_join(
         self,
@@ -254,10 +251,9 @@ class JoinableTable(Generic[K, V]):
         *,
         with_key: Literal[True],
         value: Serde[R] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         name: str | None = ...,
     ) -> KTable[K, R]: ...
-
     def outer_join(
         self,
         other: KTable[Any, Any],
@@ -265,7 +261,7 @@ class JoinableTable(Generic[K, V]):
         *,
         with_key: bool = False,
         value: Serde[Any] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, Any]:
         """Join two tables by their keys: the result has a row where either has one; None stands for a missing row.
@@ -274,32 +270,18 @@ class JoinableTable(Generic[K, V]):
 
         Source: ``KTableKTableOuterJoin``.
         """
-        foreign = ForeignKeyOptions()
-        return self._joined("outer", other, joiner, foreign, value, store, name, with_key=with_key)
+        join = JoinFunction(joins.joiner_with_key(joiner, with_key=with_key), "outer", name)
+        return self._joined(other, join, value, store)
 
     def _joined(
-        self,
-        kind: JoinKind,
-        other: KTable[Any, Any],
-        joiner: Callable[..., Any],
-        foreign: ForeignKeyOptions,
-        value: Serde[Any] | None,
-        store: Kept | None,
-        name: str | None,
-        *,
-        with_key: bool,
+        self, other: KTable[Any, Any], join: JoinFunction, value: Serde[Any] | None, store: StoreLike | None
     ) -> KTable[K, Any]:
-        from millstream.core.dsl.ktable import KTable  # a table has joins and a join gives tables
+        node = joins.join_tables(self, other, join, value, store)
+        return self._graph.table(node, self._key or other._key, value)
 
-        make = joins.joiner_of(joiner, with_key=with_key)
-        if foreign.on is None:
-            if foreign.partitioner is not None or foreign.other_partitioner is not None:
-                raise TopologyError(
-                    "partitioners are for a join by a foreign key (on=...), which goes through topics; leave them out"
-                )
-            node = joins.join_tables(self, other, make, kind, value, store, name)
-            return KTable(self._graph, node, self._key or other._key, value)
-        node = foreign_keys.join_tables(
-            self, other, make, kind, foreign, value, store, name, with_key=with_key
+
+def _check_no_partitioners(*partitioners: Callable[[Any, int], int] | None) -> None:
+    if any(partitioner is not None for partitioner in partitioners):
+        raise TopologyError(
+            "partitioners are for a join by a foreign key (on=...), which goes through topics; leave them out"
         )
-        return KTable(self._graph, node, self._key, value)

@@ -4,63 +4,68 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from millstream.core.dsl.aggregators import combining, minus_one, without_one
-from millstream.core.dsl.folding import MEAN
-from millstream.core.dsl.graph import TABLE_PARTS, Graph
 from millstream.core.dsl.joinable_table import JoinableTable
-from millstream.core.dsl.kstream import KStream
-from millstream.core.dsl.suppressing import suppressing
-from millstream.core.model import means, serdes
+from millstream.core.dsl.operators.aggregation import (
+    MEAN,
+    Aggregation,
+    Grouping,
+    combining,
+    folding,
+    minus_one,
+    without_number,
+)
+from millstream.core.dsl.operators.suppress import suppress
+from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.serdes import Serde
 from millstream.core.model.suppressed import Suppressed
 from millstream.core.topology import nodes
-from millstream.core.topology.folds import RECIPES, Fold
+from millstream.core.topology.folds import Fold
 from millstream.core.topology.processor import TransformRows, ValueTransformer, checked_supplier
-from millstream.core.topology.stores import Kept
+from millstream.core.topology.stores import StoreLike, StoreOptions
+
+if TYPE_CHECKING:
+    from millstream.core.dsl.forward import KStream
 
 K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
-R = TypeVar("R")
 A = TypeVar("A")
 
 
 @checked_methods
 class KTable(JoinableTable[K, V]):
-    """A table: the newest value per key. Made by ``StreamsBuilder.table`` and by aggregations.
-
-    Its joins are in :class:`~millstream.core.dsl.joinable_table.JoinableTable`.
+    """A table: the newest value per key. Returned by ``StreamsBuilder.table`` and by aggregations.
 
     Source: ``org.apache.kafka.streams.kstream.KTable``.
     """
 
     @property
     def store_name(self) -> str | None:
-        """Name of the store that holds the table; None if it is computed when it is needed (``queryableStoreName``)."""
+        """Name of the store that holds the table; None if it is computed on lookup (``queryableStoreName``)."""
         node = self._graph.topology.nodes[self._node]
         return node.store.name if isinstance(node, nodes.Materialised) else None
 
     def filter(
-        self, predicate: Callable[[K, V], object], *, store: Kept | None = None, name: str | None = None
+        self, predicate: Callable[[K, V], object], *, store: StoreLike | None = None, name: str | None = None
     ) -> KTable[K, V]:
-        """Keep the rows for which a predicate of key and value holds; the others count as deleted.
+        """Keep the rows for which a predicate of key and value is true; the others are deleted.
 
         Args:
             predicate: Of key and value.
-            store: Name of a store for the result, if it is to be kept.
+            store: Name of a store for the result; None keeps none.
             name: Name of the node.
         """
         node = nodes.TableFilter(self._graph.name("KTABLE-FILTER", name), (self._node,), predicate)
         return self._derived(node, self._value, store)
 
     def filter_not(
-        self, predicate: Callable[[K, V], object], *, store: Kept | None = None, name: str | None = None
+        self, predicate: Callable[[K, V], object], *, store: StoreLike | None = None, name: str | None = None
     ) -> KTable[K, V]:
-        """Keep the rows for which a predicate of key and value does not hold; see :meth:`filter`."""
+        """Keep the rows for which a predicate of key and value is false; see :meth:`filter`."""
         node = nodes.TableFilter(
             self._graph.name("KTABLE-FILTER", name), (self._node,), predicate, keep=False
         )
@@ -73,10 +78,9 @@ class KTable(JoinableTable[K, V]):
         *,
         with_key: Literal[False] = ...,
         value: Serde[V2] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         name: str | None = ...,
     ) -> KTable[K, V2]: ...
-
     @overload
     def map_values(
         self,
@@ -84,26 +88,25 @@ class KTable(JoinableTable[K, V]):
         *,
         with_key: Literal[True],
         value: Serde[V2] | None = ...,
-        store: Kept | None = ...,
+        store: StoreLike | None = ...,
         name: str | None = ...,
     ) -> KTable[K, V2]: ...
-
     def map_values(
         self,
         mapper: Callable[..., Any],
         *,
         with_key: bool = False,
         value: Serde[Any] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, Any]:
-        """Turn each value into another; deleted rows stay deleted and are not mapped.
+        """Map each value to a new value; deleted rows stay deleted and are not mapped.
 
         Args:
             mapper: ``value -> value``, or ``(key, value) -> value`` with ``with_key=True``.
-            with_key: Whether the mapper wants the key too.
+            with_key: Whether the mapper also takes the key.
             value: Serde of the new values.
-            store: Name of a store for the result, if it is to be kept.
+            store: Name of a store for the result; None keeps none.
             name: Name of the node.
         """
         node = nodes.TableMapValues(
@@ -117,22 +120,22 @@ class KTable(JoinableTable[K, V]):
         *,
         stores: Iterable[str] = (),
         value: Serde[V2] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, V2]:
-        """Turn the value of each row into another, with the help of stores; the transformer is called for deletions too.
+        """Map the value of each row to a new value with a transformer, which may use stores and is also called for deletions.
 
-        The result is kept in a store of its own: what a transformer gave before cannot be asked of it again.
+        The result is kept in a store, because a transformer cannot compute an earlier result again.
 
         Args:
-            supplier: A class derived from ``ms.ValueTransformer``, or a function that makes a new one.
-            stores: Names of the stores it uses, beside those that the class brings along in its attribute ``stores``.
+            supplier: A class derived from ``ms.ValueTransformer``, or a function that returns a new one.
+            stores: Names of the stores it uses, in addition to those in the attribute ``stores`` of the class.
             value: Serde of the new values; None is the builder's default.
-            store: Name of the store of the result. The transformer may read it, too: it has what was given for the row before.
+            store: Name of the store of the result. The transformer may also read it: it contains the previous result of the row.
             name: Name of the node.
 
         Raises:
-            TopologyError: If the supplier is a transformer instead of a way to make one, or a name is taken.
+            TopologyError: If the supplier is itself a transformer, or a name is in use.
 
         Source: ``KTable.transformValues``.
 
@@ -154,30 +157,30 @@ class KTable(JoinableTable[K, V]):
             >>> [record.value for record in driver.read("out")]
             ['a', 'long', 'long']
         """
-        graph, path = self._graph, self._graph.path(self._node)
+        graph, path = self._graph, self._path
         node = graph.name("KTABLE-TRANSFORMVALUES", name)
         if name is None:
-            node = graph.names.kept(node, f"{path}-transform")
-        kept = graph.kept_as(store, lambda: f"{node}-store", path, "transformed", name)
-        used = (*stores, kept.name) if store is not None else tuple(stores)
+            node = graph.names.generate(node, f"{path}-transform")
+        options = graph.store_options(store, lambda: f"{node}-store", path, "transformed", name)
+        used = (*stores, options.name) if store is not None else tuple(stores)
         graph.add_supplied(TransformRows(node, (self._node,), checked_supplier(node, supplier), used))
-        copy = graph.add_copy(node, kept, self._key or graph.default_key, value or graph.default_value)
-        graph.begin(copy, path if store is None else kept.name, name)
+        copy = self._copy(node, value, options)
+        graph.begin(copy, path if store is None else options.name, name)
         return KTable(graph, copy, self._key, value)
 
     def suppress(
-        self, suppressed: Suppressed, *, store: Kept | None = None, name: str | None = None
+        self, suppressed: Suppressed, *, store: StoreLike | None = None, name: str | None = None
     ) -> KTable[K, V]:
-        """Hold updates back, and give only the newest one of each row later.
+        """Buffer updates, and emit only the newest one of each row later.
 
         Args:
-            suppressed: ``ms.Suppressed.until_window_closes()`` gives one final result per window,
+            suppressed: ``ms.Suppressed.until_window_closes()`` emits one final result per window,
                 ``ms.Suppressed.until_time_limit(...)`` at most one per row and time.
-            store: Name of the store of what is held back; give one, so that an edit of the program does not lose it.
+            store: Name of the store of the buffered updates; without one, an edit of the program may lose them.
             name: Name of the node.
 
         Raises:
-            TopologyError: If no windows close in this table, or it is a versioned one.
+            TopologyError: If no windows close in this table, or it is versioned.
 
         Source: ``KTable.suppress``; KIP-328.
 
@@ -193,7 +196,7 @@ class KTable(JoinableTable[K, V]):
             >>> [(r.key, r.value) for r in driver.read("counts")]
             [('ann', 2)]
         """
-        node = suppressing(self, suppressed, store, name)
+        node = suppress(self, suppressed, store, name)
         return KTable(self._graph, node, self._key, self._value)
 
     @overload
@@ -203,16 +206,14 @@ class KTable(JoinableTable[K, V]):
     def to_stream(
         self, select_key: Callable[[Any, Any], Any] | None = None, *, name: str | None = None
     ) -> KStream[Any, V]:
-        """Give the changes of the table as records; a deleted row is a record with a null value.
+        """Return the changes of the table as records; a deleted row is a record with a null value.
 
         Args:
-            select_key: ``(key, value) -> new key``, for example to take the key out of a ``Windowed``; None keeps the key.
+            select_key: ``(key, value) -> new key``, for example to extract the key of a ``Windowed``; None keeps the key.
             name: Name of the node.
         """
         node = nodes.ToStream(self._graph.name("KTABLE-TOSTREAM", name), (self._node,))
-        stream: KStream[Any, V] = KStream(
-            self._graph, self._graph.add(node), self._key, self._value, rekeyed=False
-        )
+        stream = self._graph.stream(self._graph.add(node), self._key, self._value)
         return stream if select_key is None else stream.select_key(select_key)
 
     def group_by(
@@ -226,64 +227,56 @@ class KTable(JoinableTable[K, V]):
         """Group the rows by a new key.
 
         Args:
-            selector: ``(key, value) -> (new key, new value)``; rows for which either is None are left out.
+            selector: ``(key, value) -> (new key, new value)``; rows for which either is None are dropped.
             key: Serde of the new keys; None is the builder's default.
             value: Serde of the new values; None is the builder's default.
-            name: Name of the repartition and of the node that changes the key; None takes the name of the aggregation's
-                store for the repartition.
+            name: Name of the repartition and of the node that changes the key; None names the repartition after the
+                aggregation's store.
         """
         graph = self._graph
         node = graph.add(nodes.GroupTable(graph.name("KTABLE-SELECT", name), (self._node,), selector))
-        return KGroupedTable(graph, node, key or graph.default_key, value or graph.default_value, name)
+        serdes = key or graph.default_key, value or graph.default_value
+        return KGroupedTable(Grouping(graph, node, serdes, name=name, rekeyed=True, changes=True))
 
-    def _derived(self, node: nodes.Node, value: Serde[Any] | None, store: Kept | None) -> KTable[K, Any]:
-        return self._kept(self._graph.add(node), value, store)
-
-    def _kept(self, name: str, value: Serde[Any] | None, store: Kept | None) -> KTable[K, Any]:
-        """Give the table of a node, kept in a store if there is one."""
-        graph = self._graph
+    def _derived(self, node: nodes.Node, value: Serde[Any] | None, store: StoreLike | None) -> KTable[K, Any]:
+        graph, name = self._graph, self._graph.add(node)
         if store is not None:
-            kept = graph.given(store)
-            name = graph.add_copy(name, kept, self._key or graph.default_key, value or graph.default_value)
-            graph.begin(name, kept.name)
+            options = graph.named_store(store)
+            name = self._copy(name, value, options)
+            graph.begin(name, options.name)
         return KTable(graph, name, self._key, value)
+
+    def _copy(self, node: str, value: Serde[Any] | None, options: StoreOptions) -> str:
+        graph = self._graph
+        return graph.add_copy(node, options, self._key or graph.default_key, value or graph.default_value)
 
 
 @checked_methods
 class KGroupedTable(Generic[K, V]):
-    """Rows of a table by a new key. Made by ``KTable.group_by``.
+    """Rows of a table by a new key. Returned by ``KTable.group_by``.
 
-    When a row changes, its old value is subtracted from the group it was in and its new value added to the group it is in.
-    If these are two groups, the two results appear one after the other.
+    When a row changes, its old value is subtracted from its old group and its new value is added to its new group. For two groups,
+    there are two results, one after the other.
 
     Source: ``org.apache.kafka.streams.kstream.KGroupedTable``.
     """
 
-    def __init__(self, graph: Graph, node: str, key: Serde[Any], value: Serde[Any], name: str | None) -> None:
-        self._graph = graph
-        self._node = node
-        self._key = key
-        self._value = value
-        self._name = name
-        self._path = graph.path(node) if name is not None else graph.path(node, rekeyed=True)
-        self._repartitioned: str | None = None
+    def __init__(self, grouping: Grouping) -> None:
+        self._grouping = grouping
 
-    def count(self, *, store: Kept | None = None, name: str | None = None) -> KTable[K, int]:
+    def count(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[K, int]:
         """Count the rows per new key.
 
         Args:
             store: Name of the store of the counts.
-            name: Name of the node, and without ``store`` first part of that of the store.
+            name: Name of the node; without ``store``, also the first part of the name of the store.
         """
-        counting = RECIPES[Fold.COUNT]
-        return self._aggregated(
-            "count", store, name, counting.initializer, counting.aggregator, minus_one, serdes.int64
-        )
+        return self._aggregated(folding(Fold.COUNT, serdes.int64), minus_one, store, name)
 
-    def sum(self, *, store: Kept | None = None, name: str | None = None) -> KTable[K, V]:
-        """Add up the values per new key; the old value of a row that changes is subtracted.
+    def sum(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[K, V]:
+        """Sum the values per new key; the old value of a changed row is subtracted.
 
-        A group that has lost all its rows has the sum 0, as with ``reduce``. Floats may leave a rest behind.
+        A group without rows has the sum 0, as with ``reduce``; with floats, a rounding error may remain.
 
         Args:
             store: Name of the store of the sums.
@@ -303,23 +296,20 @@ class KGroupedTable(Generic[K, V]):
             >>> [record.value for record in driver.read("sums")]
             [3, 7, 9]
         """
-        add, subtract = combining(operator.add), combining(operator.sub)
-        return self._aggregated("sum", store, name, None, add, subtract, self._value)
+        adding = Aggregation("sum", None, combining(operator.add), self._grouping.value)
+        return self._aggregated(adding, combining(operator.sub), store, name)
 
-    def mean(self, *, store: Kept | None = None, name: str | None = None) -> KTable[K, float]:
-        """Give the mean of the values per new key, which are numbers (int or float); a group without rows has none.
+    def mean(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[K, float]:
+        """Compute the mean of the values per new key, which are numbers (int or float); a group without rows has none.
 
         Args:
-            store: Name of the store. It keeps the sum of the numbers and how many they are; whole numbers are added up exactly.
+            store: Name of the store, which contains the sum and the count of the numbers; integers are summed exactly.
             name: As in :meth:`count`.
 
         Returns:
             A table from new key to mean, with ``serdes.float64``.
         """
-        adding = RECIPES[Fold.MEAN]
-        sums = self._aggregated(
-            "mean", store, name, adding.initializer, adding.aggregator, without_one, means.serde
-        )
+        sums = self._aggregated(folding(Fold.MEAN, self._grouping.value), without_number, store, name)
         return sums.map_values(MEAN, value=serdes.float64)
 
     def reduce(
@@ -327,20 +317,19 @@ class KGroupedTable(Generic[K, V]):
         adder: Callable[[V, V], V | None],
         subtractor: Callable[[V, V], V | None],
         *,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, V]:
-        """Combine the values per new key; the first value of a group is taken as it is.
+        """Combine the values per new key; the first value of a group is its first result.
 
         Args:
-            adder: ``(result so far, new value) -> result``.
-            subtractor: ``(result so far, old value) -> result``.
+            adder: ``(current result, new value) -> result``.
+            subtractor: ``(current result, old value) -> result``.
             store: Name of the store of the results.
             name: As in :meth:`count`.
         """
-        return self._aggregated(
-            "reduce", store, name, None, combining(adder), combining(subtractor), self._value
-        )
+        reducing = Aggregation("reduce", None, combining(adder), self._grouping.value)
+        return self._aggregated(reducing, combining(subtractor), store, name)
 
     def aggregate(
         self,
@@ -349,50 +338,38 @@ class KGroupedTable(Generic[K, V]):
         subtractor: Callable[[K, V, A], A | None],
         *,
         value: Serde[A] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, A]:
         """Aggregate the rows per new key.
 
         Args:
-            initializer: Makes the aggregate of a new group.
-            adder: ``(key, new value, aggregate so far) -> aggregate``.
-            subtractor: ``(key, old value, aggregate so far) -> aggregate``.
+            initializer: Creates the first aggregate of a group.
+            adder: ``(key, new value, aggregate) -> aggregate``.
+            subtractor: ``(key, old value, aggregate) -> aggregate``.
             value: Serde of the aggregates; None is the builder's default.
             store: Name of the store of the aggregates.
             name: As in :meth:`count`.
         """
-        return self._aggregated(
-            "aggregate", store, name, initializer, adder, subtractor, value or self._graph.default_value
-        )
+        value = value or self._grouping.graph.default_value
+        return self._aggregated(Aggregation("aggregate", initializer, adder, value), subtractor, store, name)
 
     def _aggregated(
         self,
-        word: str,
-        store: Kept | None,
-        name: str | None,
-        initializer: Callable[[], Any] | None,
-        adder: Callable[[Any, Any, Any], Any],
+        adding: Aggregation,
         subtractor: Callable[[Any, Any, Any], Any],
-        value: Serde[Any],
+        store: StoreLike | None,
+        name: str | None,
     ) -> KTable[Any, Any]:
-        graph = self._graph
-        kept = graph.kept_as(store, lambda: graph.names.store("KTABLE-AGGREGATE"), self._path, word, name)
-        spec = graph.add_store(kept, self._key, value)
-        source = self._source(spec.name)
-        node = graph.name("KTABLE-REDUCE" if initializer is None else "KTABLE-AGGREGATE", name)
-        graph.add(nodes.TableAggregate(node, (source,), spec, initializer, adder, subtractor))
+        grouping, graph = self._grouping, self._grouping.graph
+        options = graph.store_options(
+            store, lambda: graph.names.store("KTABLE-AGGREGATE"), grouping.path, adding.operation, name
+        )
+        spec = graph.add_store(options, grouping.key, adding.value)
+        source = grouping.source(spec.name)
+        node = graph.name("KTABLE-REDUCE" if adding.initializer is None else "KTABLE-AGGREGATE", name)
+        graph.add(
+            nodes.TableAggregate(node, (source,), spec, adding.initializer, adding.aggregator, subtractor)
+        )
         graph.begin(node, spec.name, name)
-        return KTable(graph, node, self._key, value)
-
-    def _source(self, store: str) -> str:
-        """Give the node to aggregate behind; the repartition is made once, however many aggregations there are."""
-        graph = self._graph
-        if self._repartitioned is None:
-            changes, topic = serdes.change(self._value), self._name or store
-            self._repartitioned = graph.repartition(
-                self._node, topic, self._key, changes, drop_null_keys=False, kinds=TABLE_PARTS
-            )
-        else:
-            graph.count_repartition(TABLE_PARTS)  # Kafka Streams makes one for each
-        return self._repartitioned
+        return KTable(graph, node, grouping.key, adding.value)

@@ -1,21 +1,20 @@
-"""Naming: what operators, and what they keep, are called when the program gives them no name.
+"""Naming: the names of operators, and of their state, if the program gives none.
 
-Nodes are numbered, as Kafka Streams numbers them (``KSTREAM-FILTER-0000000003``): nothing is found by these numbers, so they
-may change with every edit. What an operator *keeps* is found by its name after a restart: its stores with what it remembers
-beside them, its internal topics, and the schedules of a processor. How these are called when the program does not say is the
-*naming* of the builder:
+Nodes are numbered, as in Kafka Streams (``KSTREAM-FILTER-0000000003``). Nothing is looked up by these numbers, so an edit may
+change them. The *state* of an operator is looked up by name after a restart: its stores with the data beside them, its internal
+topics, and the schedules of a processor. The *naming* of the builder determines the names of state without a name in the program:
 
 ``"stable"``
-    By a *path*: the topic that the operator is behind, the aggregations and joins between, and what it does itself, as in
-    ``orders-count``. A path says where data come from and what they are by, not how many operators they have passed: filters,
-    mappings of values, branches, merges, lookups in tables and suppressions are not in it. Behind an operator that may
-    have changed the keys it goes on with ``rekeyed``, since what is kept by other keys is something else. A name that was
-    given to an operator or to a store begins a new path. Topics by pattern are called by what is a name in it: ``orders-.*``
-    is ``orders-pattern``. Where the same name comes up again it gets a number, in the order of the program: ``orders-count-2``.
+    A *path*: the topic upstream of the operator, the aggregations and joins between, and the operation itself, as in
+    ``orders-count``. A path contains the origin of the data and what they are keyed by, but not the number of operators on the
+    way: filters, mappings of values, branches, merges, lookups in tables and suppressions do not appear in it. After an operator
+    that may have changed the keys, it continues with ``rekeyed``, because state by other keys is different state. The name of an
+    operator or a store in the program begins a new path. A pattern of topics contributes its words: ``orders-.*`` is
+    ``orders-pattern``. Repeated names are numbered in the order of the program: ``orders-count-2``.
 
 ``"numbered"``
-    By the number of the operator in the program, exactly as in Kafka Streams (``KSTREAM-AGGREGATE-STATE-STORE-0000000002``).
-    These names become others when an operator is inserted in front.
+    The number of the operator in the program, exactly as in Kafka Streams (``KSTREAM-AGGREGATE-STATE-STORE-0000000002``).
+    Inserting an operator upstream changes these names.
 
 Kafka Streams counts some names that it does not use, and so does this; see docs/decisions/0040-stable-names.md.
 """
@@ -32,31 +31,31 @@ from millstream.core.model.topics import checked_name
 from millstream.core.topology.nodes import Node, Source
 
 Naming = Literal["stable", "numbered"]
-"""How what an operator keeps is called when the program gives it no name."""
+"""How state without a name in the program is named."""
 
 REKEYED: Final = "rekeyed"
-"""The part of a path that says that keys were changed."""
+"""The part of a path for changed keys."""
 
 _WORDS: Final = re.compile("[A-Za-z0-9_]+")
 _CLASSES: Final = re.compile(r"\\[A-Za-z]")
-"""What of a pattern looks like a letter and is none: ``\\d``."""
+"""Letters of a pattern that do not stand for themselves: ``\\d``."""
 
 _LONGEST: Final = 200
-"""How long a generated name may be: a topic's has 249 characters, with the application's id in front and an ending."""
+"""Maximum length of a generated name: that of a topic's is 249, including the application's id and a suffix."""
 
 
 class Names:
-    """The names of one topology under construction. Owned by its builder.
+    """The names of one topology under construction.
 
     Args:
-        naming: How unnamed state is called.
+        naming: How unnamed state is named.
 
     Raises:
         TopologyError: If there is no such naming.
 
     Attributes:
         numbered: Whether state is named by numbers.
-        generated: The names of state and of internal topics that were generated.
+        generated: The generated names of state and of internal topics.
     """
 
     def __init__(self, naming: Naming) -> None:
@@ -66,25 +65,25 @@ class Names:
         self.generated: set[str] = set()
         self._count = 0
         self._times: Counter[str] = Counter()
-        self._given: set[str] = set()
-        self._begun: dict[str, str] = {}
+        self._reserved: set[str] = set()
+        self._path_at: dict[str, str] = {}
 
-    # What the program counts.
+    # Nodes.
 
     def node(self, kind: str, given: str | None = None) -> str:
-        """Give the name of a node: the given one, which begins a path, or a numbered one. Either takes a number."""
+        """Return the name of a node: the given one, which begins a path, or a numbered one. Both use up a number."""
         numbered = f"{kind}-{self._number()}"
         if given is None:
             return numbered
         return self.uncounted(given)
 
     def uncounted(self, given: str) -> str:
-        """Give the name of a node that was given one and takes no number."""
-        self._begun[given] = checked_name(given, "node")
+        """Return the given name of a node that uses up no number."""
+        self._path_at[given] = checked_name(given, "node")
         return given
 
     def store(self, kind: str) -> str:
-        """Give the numbered name of a store; it takes a number (``newStoreName``)."""
+        """Return the numbered name of a store, which uses up a number (``newStoreName``)."""
         return f"{kind}-STATE-STORE-{self._number()}"
 
     def _number(self) -> str:
@@ -92,17 +91,17 @@ class Names:
         self._count += 1
         return f"{number:010d}"
 
-    # What is kept.
+    # State.
 
-    def kept(self, numbered: str, path: str) -> str:
-        """Give the generated name of something that is kept.
+    def generate(self, numbered: str, path: str) -> str:
+        """Return a generated name for state.
 
         Args:
-            numbered: What Kafka Streams calls it.
+            numbered: Its name in Kafka Streams.
             path: Its path.
 
         Raises:
-            TopologyError: If the program gave this name to something else, or it is too long.
+            TopologyError: If the program uses this name for something else, or it is too long.
         """
         if self.numbered:
             name = numbered
@@ -114,58 +113,58 @@ class Names:
                 f"the path {name[:60]!r}... makes a name of {len(name)} characters, which is too long for a topic: {_LONGEST} at most. "
                 "Give an operator in front name='...'; the path begins anew with it"
             )
-        self._generate(name)
+        self._add_generated(name)
         return name
 
-    def _generate(self, name: str) -> None:
-        if name in self._given:
+    def _add_generated(self, name: str) -> None:
+        if name in self._reserved:
             raise _clash(name)
         self.generated.add(name)
 
     def part(self, whole: str, suffix: str) -> str:
-        """Give the name of a part of what is called something: it is generated if that is.
+        """Return a name with a suffix, which is generated if the name is.
 
         Raises:
-            TopologyError: If the program gave this name to something else.
+            TopologyError: If the program uses this name for something else.
         """
         name = whole + suffix
         if whole in self.generated:
-            self._generate(name)
+            self._add_generated(name)
         return name
 
-    def give(self, name: str) -> None:
-        """Take note of a name that the program gave to a store.
+    def reserve(self, name: str) -> None:
+        """Reserve the name of a store in the program.
 
         Raises:
             TopologyError: If it was generated for another one.
         """
         if name in self.generated:
             raise _clash(name)
-        self._given.add(name)
+        self._reserved.add(name)
 
     # Paths.
 
     def begin(self, node: str, path: str) -> None:
-        """Say that a path begins at a node."""
-        self._begun[node] = path
+        """Begin a path at a node."""
+        self._path_at[node] = path
 
     def path(self, nodes: Mapping[str, Node], node: str, *, rekeyed: bool = False) -> str:
-        """Give the path of what comes out of a node; of several parents the first one counts.
+        """Return the path of a node's output, through the first of several parents.
 
         Args:
             nodes: The nodes so far.
             node: The node.
-            rekeyed: Whether keys were changed on the way, and nothing was kept by them since.
+            rekeyed: Whether keys were changed on the way, and there is no state by the new ones yet.
         """
-        at = nodes[node]
-        while at.name not in self._begun and not isinstance(at, Source):
-            at = nodes[at.parents[0]]
-        path = self._begun.get(at.name) or (_read_by(at) if isinstance(at, Source) else at.name)
+        start = nodes[node]
+        while start.name not in self._path_at and not isinstance(start, Source):
+            start = nodes[start.parents[0]]
+        path = self._path_at.get(start.name) or (_path_of(start) if isinstance(start, Source) else start.name)
         return f"{path}-{REKEYED}" if rekeyed else path
 
 
-def _read_by(source: Source) -> str:
-    """Give what the topics of a source are called in a path: the first one, or the words of their pattern."""
+def _path_of(source: Source) -> str:
+    """Return the path of a source: its first topic, or the words of its pattern."""
     if source.pattern is None:
         return source.topics[0]
     return "-".join([*_WORDS.findall(_CLASSES.sub(" ", source.pattern.pattern)), "pattern"])

@@ -1,25 +1,32 @@
-"""TimeWindowedKStream and SessionWindowedKStream: a stream by key and window, waiting for its aggregation."""
+"""TimeWindowedKStream and SessionWindowedKStream: a stream by key and window, to be aggregated."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from millstream.core.dsl.aggregators import combining, kind_of, merging
 from millstream.core.dsl.folding import Folding
-from millstream.core.dsl.graph import Graph
-from millstream.core.dsl.late import with_late
+from millstream.core.dsl.operators.aggregation import Aggregation, Grouping, folding, reducing
+from millstream.core.dsl.operators.late import pass_late
+from millstream.core.dsl.operators.store_specs import (
+    AnyTimeWindows,
+    add_open_store,
+    check_emit,
+    session_store,
+    window_store,
+    window_word,
+    windowed_key,
+)
 from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
-from millstream.core.model.calendars import NO_END, UnlimitedWindows, Windows
-from millstream.core.model.durations import millis
-from millstream.core.model.errors import TopologyError
+from millstream.core.model.calendars import Windows
 from millstream.core.model.serdes import Serde
 from millstream.core.model.windowed import Windowed
-from millstream.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
-from millstream.core.topology.folds import RECIPES, Fold, fits_always, kept_with
+from millstream.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows
+from millstream.core.topology.folds import Fold
 from millstream.core.topology.nodes import Materialised
-from millstream.core.topology.stores import Kept, KeyValueSpec, SessionSpec, StoreOptions, WindowSpec
+from millstream.core.topology.stores import StoreLike, StoreOptions
 from millstream.core.topology.windowed import (
     CalendarAggregate,
     SessionAggregate,
@@ -28,61 +35,73 @@ from millstream.core.topology.windowed import (
 )
 
 if TYPE_CHECKING:
-    from millstream.core.dsl.kstream import KStream
-    from millstream.core.dsl.ktable import KTable
+    from millstream.core.dsl.forward import KStream, KTable
 
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")
-W = TypeVar("W")
+W = TypeVar("W", bound=AnyTimeWindows | SessionWindows)
 
 
-@checked_methods
-class _WindowedKStream(Generic[K, V, W]):
+class _WindowedKStream(Folding["Windowed[K]", V], Generic[K, V, W]):
     """A grouped stream with its windows."""
 
     def __init__(
         self,
-        graph: Graph,
-        path: str,
-        source: Callable[[str], str],
-        key: Serde[Any],
-        value: Serde[Any],
+        grouping: Grouping,
         windows: W,
         emit: EmitStrategy,
         late: Callable[[KStream[K, V]], object] | None = None,
     ) -> None:
-        self._graph = graph
-        self._path = path
-        self._source = source
-        self._key = key
-        self._value = value
+        check_emit(windows, emit)
+        self._grouping = grouping
         self._windows = windows
         self._emit = emit
         self._late = late
-        check_emit(windows, emit)
+
+    def _folded(self, store: StoreLike | None, name: str | None, fold: Fold) -> KTable[Windowed[K], Any]:
+        return self._aggregated(folding(fold, self._grouping.value), store, name)
+
+    def _aggregated(
+        self, aggregation: Aggregation, store: StoreLike | None, name: str | None
+    ) -> KTable[Windowed[K], Any]:
+        grouping, graph, kind = self._grouping, self._grouping.graph, aggregation.kind
+        operation = f"{window_word(self._windows)}-{aggregation.operation}"
+        options = graph.store_options(store, lambda: graph.names.store(kind), grouping.path, operation, name)
+        node = graph.name(kind, name)
+        self._add(node, aggregation, options)
+        graph.begin(node, options.name, name)
+        pass_late(graph, node, (grouping.key, grouping.value), self._late)
+        return graph.table(node, self._result_key, aggregation.value)
+
+    @property
+    @abstractmethod
+    def _result_key(self) -> Serde[Windowed[Any]]:
+        """The serde of the keys of results."""
+
+    @abstractmethod
+    def _add(self, name: str, aggregation: Aggregation, options: StoreOptions) -> None:
+        """Add the node of an aggregation, with its stores."""
 
 
 @checked_methods
-class TimeWindowedKStream(
-    _WindowedKStream[K, V, "TimeWindows | SlidingWindows | Windows"], Folding["Windowed[K]", V]
-):
-    """Records by key and window. Made by ``KGroupedStream.windowed_by``.
+class TimeWindowedKStream(_WindowedKStream[K, V, AnyTimeWindows]):
+    """Records by key and window. Returned by ``KGroupedStream.windowed_by``.
 
-    A result's key is ``Windowed(key, start, end)``, its timestamp the largest one of the window's records. Records without a
-    key are left out and counted as dropped, and so is each window of a record for which it comes too late. Null values are
-    *not* left out, other than in aggregations without windows: ``count`` counts them, and functions get them as None. With
-    sliding windows, and by ``sum``, ``min``, ``max`` and ``mean``, they are left out.
+    The key of a result is ``Windowed(key, start, end)``, its timestamp the largest one of the window's records. Records without a
+    key are dropped and counted, and so is each window of a record that is too late for it. Null values are *not* dropped, unlike in
+    aggregations without windows: ``count`` counts them, and functions get None. Sliding windows, and ``sum``, ``min``, ``max`` and
+    ``mean``, drop them.
 
     Source: ``org.apache.kafka.streams.kstream.TimeWindowedKStream``.
     """
 
-    def count(self, *, store: Kept | None = None, name: str | None = None) -> KTable[Windowed[K], int]:
+    def count(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[Windowed[K], int]:
         """Count the records per key and window.
 
         Args:
             store: Name of the window store of the counts, or ``ms.stores.options(name, retention=...)``.
-            name: Name of the node, and without ``store`` first part of that of the store.
+            name: Name of the node; without ``store``, also the first part of the name of the store.
 
         Returns:
             A table from key and window to count (64 bits).
@@ -108,20 +127,20 @@ class TimeWindowedKStream(
         self,
         reducer: Callable[[V, V], V | None],
         *,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], V]:
-        """Combine the values per key and window; the first value of a window is taken as it is.
+        """Combine the values per key and window; the first value of a window is its first result.
 
         Args:
-            reducer: ``(value so far, new value) -> value``; None deletes the window's entry.
+            reducer: ``(current value, new value) -> value``; None deletes the window's entry.
             store: As in :meth:`count`.
             name: As in :meth:`count`.
 
         Raises:
             TopologyError: As in :meth:`count`.
         """
-        return self._aggregated("reduce", store, name, None, combining(reducer), self._value)
+        return self._aggregated(reducing(reducer, self._grouping.value), store, name)
 
     def aggregate(
         self,
@@ -129,14 +148,14 @@ class TimeWindowedKStream(
         aggregator: Callable[[K, V, A], A | None],
         *,
         value: Serde[A] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], A]:
         """Aggregate the records per key and window.
 
         Args:
-            initializer: Makes the aggregate of a window.
-            aggregator: ``(key, value, aggregate so far) -> aggregate``; None deletes the window's entry.
+            initializer: Creates the first aggregate of a window.
+            aggregator: ``(key, value, aggregate) -> aggregate``; None deletes the window's entry.
             value: Serde of the aggregates; None is the builder's default.
             store: As in :meth:`count`.
             name: As in :meth:`count`.
@@ -144,71 +163,49 @@ class TimeWindowedKStream(
         Raises:
             TopologyError: As in :meth:`count`.
         """
-        return self._aggregated(
-            "aggregate", store, name, initializer, aggregator, value or self._graph.default_value
-        )
+        value = value or self._grouping.graph.default_value
+        return self._aggregated(Aggregation("aggregate", initializer, aggregator, value), store, name)
 
-    def _folded(self, store: Kept | None, name: str | None, fold: Fold) -> KTable[Windowed[K], Any]:
-        recipe, value = RECIPES[fold], kept_with(fold, self._value)
-        return self._aggregated(
-            fold.value, store, name, recipe.initializer, recipe.aggregator, value, fold=fold
-        )
+    @property
+    def _result_key(self) -> Serde[Windowed[Any]]:
+        return windowed_key(self._grouping.key, self._windows)
 
-    def _aggregated(
-        self,
-        word: str,
-        store: Kept | None,
-        name: str | None,
-        initializer: Callable[[], Any] | None,
-        aggregator: Callable[[Any, Any, Any], Any],
-        value: Serde[Any],
-        *,
-        fold: Fold | None = None,
-    ) -> KTable[Any, Any]:
-        from millstream.core.dsl.ktable import KTable
-
-        graph, windows, emit, kind = self._graph, self._windows, self._emit, kind_of(initializer)
-        word = f"{word_of(windows)}-{word}"
-        kept = graph.kept_as(store, lambda: graph.names.store(kind), self._path, word, name)
-        made = graph.name(kind, name)
-        spec = window_store(kept, windows, self._key, value, emit)
-        graph.topology.add_state_store(spec)
-        parents = (self._source(spec.name),)
+    def _add(self, name: str, aggregation: Aggregation, options: StoreOptions) -> None:
+        grouping, graph, windows, emit = self._grouping, self._grouping.graph, self._windows, self._emit
+        spec = window_store(options, windows, emit, grouping.key, aggregation.value)
+        graph.topology.add_store(spec)
+        parents = (grouping.source(spec.name),)
+        functions, fold = (aggregation.initializer, aggregation.aggregator), aggregation.fold
         node: Materialised
         if isinstance(windows, Windows):
-            node = CalendarAggregate(made, parents, spec, windows, emit, initializer, aggregator, fold)
+            node = CalendarAggregate(name, parents, spec, windows, emit, *functions, fold)
         elif isinstance(windows, SlidingWindows):
-            opened = _open(graph, kept) if emit.at_close else None
-            node = SlidingAggregate(made, parents, spec, windows, emit, opened, initializer, aggregator)
+            opened = add_open_store(graph, options) if emit.at_close else None
+            node = SlidingAggregate(name, parents, spec, windows, emit, opened, *functions)
         else:
-            fits = fits_always(fold)
-            node = WindowedAggregate(
-                made, parents, spec, windows, emit, initializer, aggregator, fits, fold=fold
-            )
+            fits = aggregation.fits
+            node = WindowedAggregate(name, parents, spec, windows, emit, *functions, fits, fold=fold)
         graph.add(node)
-        graph.begin(made, spec.name, name)
-        with_late(graph, made, self._key, self._value, self._late)
-        return KTable(graph, made, windowed_key(self._key, windows), value)
 
 
 @checked_methods
-class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows], Folding["Windowed[K]", V]):
-    """Records by key and session. Made by ``KGroupedStream.windowed_by``.
+class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
+    """Records by key and session. Returned by ``KGroupedStream.windowed_by``.
 
-    A result's key is ``Windowed(key, start, end)`` with the times of the session's first and last record, its timestamp is
-    the end. When a session grows or several become one, the old ones are deleted, which gives null values, then the new
-    one follows; with results at the close of sessions there is only one for each, when it has closed. Records without a key, and records late for their session, are left out and counted as dropped; null values
-    are not left out, but by ``sum``, ``min``, ``max`` and ``mean``.
+    The key of a result is ``Windowed(key, start, end)`` with the times of the session's first and last record, its timestamp is the
+    end. When a session is extended or merged with others, null values delete the old ones before the result of the new one; with
+    results at the close of sessions, each has a single result. Records without a key, and records that are late for their session,
+    are dropped and counted. Only ``sum``, ``min``, ``max`` and ``mean`` drop null values.
 
     Source: ``org.apache.kafka.streams.kstream.SessionWindowedKStream``.
     """
 
-    def count(self, *, store: Kept | None = None, name: str | None = None) -> KTable[Windowed[K], int]:
+    def count(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[Windowed[K], int]:
         """Count the records per key and session.
 
         Args:
             store: Name of the session store of the counts, or ``ms.stores.options(name, retention=...)``.
-            name: Name of the node, and without ``store`` first part of that of the store.
+            name: Name of the node; without ``store``, also the first part of the name of the store.
 
         Returns:
             A table from key and session to count (64 bits).
@@ -234,22 +231,20 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows], Folding["Wi
         self,
         reducer: Callable[[V, V], V | None],
         *,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], V]:
-        """Combine the values per key and session; the first value of a session is taken as it is.
+        """Combine the values per key and session; the first value of a session is its first result.
 
         Args:
-            reducer: ``(value so far, new value) -> value``, also of two sessions that become one; None deletes.
+            reducer: ``(current value, new value) -> value``, also of two sessions that are merged; None deletes.
             store: As in :meth:`count`.
             name: As in :meth:`count`.
 
         Raises:
             TopologyError: As in :meth:`count`.
         """
-        return self._aggregated(
-            "reduce", store, name, None, combining(reducer), merging(reducer), self._value
-        )
+        return self._aggregated(reducing(reducer, self._grouping.value), store, name)
 
     def aggregate(
         self,
@@ -258,14 +253,14 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows], Folding["Wi
         merger: Callable[[K, A, A], A],
         *,
         value: Serde[A] | None = None,
-        store: Kept | None = None,
+        store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], A]:
         """Aggregate the records per key and session.
 
         Args:
-            initializer: Makes the aggregate of a session; those that a record joins are merged onto it.
-            aggregator: ``(key, value, aggregate so far) -> aggregate``; None deletes the session's entry.
+            initializer: Creates the aggregate of a session, into which existing sessions are merged.
+            aggregator: ``(key, value, aggregate) -> aggregate``; None deletes the session's entry.
             merger: ``(key, aggregate, aggregate of the next session) -> aggregate`` of both.
             value: Serde of the aggregates; None is the builder's default.
             store: As in :meth:`count`.
@@ -274,146 +269,20 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows], Folding["Wi
         Raises:
             TopologyError: As in :meth:`count`.
         """
-        return self._aggregated(
-            "aggregate", store, name, initializer, aggregator, merger, value or self._graph.default_value
-        )
+        value = value or self._grouping.graph.default_value
+        aggregation = Aggregation("aggregate", initializer, aggregator, value, merger)
+        return self._aggregated(aggregation, store, name)
 
-    def _folded(self, store: Kept | None, name: str | None, fold: Fold) -> KTable[Windowed[K], Any]:
-        recipe, value = RECIPES[fold], kept_with(fold, self._value)
-        return self._aggregated(
-            fold.value, store, name, recipe.initializer, recipe.aggregator, recipe.merger, value, fold=fold
-        )
+    @property
+    def _result_key(self) -> Serde[Windowed[Any]]:
+        return serdes.session_windowed(self._grouping.key)
 
-    def _aggregated(
-        self,
-        word: str,
-        store: Kept | None,
-        name: str | None,
-        initializer: Callable[[], Any] | None,
-        aggregator: Callable[[Any, Any, Any], Any],
-        merger: Callable[[Any, Any, Any], Any],
-        value: Serde[Any],
-        *,
-        fold: Fold | None = None,
-    ) -> KTable[Any, Any]:
-        from millstream.core.dsl.ktable import KTable
-
-        graph, kind, word = self._graph, kind_of(initializer), f"{word_of(self._windows)}-{word}"
-        kept = graph.kept_as(store, lambda: graph.names.store(kind), self._path, word, name)
-        made = graph.name(kind, name)
-        spec = session_store(kept, self._windows, self._key, value, self._emit)
-        graph.topology.add_state_store(spec)
-        opened = _open(graph, kept) if self._emit.at_close else None
-        source = self._source(spec.name)
-        node = SessionAggregate(
-            made, (source,), spec, self._windows, self._emit, opened, initializer, aggregator, merger, fold
-        )
-        graph.add(node)
-        graph.begin(made, spec.name, name)
-        with_late(graph, made, self._key, self._value, self._late)
-        return KTable(graph, made, serdes.session_windowed(self._key), value)
-
-
-def word_of(windows: TimeWindows | SlidingWindows | Windows | SessionWindows) -> str:
-    """Give what the path of an aggregation calls its windows."""
-    if isinstance(windows, (TimeWindows, Windows)):
-        return "windowed"
-    return "sliding" if isinstance(windows, SlidingWindows) else "session"
-
-
-def windowed_key(key: Serde[Any], windows: TimeWindows | SlidingWindows | Windows) -> Serde[Windowed[Any]]:
-    """Give the serde of the keys of results by window."""
-    if isinstance(windows, Windows):
-        return serdes.time_windowed(key, windows)
-    return serdes.time_windowed(
-        key, windows.difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
-    )
-
-
-def check_emit(windows: object, emit: EmitStrategy) -> None:
-    """Refuse results at the close of a window that never closes.
-
-    Raises:
-        TopologyError: If they are asked for.
-    """
-    if isinstance(windows, UnlimitedWindows) and emit.at_close:
-        raise TopologyError(
-            "an unlimited window never closes, so emit=ms.on_window_close would never give a result; leave it out"
-        )
-
-
-def window_store(
-    kept: StoreOptions,
-    windows: TimeWindows | SlidingWindows | Windows,
-    key: Serde[Any],
-    value: Serde[Any],
-    emit: EmitStrategy,
-) -> WindowSpec:
-    """Give the store of the aggregates per key and window.
-
-    Raises:
-        TopologyError: If it is to keep them for a shorter time than they can change.
-    """
-    if isinstance(windows, SlidingWindows):
-        size = windows.difference_ms
-        retention = _retention(kept, 2 * size + windows.grace_ms, "twice the difference")
-    else:
-        size = windows.size_ms
-        retention = _retention(kept, min(size + windows.grace_ms, NO_END), "size")
-    if emit.loses:
-        retention += 1  # the time-ordered store of Kafka Streams still shows a start that lies the whole retention back
-    return WindowSpec(
-        name=kept.name,
-        key=key,
-        value=value,
-        timestamped=True,
-        **kept.storage,
-        cache=kept.cache,
-        retention=retention,
-        size=size,
-        windows=windows if isinstance(windows, Windows) else None,
-        order="time" if emit.at_close and not isinstance(windows, SlidingWindows) else "key",
-        with_open=emit.at_close and isinstance(windows, SlidingWindows),
-    )
-
-
-def session_store(
-    kept: StoreOptions, windows: SessionWindows, key: Serde[Any], value: Serde[Any], emit: EmitStrategy
-) -> SessionSpec:
-    """Give the store of the aggregates per key and session.
-
-    Raises:
-        TopologyError: If it is to keep them for a shorter time than they can change.
-    """
-    return SessionSpec(
-        name=kept.name,
-        key=key,
-        value=value,
-        **kept.storage,
-        cache=kept.cache,
-        retention=_retention(kept, windows.gap_ms + windows.grace_ms, "gap"),
-        with_open=emit.at_close,
-    )
-
-
-def _open(graph: Graph, kept: StoreOptions) -> KeyValueSpec:
-    """Add the store of the windows or sessions that have not closed."""
-    spec = KeyValueSpec(
-        name=graph.names.part(kept.name, "-open"),
-        key=serdes.bytes,
-        value=serdes.bytes,
-        **kept.storage,
-    )
-    graph.topology.add_state_store(spec)
-    return spec
-
-
-def _retention(kept: StoreOptions, least: int, length: str) -> int:
-    """Give how long a store keeps windows; not less than they can change."""
-    retention = least if kept.retention is None else millis(kept.retention)
-    if retention < least:
-        raise TopologyError(
-            f"store {kept.name!r}: a retention of {retention} ms would drop windows that can still change; give at "
-            f"least {length} and grace together, {least} ms"
-        )
-    return retention
+    def _add(self, name: str, aggregation: Aggregation, options: StoreOptions) -> None:
+        grouping, graph, windows, emit = self._grouping, self._grouping.graph, self._windows, self._emit
+        spec = session_store(options, windows, emit, grouping.key, aggregation.value)
+        graph.topology.add_store(spec)
+        opened = add_open_store(graph, options) if emit.at_close else None
+        parents = (grouping.source(spec.name),)
+        assert aggregation.merger is not None
+        functions = aggregation.initializer, aggregation.aggregator, aggregation.merger
+        graph.add(SessionAggregate(name, parents, spec, windows, emit, opened, *functions, aggregation.fold))

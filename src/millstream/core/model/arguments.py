@@ -106,8 +106,15 @@ def _check(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
     for name, rule, value in sorted(
         refused, key=lambda each: each[2] is not None
     ):  # report missing arguments first
-        called = function.__qualname__.removesuffix(".__init__")
-        raise ArgumentError(f"{called}: {name} must {rule}{value!r}")
+        raise ArgumentError(f"{_called(function, known, args)}: {name} must {rule}{value!r}")
+
+
+def _called(function: Callable[..., Any], known: Signature, args: tuple[Any, ...]) -> str:
+    """Return the name of a function as the user calls it: that of a method begins with the class of the object."""
+    name = function.__qualname__
+    if args and next(iter(known.parameters)) == "self":
+        name = f"{type(args[0]).__name__}.{function.__name__}"
+    return name.removesuffix(".__init__")
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from millstream.core.model.calls import Calls
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.topology import nodes as n
-from millstream.core.topology.stores import StoreOptions, StoreSpec, key_value
+from millstream.core.topology.stores import KeyValueSpec, StoreOptions, StoreSpec
 
 MAX_UNACKNOWLEDGED: Final = 10_000
 """Default limit of unacknowledged records per task, above which no more are read; each new processor gets all of them again."""
@@ -148,13 +148,13 @@ class AcknowledgingProcess(UnfinishedProcess):
     most: int
 
 
-def kept_by(nodes: Iterable[n.Node]) -> dict[str, str]:
+def unfinished_stores(nodes: Iterable[n.Node]) -> dict[str, str]:
     """Return the name of the store of unfinished records by operator name, for the operators that have one."""
     keeping = (Asynchronous, UnfinishedProcess)
     return {node.name: node.carried.store.name for node in nodes if isinstance(node, keeping)}
 
 
-def with_their_parts(renamed: Mapping[str, str], keepers: Collection[str]) -> dict[str, str]:
+def with_additional_stores(renamed: Mapping[str, str], keepers: Collection[str]) -> dict[str, str]:
     """Return the new names of stores, including those of the additional stores of unfinished records.
 
     Args:
@@ -162,7 +162,7 @@ def with_their_parts(renamed: Mapping[str, str], keepers: Collection[str]) -> di
         keepers: Stores of unfinished records, under their new names.
 
     Example:
-        >>> with_their_parts({"call": "ask", "counts": "sums"}, ["ask"])["call-delayed"]
+        >>> with_additional_stores({"call": "ask", "counts": "sums"}, ["ask"])["call-delayed"]
         'ask-delayed'
     """
     parts = {
@@ -180,17 +180,11 @@ def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
         value: Serde of the records' values.
     """
 
-    def kept(part: str, by: Serde[Any]) -> StoreSpec:
-        name = f"{store.name}{part}"
-        return key_value(
-            name,
-            by,
-            serdes.pickle,
-            **store.storage,
-        )
+    def spec(suffix: str, by: Serde[Any]) -> StoreSpec:
+        return KeyValueSpec(name=f"{store.name}{suffix}", key=by, value=serdes.pickle, **store.storage)
 
-    delayed, delayed_keys, parked = (kept(part, serdes.bytes) for part in _PARTS)
-    return Carried(kept("", serdes.int64), delayed, delayed_keys, parked, key, value)
+    delayed, delayed_keys, parked = (spec(suffix, serdes.bytes) for suffix in _PARTS)
+    return Carried(spec("", serdes.int64), delayed, delayed_keys, parked, key, value)
 
 
 def finishing_later(
@@ -199,8 +193,7 @@ def finishing_later(
     *,
     acknowledges: bool,
     max_unacknowledged: int,
-    key: Serde[Any],
-    value: Serde[Any],
+    serdes: tuple[Serde[Any], Serde[Any]],
 ) -> n.Process | IssuingProcess | AcknowledgingProcess:
     """Return the node for a processor whose records may be unfinished when ``process`` returns; else the node unchanged.
 
@@ -209,8 +202,7 @@ def finishing_later(
         calls: Options of its calls; None if it issues no calls.
         acknowledges: Whether the processor reports finished records itself.
         max_unacknowledged: Number of unfinished records above which no more are read, at least 1.
-        key: Serde of its records' keys, for dead letters and messages.
-        value: Serde of its records' values, for dead letters and messages.
+        serdes: Serdes of its records' keys and values, for dead letters and messages.
 
     Raises:
         TopologyError: If it both issues calls and acknowledges records, or the limit is below 1 or set without ``acknowledges``.
@@ -226,7 +218,7 @@ def finishing_later(
         raise TopologyError(
             f"processor {node.name!r}: calls=... and acknowledges=True are two ways to say when a record is finished; leave one out"
         )
-    kept = carried(StoreOptions(f"{node.name}-unfinished"), key, value)
+    unfinished = carried(StoreOptions(f"{node.name}-unfinished"), *serdes)
     parts = (node.name, node.parents, node.supplier, node.stores)
     if calls is None:
         if max_unacknowledged < 1:
@@ -234,9 +226,9 @@ def finishing_later(
                 f"processor {node.name!r}: with max_unacknowledged={max_unacknowledged} no record would ever be read for it; "
                 "give 1 or more"
             )
-        return AcknowledgingProcess(*parts, carried=kept, most=max_unacknowledged)
+        return AcknowledgingProcess(*parts, carried=unfinished, most=max_unacknowledged)
     if calls.batch is not None:
         raise TopologyError(
             f"processor {node.name!r}: batch=... is for functions that every record goes to; a processor issues each call itself"
         )
-    return IssuingProcess(*parts, calls=calls, carried=kept)
+    return IssuingProcess(*parts, calls=calls, carried=unfinished)

@@ -1,23 +1,49 @@
-"""Checks of the arguments for nodes and stores of a topology."""
+"""Checks of the nodes and stores of a topology."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from inspect import Parameter, iscoroutinefunction, signature
 from typing import Any
 
 from millstream.core.model.errors import TopologyError
-from millstream.core.topology.nodes import Source
+from millstream.core.model.topics import checked_name
+from millstream.core.topology.asynchronous import Asynchronous
+from millstream.core.topology.nodes import Node, Sink, Source
+from millstream.core.topology.patterns import check_overlap
 from millstream.core.topology.stores import KeyValueSpec, StoreSpec
 
 
-def check_reset(node: Source) -> None:
-    """Check the offset reset of a source.
+def check_node(node: Node, nodes: Mapping[str, Node], global_nodes: Collection[str]) -> None:
+    """Check that a node can be added.
+
+    Args:
+        node: The node.
+        nodes: The nodes so far.
+        global_nodes: Names of those that fill global stores.
 
     Raises:
-        TopologyError: If the offset reset is invalid.
+        TopologyError: If it cannot.
     """
+    if not isinstance(node.name, str) or not node.name:
+        raise TopologyError(f"{node.name!r} cannot be the name of a node: give it some text")
+    if node.name in nodes:
+        raise TopologyError(f"two nodes are called {node.name!r}; a node's name must be unique")
+    if isinstance(node, Source):
+        _check_reset(node)
+        _check_topics(node, [other for other in nodes.values() if isinstance(other, Source)])
+    elif not node.parents:
+        raise TopologyError(f"node {node.name!r} has no parents, so no record can ever reach it")
+    if isinstance(node, Sink) and isinstance(node.topic, str):
+        checked_name(node.topic, "topic")
+    if not isinstance(node, Asynchronous):
+        check_plain(node.name, vars(node).values())
+    for parent in node.parents:
+        _check_parent(node, parent, nodes, global_nodes)
+
+
+def _check_reset(node: Source) -> None:
     reset = node.offset_reset
     known = (
         reset >= timedelta()
@@ -28,6 +54,87 @@ def check_reset(node: Source) -> None:
         raise TopologyError(
             f"source {node.name!r}: offset_reset is 'earliest', 'latest', 'none', a timedelta that is not negative, or None, not {reset!r}"
         )
+
+
+def _check_topics(node: Source, sources: list[Source]) -> None:
+    if not node.topics and node.pattern is None:
+        raise TopologyError(f"source {node.name!r} reads no topic")
+    for topic in node.topics:
+        checked_name(topic, "topic")
+        for other in sources:
+            if topic in other.topics:
+                raise TopologyError(
+                    f"topic {topic!r} has two sources, {other.name!r} and {node.name!r}; "
+                    "read it once and give its stream to both places"
+                )
+    check_overlap(node, sources)
+
+
+def _check_parent(node: Node, name: str, nodes: Mapping[str, Node], global_nodes: Collection[str]) -> None:
+    parent = nodes.get(name)
+    if parent is None:
+        raise TopologyError(
+            f"node {node.name!r} has the parent {name!r}, which does not exist; "
+            f"add parents before their children{existing_names(nodes)}"
+        )
+    if name in global_nodes:
+        raise TopologyError(
+            f"node {node.name!r} has the parent {name!r}, which fills a global store; nothing else comes out of it"
+        )
+    if isinstance(parent, Sink):
+        raise TopologyError(
+            f"node {node.name!r} has the sink {name!r} as its parent; nothing comes out of a sink"
+        )
+
+
+def check_complete(
+    nodes: Mapping[str, Node], stores: Mapping[str, StoreSpec], global_nodes: Collection[str]
+) -> None:
+    """Run the checks that need all nodes and stores.
+
+    Args:
+        nodes: The nodes.
+        stores: The stores.
+        global_nodes: Names of the nodes that fill global stores.
+
+    Raises:
+        TopologyError: If there is no source, a store is missing or unused, or a global store is used like a store of the task.
+    """
+    if not any(isinstance(node, Source) for node in nodes.values()):
+        raise TopologyError(
+            "the topology has no source, so it would never do anything; begin with stream(...)"
+        )
+    for node in nodes.values():
+        for store in node.store_names:
+            if store not in stores:
+                raise TopologyError(
+                    f"{node.name!r} uses store {store!r}, which was never added; add it with add_state_store(...)"
+                    f"{existing_names(stores)}"
+                )
+    _check_global_stores(nodes, global_nodes)
+    used = {store for node in nodes.values() for store in node.store_names}
+    for store in stores:
+        if store not in used:
+            raise TopologyError(f"store {store!r} is connected to no processor; connect it or leave it out")
+
+
+def _check_global_stores(nodes: Mapping[str, Node], global_nodes: Collection[str]) -> None:
+    filled_by = {
+        store: node.name for node in nodes.values() if node.name in global_nodes for store in node.store_names
+    }
+    for node in nodes.values():
+        for store in node.store_names:
+            if filled_by.get(store, node.name) != node.name:
+                raise TopologyError(
+                    f"{node.name!r} uses store {store!r} as its own, but that is a global store, filled from its topic; "
+                    "a processor reads a global store without being connected to it, and no other table can be in it"
+                )
+
+
+def existing_names(names: Iterable[str]) -> str:
+    """Return the part of a message that lists existing names; empty if there are none."""
+    listed = ", ".join(sorted(names))
+    return f" (there are: {listed})" if listed else ""
 
 
 def check_kept(store: StoreSpec, what: str) -> None:

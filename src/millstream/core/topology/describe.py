@@ -118,8 +118,8 @@ def started_text(
 
 
 def _internal(topic: str, partitions: int, config: Mapping[str, str]) -> str:
-    told = ", ".join(f"{name}={value}" for name, value in config.items())
-    return f"  internal topic {topic} ({counted(partitions, 'partition')}, {told})"
+    entries = ", ".join(f"{name}={value}" for name, value in config.items())
+    return f"  internal topic {topic} ({counted(partitions, 'partition')}, {entries})"
 
 
 Kind = Literal["Source", "Processor", "Sink"]

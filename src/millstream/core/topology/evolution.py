@@ -163,9 +163,9 @@ def continued(plan: Plan, before: Mapping[int, Part]) -> Plan:
         IncompatibleTopologyError: If state would have to move from one task to another.
     """
     number_of = _matched(plan.subtopologies, before)
-    placed = {number_of[sub.id]: replace(sub, id=number_of[sub.id]) for sub in plan.subtopologies}
-    count = max([*placed, *before], default=-1) + 1
-    subs = tuple(placed.get(number) or SubTopology(number, {}, {}) for number in range(count))
+    numbered = {number_of[sub.id]: replace(sub, id=number_of[sub.id]) for sub in plan.subtopologies}
+    count = max([*numbered, *before], default=-1) + 1
+    subs = tuple(numbered.get(number) or SubTopology(number, {}, {}) for number in range(count))
     internal = {
         name: replace(topic, upstream=number_of[topic.upstream], downstream=number_of[topic.downstream])
         for name, topic in plan.internal_topics.items()
@@ -190,12 +190,12 @@ def parts_of(plan: Plan, layout: Layout, before: Mapping[int, Part]) -> dict[int
 
 def appeared(plan: Plan, before: Remembered) -> frozenset[str]:
     """Return the topics that patterns match now but not before; all their records belong to the stream."""
-    looked_for = {topic for part in before.parts.values() for topic in part.topics}
+    known = {topic for part in before.parts.values() for topic in part.topics}
     return frozenset(
         topic
         for sub in plan.subtopologies
         for source in sub.sources
-        if source.pattern is not None and mark_of(source.pattern) in looked_for
+        if source.pattern is not None and mark_of(source.pattern) in known
         for topic in source.topics
         if topic not in before.positions
     )
@@ -230,12 +230,12 @@ def _tasks(numbers: Iterable[int], parts: Mapping[int, Part]) -> list[TaskId]:
 
 def _matched(subs: Iterable[SubTopology], before: Mapping[int, Part]) -> dict[int, int]:
     """Return the number in the checkpoint by number of ``split``."""
-    rest = list(subs)
-    numbers = _by_stores(rest, before)
-    rest = [sub for sub in rest if sub.id not in numbers]
+    subs = list(subs)
+    numbers = _by_stores(subs, before)
+    unmatched = [sub for sub in subs if sub.id not in numbers]
     common = sorted(
         (-len(shared), number, sub.id)
-        for sub in rest
+        for sub in unmatched
         for number, part in before.items()
         if (shared := set(part.topics).intersection(sub.origins))
     )
@@ -243,21 +243,21 @@ def _matched(subs: Iterable[SubTopology], before: Mapping[int, Part]) -> dict[in
         if sub_id not in numbers and number not in numbers.values():
             numbers[sub_id] = number
     unused = max(before, default=-1) + 1
-    for sub in rest:
+    for sub in unmatched:
         if sub.id not in numbers:
             numbers[sub.id], unused = unused, unused + 1
     return numbers
 
 
 def _by_stores(subs: Iterable[SubTopology], before: Mapping[int, Part]) -> dict[int, int]:
-    home = {store: number for number, part in before.items() for store in part.stores}
+    part_of = {store: number for number, part in before.items() for store in part.stores}
     numbers: dict[int, int] = {}
     taken: dict[int, str] = {}
     for sub in subs:
-        kept = {store: home[store] for store in sub.stores if store in home}
-        if len(set(kept.values())) > 1:
-            raise _would_move(f"{_listed(kept)} are in one part of this topology", "in different parts")
-        for store, number in kept.items():
+        known = {store: part_of[store] for store in sub.stores if store in part_of}
+        if len(set(known.values())) > 1:
+            raise _would_move(f"{_listed(known)} are in one part of this topology", "in different parts")
+        for store, number in known.items():
             if taken.get(number, store) not in sub.stores:
                 raise _would_move(
                     f"{_listed([taken[number], store])} are in different parts of this topology",

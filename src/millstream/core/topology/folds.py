@@ -49,7 +49,7 @@ class Recipe:
     @property
     def initializer(self) -> Callable[[], Any] | None:
         """Creates the first aggregate of a key; None if its first value is the first aggregate."""
-        return None if self.zero is None else partial(_given, self.zero)
+        return None if self.zero is None else partial(_initial, self.zero)
 
     @property
     def merger(self) -> Callable[[Any, Any, Any], Any]:
@@ -66,16 +66,16 @@ def _one_more(count: int, value: object) -> int:
     return count + 1
 
 
-def _given(zero: Any) -> Any:
+def _initial(zero: Any) -> Any:
     return zero
 
 
-def _aggregated(step: Callable[[Any, Any], Any], key: object, value: Any, so_far: Any) -> Any:
-    return step(so_far, value)
+def _aggregated(step: Callable[[Any, Any], Any], key: object, value: Any, aggregate: Any) -> Any:
+    return step(aggregate, value)
 
 
-def _merged(join: Callable[[Any, Any], Any], key: object, one: Any, other: Any) -> Any:
-    return join(one, other)
+def _merged(join: Callable[[Any, Any], Any], key: object, aggregate: Any, other: Any) -> Any:
+    return join(aggregate, other)
 
 
 RECIPES: Final[Mapping[Fold, Recipe]] = {
@@ -87,7 +87,7 @@ RECIPES: Final[Mapping[Fold, Recipe]] = {
 }
 
 
-def kept_with(fold: Fold, value: Serde[Any]) -> Serde[Any]:
+def aggregate_serde(fold: Fold, value: Serde[Any]) -> Serde[Any]:
     """Return the serde of a fold's aggregates, from the serde of its values."""
     own: Mapping[Fold, Serde[Any]] = {Fold.COUNT: serdes.int64, Fold.MEAN: means.serde}
     return own.get(fold, value)

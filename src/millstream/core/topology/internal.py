@@ -113,27 +113,27 @@ def changelog_config(spec: StoreSpec, given: Mapping[str, str] | None = None) ->
 def _changelog(spec: StoreSpec) -> dict[str, str]:
     if not isinstance(spec, SlicedSpec):
         return {"cleanup.policy": "compact"}
-    kept = str(min(spec.retention_ms + _DAY_MS, _LONGEST_MS))
+    retention = str(min(spec.retention_ms + _DAY_MS, _LONGEST_MS))
     if isinstance(spec, VersionedSpec):
-        return {"cleanup.policy": "compact", "min.compaction.lag.ms": kept}
-    return {"cleanup.policy": "compact,delete", "retention.ms": kept}
+        return {"cleanup.policy": "compact", "min.compaction.lag.ms": retention}
+    return {"cleanup.policy": "compact,delete", "retention.ms": retention}
 
 
-def wrong_config(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
+def wrong_config(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[str, str]:
     """Return what must change in the configuration of an existing internal topic, because results would be wrong.
 
     Args:
         wanted: The configuration that it would be created with.
-        found: Its configuration, including the broker's defaults; unknown entries are assumed to be right.
+        actual: Its configuration, including the broker's defaults; unknown entries are assumed to be right.
 
     Example:
         >>> wrong_config(REPARTITION_CONFIG, {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"})
         {'cleanup.policy': 'delete'}
     """
     matter = ("cleanup.policy", "message.timestamp.type")
-    return {name: wanted[name] for name in matter if name in found and not _fits(wanted[name], found[name])}
+    return {name: wanted[name] for name in matter if name in actual and not _fits(wanted[name], actual[name])}
 
 
-def _fits(wanted: str, found: str) -> bool:
+def _fits(wanted: str, actual: str) -> bool:
     """Return whether a value is sufficient; a topic that is compacted but not deleted from keeps more than enough."""
-    return set(found.split(",")) == set(wanted.split(",")) or (found == "compact" and "compact" in wanted)
+    return set(actual.split(",")) == set(wanted.split(",")) or (actual == "compact" and "compact" in wanted)

@@ -142,11 +142,11 @@ def stores_of_table(nodes: Mapping[str, Node], table: str) -> tuple[str, ...]:
         return node.store_names
     if isinstance(node, TableMerge):
         side = nodes[node.parents[0]]
-        found = (*stores_of_table(nodes, side.parents[0]), *side.store_names)
+        stores = (*stores_of_table(nodes, side.parents[0]), *side.store_names)
     else:
-        behind = (store for parent in node.parents for store in stores_of_table(nodes, parent))
-        found = (*behind, *node.store_names)
-    return tuple(dict.fromkeys(found))
+        upstream = (store for parent in node.parents for store in stores_of_table(nodes, parent))
+        stores = (*upstream, *node.store_names)
+    return tuple(dict.fromkeys(stores))
 
 
 def versions_of_table(nodes: Mapping[str, Node], table: str) -> VersionedSpec | None:

@@ -34,11 +34,11 @@ class Layout:
     @cached_property
     def tasks_of(self) -> Mapping[TopicPartition, tuple[TaskId, ...]]:
         """The tasks that process each partition: one, or one per key range in their order."""
-        found: dict[TopicPartition, tuple[TaskId, ...]] = {}
+        tasks: dict[TopicPartition, tuple[TaskId, ...]] = {}
         for task, group in sorted(self.tasks.items()):
             for partition in group:
-                found[partition] = (*found.get(partition, ()), task)
-        return found
+                tasks[partition] = (*tasks.get(partition, ()), task)
+        return tasks
 
 
 def default_grouper(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPartition]]:
@@ -64,7 +64,7 @@ def lay_out(
     plan: Plan,
     external: Mapping[str, int],
     grouper: PartitionGrouper = default_grouper,
-    kept: Mapping[str, int] | None = None,
+    previous: Mapping[str, int] | None = None,
 ) -> Layout:
     """Decide the partition counts of internal topics, check co-partitioning, and form the tasks.
 
@@ -72,7 +72,7 @@ def lay_out(
         plan: The plan.
         external: Number of partitions of the external topics, from the broker.
         grouper: Forms the partition groups of a sub-topology.
-        kept: Previous numbers of partitions of repartition topics: one without an explicit number keeps it, even if partitions
+        previous: Previous numbers of partitions of repartition topics: one without an explicit number keeps it, even if partitions
             have since been added to its upstream topics, because the state of its keys is in as many tasks.
 
     Raises:
@@ -84,7 +84,7 @@ def lay_out(
     if missing:
         raise missing_topics(missing)
     counts = {topic: external[topic] for topic in plan.external_topics}
-    _count_internal_topics(plan, counts, kept or {})
+    _count_internal_topics(plan, counts, previous or {})
     for sub in plan.subtopologies:
         _check_copartitioning(sub, counts)
     tasks: dict[TaskId, frozenset[TopicPartition]] = {}
@@ -109,11 +109,11 @@ def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:
     )
 
 
-def _count_internal_topics(plan: Plan, counts: dict[str, int], kept: Mapping[str, int]) -> None:
+def _count_internal_topics(plan: Plan, counts: dict[str, int], previous: Mapping[str, int]) -> None:
     """Add the counts of the internal topics, each once the counts that it depends on are known."""
     waiting = dict(plan.internal_topics)
     for topic in list(waiting.values()):
-        wanted = topic.partitions or kept.get(topic.name)
+        wanted = topic.partitions or previous.get(topic.name)
         if wanted is not None:
             counts[topic.name] = wanted
             del waiting[topic.name]
@@ -148,13 +148,13 @@ def _inherited_count(plan: Plan, topic: str, counts: Mapping[str, int]) -> int:
                 return known[0]
             alike.extend(meeting)
     upstream = (source for name in alike for source in _upstream_topics(plan, name))
-    found = [counts[source] for source in upstream if source in counts]
-    if not found:
+    known_counts = [counts[source] for source in upstream if source in counts]
+    if not known_counts:
         raise TopicNotFoundError(
             f"no topic matches the pattern in front of repartition {topic!r} yet, and from these topics it takes its number of "
             "partitions. Create one of them first, correct the pattern, or give the stream repartition(partitions=...)"
         )
-    return max(found)
+    return max(known_counts)
 
 
 def sources_of_stores(sub: SubTopology) -> dict[str, tuple[Source, ...]]:

@@ -100,17 +100,15 @@ class Source(Node):
 def source_reading(
     name: str,
     topics: str | Sequence[str] | re.Pattern[str],
-    key: Serde[Any],
-    value: Serde[Any],
-    timestamp: TimestampExtractor | None = None,
-    offset_reset: OffsetReset | None = None,
+    serdes: tuple[Serde[Any], Serde[Any]],
+    timestamp: TimestampExtractor | None,
+    offset_reset: OffsetReset | None,
 ) -> Source:
     """Return a source that reads one topic, several topics, or those that match a pattern."""
-    pattern = topics if isinstance(topics, re.Pattern) else None
-    named: tuple[str, ...] = ()
-    if not isinstance(topics, re.Pattern):
-        named = (topics,) if isinstance(topics, str) else tuple(topics)
-    return Source(name, (), named, key, value, timestamp, offset_reset, pattern)
+    if isinstance(topics, re.Pattern):
+        return Source(name, (), (), *serdes, timestamp, offset_reset, topics)
+    named = (topics,) if isinstance(topics, str) else tuple(topics)
+    return Source(name, (), named, *serdes, timestamp, offset_reset)
 
 
 @dataclass(frozen=True)

@@ -54,17 +54,17 @@ def merged_with(sources: Iterable[Source], node: Source) -> Source | None:
 
     Source: ``InternalStreamsBuilder.mergeDuplicateSourceNodes``, which lets the first extractor and the first serdes win.
     """
-    found = next((other for other in sources if _reads(other) == _reads(node)), None)
-    if found is None:
+    source = next((other for other in sources if _reads(other) == _reads(node)), None)
+    if source is None:
         return None
     for what in ("key", "value", "timestamp", "offset_reset"):
-        one, other = getattr(found, what), getattr(node, what)
-        if one != other:
+        first, second = getattr(source, what), getattr(node, what)
+        if first != second:
             raise TopologyError(
-                f"{_said(node)} is read twice, by {found.name!r} with {what}={one!r} and by {node.name!r} with {what}={other!r}. "
+                f"{_description(node)} is read twice, by {source.name!r} with {what}={first!r} and by {node.name!r} with {what}={second!r}. "
                 f"Both streams are read by one source; give both the same {what}"
             )
-    return found
+    return source
 
 
 def _reads(source: Source) -> object:
@@ -72,7 +72,7 @@ def _reads(source: Source) -> object:
     return frozenset(source.topics) if pattern is None else (pattern.pattern, pattern.flags)
 
 
-def _said(source: Source) -> str:
+def _description(source: Source) -> str:
     if source.pattern is not None:
         return f"the pattern {source.pattern.pattern!r}"
     return f"topic {', '.join(map(repr, source.topics))}"
@@ -84,9 +84,11 @@ def check_one_source(sources: Iterable[Source], topic: str) -> None:
     Raises:
         TopologyError: If a pattern matches a topic that another source reads.
     """
-    meant = [s for s in sources if topic in s.topics or (s.pattern is not None and matches(s.pattern, topic))]
-    if len(meant) > 1:
-        raise _two_sources(topic, meant[0].name, meant[1])
+    readers = [
+        s for s in sources if topic in s.topics or (s.pattern is not None and matches(s.pattern, topic))
+    ]
+    if len(readers) > 1:
+        raise _two_sources(topic, readers[0].name, readers[1])
 
 
 def _two_sources(topic: str, first: str, second: Source) -> TopologyError:
@@ -114,9 +116,9 @@ def resolved(nodes: Mapping[str, Node], existing: Collection[str], application_i
     Source: ``InternalTopologyBuilder.addSubscribedTopicsFromMetadata``.
     """
     taken = {topic: node.name for node in nodes.values() if isinstance(node, Source) for topic in node.topics}
-    found: dict[str, Node] = {}
+    plain: dict[str, Node] = {}
     for name, node in nodes.items():
-        found[name] = node
+        plain[name] = node
         if not isinstance(node, Source) or node.pattern is None:
             continue
         topics = tuple(
@@ -127,8 +129,8 @@ def resolved(nodes: Mapping[str, Node], existing: Collection[str], application_i
         for topic in topics:
             if taken.setdefault(topic, name) != name:
                 raise _two_sources(topic, taken[topic], node)
-        found[name] = dataclasses.replace(node, topics=topics)
-    return found
+        plain[name] = dataclasses.replace(node, topics=topics)
+    return plain
 
 
 def check_overlap(node: Source, others: Iterable[Source]) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from millstream.core.model.ids import TaskId
 from millstream.core.model.partitioning import KeyRange
-from millstream.core.topology.asynchronous import kept_by
+from millstream.core.topology.asynchronous import unfinished_stores
 from millstream.core.topology.internal import changelog_topic, commits_topic
 from millstream.core.topology.nodes import Node, Sink, Source
 from millstream.core.topology.patterns import mark_of
@@ -57,7 +57,7 @@ class SubTopology:
     @cached_property
     def finishes_later(self) -> bool:
         """Whether a node may finish records later than it gets them, because it makes calls or acknowledges records."""
-        return bool(kept_by(self.nodes.values()))
+        return bool(unfinished_stores(self.nodes.values()))
 
     def key_range(self, task: TaskId) -> KeyRange | None:
         """Return the key range of one of its tasks, None if it is not divided."""
@@ -144,7 +144,7 @@ class Plan:
     def keepers(self) -> frozenset[str]:
         """Names of the stores of unfinished records of asynchronous operators."""
         return frozenset(
-            store for sub in self.subtopologies for store in kept_by(sub.nodes.values()).values()
+            store for sub in self.subtopologies for store in unfinished_stores(sub.nodes.values()).values()
         )
 
     @cached_property

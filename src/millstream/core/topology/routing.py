@@ -201,26 +201,26 @@ def _first_moved(before: Route, now: Route) -> int | None:
 def _check_route(store: str, topic: str, before: Route, now: Route) -> None:
     if BY_PRODUCER not in (before.by, now.by):
         if len(before.tasks) != len(now.tasks):
-            raise _elsewhere(
+            raise _moved_state(
                 store,
                 f"the repartition {topic!r} had {len(before.tasks)} partitions and would have {len(now.tasks)}",
                 f"Put repartition(partitions={len(before.tasks)}) there",
             )
         if before.by != now.by:
-            raise _elsewhere(
+            raise _moved_state(
                 store,
                 f"the repartition {topic!r} chose partitions by {before.by} and would choose them by {now.by}",
                 "Leave its partitioner, and the name of that function, as they were",
             )
     if before.ranges != now.ranges:
-        raise _elsewhere(
+        raise _moved_state(
             store,
             f"the partitions of {topic!r} were divided into {_ranges(before)} and would be divided into {_ranges(now)}",
             "Leave parallelism= as it was, or within the same number of ranges (2 to 16, 17 to 64, 65 to 256)",
         )
     partition = _first_moved(before, now)
     if partition is not None:
-        raise _elsewhere(
+        raise _moved_state(
             store,
             f"partition {partition} of {topic!r} was in task {before.tasks[partition]} of its part and would be in task "
             f"{now.tasks[partition]}",
@@ -233,9 +233,9 @@ def _check_replaced(store: str, before: Mapping[str, Route], now: Mapping[str, R
     """Reject topics of which none reached the store before, unless they have the same routes as the previous topics."""
     known = set(before.values())
     if known and any(route not in known for route in now.values()):
-        raise _elsewhere(
+        raise _moved_state(
             store,
-            f"its records came from {_told(before)} and would come from {_told(now)}",
+            f"its records came from {_described(before)} and would come from {_described(now)}",
             "Bring them there as before",
         )
 
@@ -248,11 +248,11 @@ def _of(routing: Routing, origins: Iterable[str]) -> dict[str, Route]:
     return {origin: routing.routes[origin] for origin in origins if origin in routing.routes}
 
 
-def _told(routes: Mapping[str, Route]) -> str:
+def _described(routes: Mapping[str, Route]) -> str:
     return " and ".join(f"{topic!r} {route}" for topic, route in routes.items())
 
 
-def _elsewhere(store: str, change: str, way_back: str) -> IncompatibleTopologyError:
+def _moved_state(store: str, change: str, way_back: str) -> IncompatibleTopologyError:
     return IncompatibleTopologyError(
         f"records would reach store {store!r} in other tasks than those that have the state of their keys: {change}. "
         f"{way_back}; or give the store, or the operator that keeps it, a new name (it starts empty); or start over with "

@@ -63,7 +63,7 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
     """Replace each repartition by an optional filter, a sink and a source; its children become children of the source."""
     expanded: dict[str, Node] = {}
     moved: dict[str, str] = {}
-    joined = _in_front_of_joins_of_null_keys(nodes)
+    joined = _upstream_of_null_key_joins(nodes)
     for node in nodes.values():
         parents = tuple(moved.get(parent, parent) for parent in node.parents)
         if not isinstance(node, Repartition):
@@ -87,13 +87,13 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
     return expanded
 
 
-def _in_front_of_joins_of_null_keys(nodes: Mapping[str, Node]) -> set[str]:
+def _upstream_of_null_key_joins(nodes: Mapping[str, Node]) -> set[str]:
     """Return the names of the nodes that have a left or outer join of a stream downstream, at any distance (KIP-962)."""
-    found: set[str] = set()
+    upstream: set[str] = set()
     for node in reversed(list(nodes.values())):
-        if node.joins_null_keys or node.name in found:
-            found.update(node.parents)
-    return found
+        if node.joins_null_keys or node.name in upstream:
+            upstream.update(node.parents)
+    return upstream
 
 
 def _connected(nodes: Mapping[str, Node]) -> list[list[str]]:
@@ -133,15 +133,15 @@ def _reading(sub: SubTopology, global_stores: Mapping[str, StoreSpec]) -> SubTop
 def _internal_topics(
     application_id: str, nodes: Mapping[str, Node], subs: tuple[SubTopology, ...], *, allowed: bool
 ) -> dict[str, InternalTopic]:
-    home = {name: sub for sub in subs for name in sub.nodes}
+    sub_of = {name: sub for sub in subs for name in sub.nodes}
     internal: dict[str, InternalTopic] = {}
     ends = [
-        (node, home[node.part_names[1]], home[node.part_names[2]])
+        (node, sub_of[node.part_names[1]], sub_of[node.part_names[2]])
         for node in nodes.values()
         if isinstance(node, Repartition)
     ]
-    before: set[int] = set()
-    behind: set[int] = set()
+    before_shuffle: set[int] = set()
+    after_shuffle: set[int] = set()
     for node, upstream, downstream in ends:
         topic = repartition_topic(application_id, node.topic_name)
         if topic in internal:
@@ -149,10 +149,12 @@ def _internal_topics(
                 f"two repartitions are called {node.topic_name!r}; give one of them another name=..."
             )
         # A query has one shuffle: a part before it cannot also be after it.
-        through_shuffle = upstream.stateless and upstream.id not in behind and downstream.id not in before
+        through_shuffle = (
+            upstream.stateless and upstream.id not in after_shuffle and downstream.id not in before_shuffle
+        )
         through_shuffle = allowed and through_shuffle and upstream.id != downstream.id
         if through_shuffle:
-            before.add(upstream.id)
-            behind.add(downstream.id)
+            before_shuffle.add(upstream.id)
+            after_shuffle.add(downstream.id)
         internal[topic] = InternalTopic(topic, node.partitions, upstream.id, downstream.id, through_shuffle)
     return internal

@@ -22,8 +22,8 @@ __all__ = [
     "LATEST",
     "Changelog",
     "Engine",
-    "Kept",
     "Order",
+    "StoreLike",
     "StoreOptions",
     "StoreSpec",
     "key_value",
@@ -370,7 +370,7 @@ class StoreOptions:
         return Storage(engine=self.engine, changelog=self.changelog, changelog_config=self.changelog_config)
 
 
-Kept: TypeAlias = "str | StoreOptions"
+StoreLike: TypeAlias = "str | StoreOptions"
 """The argument ``store`` of operators of the DSL: a name, or a name with options."""
 
 key_value = KeyValueSpec

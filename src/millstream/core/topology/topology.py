@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from millstream.core.model.arguments import checked_methods
@@ -16,38 +16,38 @@ from millstream.core.model.calls import Calls
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.model.serdes import string as _string
-from millstream.core.model.topics import checked_name
 from millstream.core.topology import describe as _describe
 from millstream.core.topology import drawing as _drawing
 from millstream.core.topology.asynchronous import (
     MAX_UNACKNOWLEDGED,
-    Asynchronous,
-    UnfinishedProcess,
     finishing_later,
 )
-from millstream.core.topology.checks import check_kept, check_plain, check_reset
+from millstream.core.topology.checks import (
+    check_complete,
+    check_kept,
+    existing_names,
+)
 from millstream.core.topology.global_nodes import GlobalProcess, GlobalSource
+from millstream.core.topology.node_graph import NodeGraph
 from millstream.core.topology.nodes import (
-    Node,
     OffsetReset,
     Process,
     Sink,
-    Source,
     StreamPartitioner,
     TimestampExtractor,
     TopicNameExtractor,
     source_reading,
 )
-from millstream.core.topology.patterns import check_overlap, resolved
+from millstream.core.topology.patterns import resolved
 from millstream.core.topology.plan import Plan
-from millstream.core.topology.processor import KeepStore, Wrap, checked_supplier, provided_stores
+from millstream.core.topology.processor import KeepStore, Wrap, checked_supplier
 from millstream.core.topology.split import split
 from millstream.core.topology.stores import StoreSpec
 
 
 @checked_methods
-class Topology:
-    """A graph of sources, processors, stores and sinks.
+class Topology(NodeGraph):
+    """A graph of sources, processors, stores and sinks. Methods that change it return it, so that calls can be chained.
 
     Args:
         wrap: ``(name, supplier) -> supplier``, called for each processor and value transformer that is added; the returned supplier
@@ -81,10 +81,7 @@ class Topology:
     """
 
     def __init__(self, *, wrap: Wrap | None = None) -> None:
-        self._wrap = wrap
-        self._nodes: dict[str, Node] = {}
-        self._stores: dict[str, StoreSpec] = {}
-        self._global_nodes: set[str] = set()
+        super().__init__(wrap=wrap)
 
     def copy(self) -> Topology:
         """Return an independent copy with the same nodes and stores."""
@@ -92,16 +89,6 @@ class Topology:
         copy._nodes, copy._stores = dict(self._nodes), dict(self._stores)
         copy._global_nodes = set(self._global_nodes)
         return copy
-
-    @property
-    def nodes(self) -> Mapping[str, Node]:
-        """The nodes by name, parents before children."""
-        return self._nodes
-
-    @property
-    def stores(self) -> Mapping[str, StoreSpec]:
-        """The stores by name."""
-        return self._stores
 
     def add_source(
         self,
@@ -125,13 +112,10 @@ class Topology:
             offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"`` (an error), or a
                 timedelta, which is how far back to begin; None uses the application's setting ``auto_offset_reset``.
 
-        Returns:
-            This topology.
-
         Raises:
             TopologyError: If the name or a topic is in use, or an argument is invalid.
         """
-        return self.add(source_reading(name, topics, key, value, timestamp, offset_reset))
+        return self.add(source_reading(name, topics, (key, value), timestamp, offset_reset))
 
     def add_processor(
         self,
@@ -157,55 +141,20 @@ class Topology:
             max_unacknowledged: As in ``KStream.process``.
             key_local: Whether it promises to touch nothing but the entries of its record's key; see ``KStream.process``.
 
-        Returns:
-            This topology.
-
         Raises:
             TopologyError: If the name is in use, a parent is unknown, or the supplier is itself a processor.
         """
         made = checked_supplier(name, supplier), tuple(stores)
         node = Process(name, _names(parents), *made, key_local=key_local)
-        key, value = self._serdes_behind(node.parents)
         return self.add_supplied(
             finishing_later(
                 node,
                 calls,
                 acknowledges=acknowledges,
                 max_unacknowledged=max_unacknowledged,
-                key=key,
-                value=value,
+                serdes=self._serdes_behind(node.parents),
             )
         )
-
-    def add_supplied(self, node: Process) -> Topology:
-        """Add a node that runs a user's class, with the stores that its supplier provides, and its own.
-
-        Raises:
-            TopologyError: If the node is invalid, or another store has the name of one of these.
-        """
-        provided = self.supplied_stores(node)
-        names = dict.fromkeys((*node.stores, *(store.name for store in provided)))
-        if isinstance(node, UnfinishedProcess):
-            for store in node.carried.stores:
-                self.add_state_store(store)
-        self.add(dataclasses.replace(node, supplier=self._wrapped(node), stores=tuple(names)))
-        for store in provided:
-            self.add_state_store(store)
-        return self
-
-    def supplied_stores(self, node: Process) -> tuple[StoreSpec, ...]:
-        """Return the stores that the supplier of a node and its wrapper provide.
-
-        Raises:
-            TopologyError: If they are not stores.
-        """
-        suppliers = dict.fromkeys([node.supplier, self._wrapped(node)])
-        return tuple(store for each in suppliers for store in provided_stores(node.name, each))
-
-    def _wrapped(self, node: Process) -> Callable[[], Any]:
-        if self._wrap is None:
-            return node.supplier
-        return checked_supplier(node.name, self._wrap(node.name, node.supplier))
 
     def add_sink(
         self,
@@ -228,9 +177,6 @@ class Topology:
             partitioner: Chooses one or several partitions, see ``KStream.to``; None uses the default of Java producers (murmur2 of the
                 key).
 
-        Returns:
-            This topology.
-
         Raises:
             TopologyError: If the name is in use or a parent is unknown.
         """
@@ -243,17 +189,10 @@ class Topology:
             store: The result of ``ms.stores.key_value(...)`` or another specification.
             processors: Names of processors that may use it.
 
-        Returns:
-            This topology.
-
         Raises:
             TopologyError: If the name is in use by another store, or a processor is unknown.
         """
-        known = self._stores.setdefault(store.name, store)
-        if known != store:
-            raise TopologyError(
-                f"two different stores are called {store.name!r}; a store's name must be unique"
-            )
+        self.add_store(store)
         for processor in processors:
             self.connect(processor, store.name)
         return self
@@ -284,9 +223,6 @@ class Topology:
             key: Serde of the topic's keys.
             value: Serde of the topic's values.
             timestamp: As in :meth:`add_source`.
-
-        Returns:
-            This topology.
 
         Raises:
             TopologyError: If a name or the topic is in use, or the store is of another kind.
@@ -323,9 +259,6 @@ class Topology:
             value: Serde of the topic's values.
             timestamp: As in :meth:`add_source`.
 
-        Returns:
-            This topology.
-
         Raises:
             TopologyError: If a name or the topic is in use, or the store is of another kind.
 
@@ -354,19 +287,7 @@ class Topology:
         check_kept(store, "read-only")
         self.add_source(source, topic, key=key, value=value, timestamp=timestamp)
         keeper = KeepStore(processor, (source,), checked_supplier(processor, supplier), (store.name,))
-        return self.add_supplied(keeper).add_state_store(store)
-
-    def add_global_part(self, source: GlobalSource, keeper: Node, store: StoreSpec) -> Topology:
-        """Add a global store with the two nodes that fill it; used by :meth:`add_global_store` and the DSL.
-
-        Raises:
-            TopologyError: If the nodes are invalid, or the store cannot be global.
-        """
-        check_kept(store, "global")
-        self.add_state_store(store)
-        self.add(source).add(keeper)
-        self._global_nodes |= {source.name, keeper.name}
-        return self
+        return self.add_supplied(keeper).add_store(store)
 
     def connect(self, processor: str, *stores: str) -> Topology:
         """Connect a processor to stores (``connectProcessorAndStateStores``).
@@ -381,7 +302,7 @@ class Topology:
             if store not in self._stores:
                 raise TopologyError(
                     f"processor {processor!r} is to use store {store!r}, which does not exist; "
-                    f"add it with add_state_store(...){_nearby(store, self._stores)}"
+                    f"add it with add_state_store(...){existing_names(self._stores)}"
                 )
         if not stores:
             raise TopologyError(f"connect({processor!r}) names no store to connect; give it at least one")
@@ -390,77 +311,6 @@ class Topology:
         )
         return self
 
-    def replace(self, node: Node) -> Topology:
-        """Replace the node of the same name and parents.
-
-        Raises:
-            TopologyError: If the node is invalid.
-        """
-        check_plain(node.name, vars(node).values())
-        self._nodes[node.name] = node
-        return self
-
-    def add(self, node: Node) -> Topology:
-        """Add a node of any type; used by all other methods and by the DSL.
-
-        Raises:
-            TopologyError: If the node is invalid.
-        """
-        if not isinstance(node.name, str) or not node.name:
-            raise TopologyError(f"{node.name!r} cannot be the name of a node: give it some text")
-        if node.name in self._nodes:
-            raise TopologyError(f"two nodes are called {node.name!r}; a node's name must be unique")
-        if isinstance(node, Source):
-            check_reset(node)
-            self._check_topics(node)
-        elif not node.parents:
-            raise TopologyError(f"node {node.name!r} has no parents, so no record can ever reach it")
-        if isinstance(node, Sink) and isinstance(node.topic, str):
-            checked_name(node.topic, "topic")
-        if not isinstance(node, Asynchronous):
-            check_plain(node.name, vars(node).values())
-        for parent in node.parents:
-            self._check_parent(node, parent)
-        self._nodes[node.name] = node
-        return self
-
-    def _serdes_behind(self, parents: tuple[str, ...]) -> tuple[Serde[Any], Serde[Any]]:
-        """Return the serdes of the nodes' output: those of sources, if all nodes are sources that agree, else the default ones."""
-        nodes = [self._nodes.get(parent) for parent in parents]
-        sources = [(node.key, node.value) for node in nodes if isinstance(node, Source)]
-        known = sources and len(sources) == len(nodes) and all(one == sources[0] for one in sources)
-        return sources[0] if known else (_string, _string)
-
-    def _check_topics(self, node: Source) -> None:
-        if not node.topics and node.pattern is None:
-            raise TopologyError(f"source {node.name!r} reads no topic")
-        sources = [other for other in self._nodes.values() if isinstance(other, Source)]
-        for topic in node.topics:
-            checked_name(topic, "topic")
-            for other in sources:
-                if topic in other.topics:
-                    raise TopologyError(
-                        f"topic {topic!r} has two sources, {other.name!r} and {node.name!r}; "
-                        "read it once and give its stream to both places"
-                    )
-        check_overlap(node, sources)
-
-    def _check_parent(self, node: Node, name: str) -> None:
-        parent = self._nodes.get(name)
-        if parent is None:
-            raise TopologyError(
-                f"node {node.name!r} has the parent {name!r}, which does not exist; "
-                f"add parents before their children{_nearby(name, self._nodes)}"
-            )
-        if name in self._global_nodes:
-            raise TopologyError(
-                f"node {node.name!r} has the parent {name!r}, which fills a global store; nothing else comes out of it"
-            )
-        if isinstance(parent, Sink):
-            raise TopologyError(
-                f"node {node.name!r} has the sink {name!r} as its parent; nothing comes out of a sink"
-            )
-
     def validate(self) -> None:
         """Run the checks that need the whole topology.
 
@@ -468,35 +318,7 @@ class Topology:
             TopologyError: If there is no source, a store is missing or unused, or a global store is used as if it were a task's
                 own.
         """
-        if not any(isinstance(node, Source) for node in self._nodes.values()):
-            raise TopologyError(
-                "the topology has no source, so it would never do anything; begin with stream(...)"
-            )
-        used = {store for node in self._nodes.values() for store in node.store_names}
-        for node in self._nodes.values():
-            for store in node.store_names:
-                if store not in self._stores:
-                    raise TopologyError(
-                        f"{node.name!r} uses store {store!r}, which was never added; add it with add_state_store(...)"
-                        f"{_nearby(store, self._stores)}"
-                    )
-        self._check_global_stores()
-        for store in self._stores:
-            if store not in used:
-                raise TopologyError(
-                    f"store {store!r} is connected to no processor; connect it or leave it out"
-                )
-
-    def _check_global_stores(self) -> None:
-        keepers = [self._nodes[name] for name in self._nodes if name in self._global_nodes]
-        keeper_of = {store: keeper.name for keeper in keepers for store in keeper.store_names}
-        for node in self._nodes.values():
-            for store in node.store_names:
-                if keeper_of.get(store, node.name) != node.name:
-                    raise TopologyError(
-                        f"{node.name!r} uses store {store!r} as its own, but that is a global store, filled from its topic; "
-                        "a processor reads a global store without being connected to it, and no other table can be in it"
-                    )
+        check_complete(self._nodes, self._stores, self._global_nodes)
 
     def plan(
         self,
@@ -547,8 +369,3 @@ class Topology:
 
 def _names(parents: str | Sequence[str]) -> tuple[str, ...]:
     return (parents,) if isinstance(parents, str) else tuple(parents)
-
-
-def _nearby(name: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    return f" (there are: {', '.join(names)})" if names else ""

@@ -17,7 +17,7 @@ from millstream.core.topology.nodes import Materialised
 from millstream.core.topology.stores import SessionSpec, StoreSpec, VersionedSpec, WindowSpec, with_number
 
 
-class _GivesResults:
+class _WindowedNode:
     """Base of windowed aggregations: when they emit results, and the name of their persistent data."""
 
     store: StoreSpec
@@ -35,7 +35,7 @@ class _GivesResults:
         return self.emit.close_idle_after_ms is not None
 
 
-class _KeepsOpen(_GivesResults):
+class _WithOpenStore(_WindowedNode):
     """Base of aggregations that keep open windows or sessions in an additional store."""
 
     open: StoreSpec | None
@@ -47,7 +47,7 @@ class _KeepsOpen(_GivesResults):
 
 
 @dataclass(frozen=True)
-class WindowedAggregate(_GivesResults, Materialised):
+class WindowedAggregate(_WindowedNode, Materialised):
     """Aggregates a grouped stream per key and window of a fixed size (``KStreamWindowAggregate``).
 
     Attributes:
@@ -74,7 +74,7 @@ class WindowedAggregate(_GivesResults, Materialised):
 
 
 @dataclass(frozen=True)
-class CalendarAggregate(_GivesResults, Materialised):
+class CalendarAggregate(_WindowedNode, Materialised):
     """Aggregates a grouped stream per key and user-defined window (``KStreamWindowAggregate``).
 
     Attributes:
@@ -97,7 +97,7 @@ class CalendarAggregate(_GivesResults, Materialised):
 
 
 @dataclass(frozen=True)
-class SlidingAggregate(_KeepsOpen, Materialised):
+class SlidingAggregate(_WithOpenStore, Materialised):
     """Aggregates a grouped stream per key and sliding window (``KStreamSlidingWindowAggregate``).
 
     Attributes:
@@ -120,7 +120,7 @@ class SlidingAggregate(_KeepsOpen, Materialised):
 
 
 @dataclass(frozen=True)
-class SessionAggregate(_KeepsOpen, Materialised):
+class SessionAggregate(_WithOpenStore, Materialised):
     """Aggregates a grouped stream per key and session (``KStreamSessionWindowAggregate``).
 
     Attributes:
@@ -160,7 +160,7 @@ class Suppress(n.Node):
         suppressed: How long updates are buffered, and the limits of the buffer.
         wait_ms: How long after its buffer time an update is emitted, ms.
         buffer: The store of buffered updates, ordered by time.
-        places: The store of the time at which each row was first buffered; None if the row's window determines that time.
+        buffer_times: The store of the time at which each row was first buffered; None if the row's window determines that time.
         closes: Names of the aggregations whose windows close together with those here when the input is idle.
     """
 
@@ -169,7 +169,7 @@ class Suppress(n.Node):
     suppressed: Suppressed
     wait_ms: int
     buffer: StoreSpec
-    places: StoreSpec | None
+    buffer_times: StoreSpec | None
     closes: tuple[str, ...] = ()
 
     pure: ClassVar[bool] = False
@@ -178,7 +178,7 @@ class Suppress(n.Node):
     @property
     def store_names(self) -> tuple[str, ...]:
         """Names of the stores of the buffer."""
-        return tuple(spec.name for spec in (self.buffer, self.places) if spec is not None)
+        return tuple(spec.name for spec in (self.buffer, self.buffer_times) if spec is not None)
 
     @property
     def remembered_as(self) -> str:
@@ -238,13 +238,13 @@ def _search(nodes: Mapping[str, n.Node], node: n.Node) -> Closing | None:
         return Closing(node.windows.gap_ms + node.windows.grace_ms, (node.name,), apart=False)
     if isinstance(node, _OTHER_KEYS):
         return None
-    found = [closing for parent in node.parents if (closing := _search(nodes, nodes[parent])) is not None]
-    if not found:
+    closings = [closing for parent in node.parents if (closing := _search(nodes, nodes[parent])) is not None]
+    if not closings:
         return None
     return Closing(
-        max(closing.wait_ms for closing in found),
-        tuple(dict.fromkeys(name for closing in found for name in closing.aggregations)),
-        isinstance(node, _FROM_A_TOPIC) or any(closing.apart for closing in found),
+        max(closing.wait_ms for closing in closings),
+        tuple(dict.fromkeys(name for closing in closings for name in closing.aggregations)),
+        isinstance(node, _FROM_A_TOPIC) or any(closing.apart for closing in closings),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from millstream.core.topology.asynchronous import with_their_parts
+from millstream.core.topology.asynchronous import with_additional_stores
 from millstream.core.topology.evolution import checked_renames
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
@@ -47,4 +47,4 @@ def program_of(
     settings.policies.check_nodes(plan)
     copies = copies_spec(plan, settings, settings.home(application_id) / "tasks")
     renamed = checked_renames(renamed_stores or {}, plan.store_fingerprints())
-    return Program(own, plan, copies, with_their_parts(renamed, plan.keepers))
+    return Program(own, plan, copies, with_additional_stores(renamed, plan.keepers))

@@ -180,6 +180,6 @@ def test_a_repartition_keeps_its_number_when_partitions_are_added_in_front() -> 
     builder = ms.StreamsBuilder()
     builder.stream("lines").group_by(lambda k, v: v).count(store="counts")
     plan = builder.build().plan("app")
-    layout = lay_out(plan, {"lines": 6}, kept={"app-counts-repartition": 4})
+    layout = lay_out(plan, {"lines": 6}, previous={"app-counts-repartition": 4})
     assert layout.partitions == {"lines": 6, "app-counts-repartition": 4}
     assert sorted(map(str, layout.tasks))[-1] == "1_3"

@@ -29,7 +29,7 @@ from millstream.core.topology.windowed import Suppress
 def _compile_suppress(node: Suppress, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     buffer, memory, wait = Buffer(node, compiled), runtime.memory(node.remembered_as), node.wait_ms
-    final, limited = node.places is None, node.suppressed.limited
+    final, limited = node.buffer_times is None, node.suppressed.limited
     put, take = buffer.put, buffer.take
     time: int = memory.get("time", -1)
 
@@ -80,7 +80,7 @@ class Buffer:
     def __init__(self, node: Suppress, compiled: Compiled) -> None:
         stores = compiled.runtime.stores
         self._rows = Timeline(stores[node.buffer.name])
-        self._places = None if node.places is None else stores[node.places.name]
+        self._buffer_times = None if node.buffer_times is None else stores[node.buffer_times.name]
         self._key = node.key
         self._checked = Values(node.buffer.name, node.value).checked
         self._limits = node.suppressed
@@ -119,8 +119,8 @@ class Buffer:
     def take(self) -> tuple[Any, Held]:
         """Remove the first row and return it."""
         place, held = self._rows.take()
-        if self._places is not None:
-            self._places.write(place[8:], None)
+        if self._buffer_times is not None:
+            self._buffer_times.write(place[8:], None)
         if self._limits.limited:
             self._add(place, held, -1)
         return self._key.deserialize(place[8:]), held
@@ -128,10 +128,10 @@ class Buffer:
     def find(self, key: Any) -> Held | None:
         """Return the buffered update of a row, None if there is none."""
         data = self._key.serialize(key)
-        if self._places is None:
+        if self._buffer_times is None:
             found: Held | None = self._rows.get(place_at(key.end, data))
             return found
-        then = self._places.fetch(data)
+        then = self._buffer_times.fetch(data)
         return None if then is None else self._rows.get(place_at(then, data))
 
     def over_limit(self) -> bool:
@@ -156,12 +156,12 @@ class Buffer:
 
     def _place(self, key: Any, timestamp: int) -> bytes:
         data = self._key.serialize(key)
-        if self._places is None:
+        if self._buffer_times is None:
             return place_at(key.end, data)
-        then = self._places.fetch(data)
+        then = self._buffer_times.fetch(data)
         if then is None:
             then = timestamp
-            self._places.write(data, then)
+            self._buffer_times.write(data, then)
         return place_at(then, data)
 
     def _add(self, place: bytes, held: Held, sign: int) -> None:

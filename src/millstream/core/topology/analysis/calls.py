@@ -69,12 +69,12 @@ def front_of(sub: SubTopology, source: n.Source) -> SubTopology | None:
         ['Source', 'MapValues', 'Border']
     """
     borders: frozenset[str] = frozenset()
-    while (found := _Walk(sub, source, borders)).borders != borders:
-        borders = found.borders
-    inside = [sub.nodes[name] for name in found.inside - borders]
+    while (walk := _Walk(sub, source, borders)).borders != borders:
+        borders = walk.borders
+    inside = [sub.nodes[name] for name in walk.inside - borders]
     if not any(_calls_functions(node) for node in inside):
         return None
-    return SubTopology(sub.id, {name: found.node(name) for name in sub.nodes if name in found.known}, {})
+    return SubTopology(sub.id, {name: walk.node(name) for name in sub.nodes if name in walk.known}, {})
 
 
 def calls_in_order(sub: SubTopology) -> bool:
@@ -120,15 +120,15 @@ class _Walk:
         self._sub = sub
         self._source = source
         self._known_borders = borders
-        self._found: set[str] = set(borders)
+        self._reached_borders: set[str] = set(borders)
         self.inside: set[str] = set()
         self._children(source, ended=False)
-        self.borders = frozenset(self._found)
+        self.borders = frozenset(self._reached_borders)
 
     @property
     def known(self) -> set[str]:
         """Names of the source, of the nodes inside, and of the borders that were reached."""
-        return {self._source.name, *self.inside, *self._found}
+        return {self._source.name, *self.inside, *self._reached_borders}
 
     def node(self, name: str) -> n.Node:
         """Return a node of the front."""
@@ -146,7 +146,7 @@ class _Walk:
 
     def _visit(self, node: n.Node, *, ended: bool) -> bool:
         if ended or type(node) not in _FUNCTIONS or node.name in self._known_borders:
-            self._found.add(node.name)
+            self._reached_borders.add(node.name)
             return True
         self.inside.add(node.name)
         return self._children(node, ended=False)
@@ -172,8 +172,8 @@ def heights_of(sub: SubTopology, cached: Collection[str]) -> Mapping[str, int]:
     """
     heights: dict[str, int] = {}
     for name in reversed(list(sub.nodes)):
-        behind = max((heights[child.name] for child in sub.children(name)), default=0)
-        heights[name] = behind + (name in cached)
+        below = max((heights[child.name] for child in sub.children(name)), default=0)
+        heights[name] = below + (name in cached)
     return heights
 
 

@@ -102,14 +102,14 @@ def grid(rows: Sequence[Sequence[Cell]], arrows: Iterable[tuple[str, str]], titl
         for number, name in route.slots:
             filled[number].append(Cell(name))
     tops, bottoms = _heights(filled, {0, *titled})
-    places = _placed(filled, tops, [route.names for route in routes if route.down])
-    boxes = {name: box for name, box in places.items() if box.lines}
+    cells = _positioned(filled, tops, [route.names for route in routes if route.down])
+    boxes = {name: box for name, box in cells.items() if box.lines}
     width = max((box.x + box.width for box in boxes.values()), default=0) + GAP
     ups = [route for route in routes if not route.down]
-    rooms = _Rooms(places, tops, bottoms, {cell.name: n for n, row in enumerate(filled) for cell in row})
+    lines = _Lines(cells, tops, bottoms, {cell.name: n for n, row in enumerate(filled) for cell in row})
     lanes = {route.names: width + number * _LANE for number, route in enumerate(ups)}
     paths = [
-        rooms.down(route.names) if route.down else rooms.around(route.names, lanes[route.names])
+        lines.down(route.names) if route.down else lines.around(route.names, lanes[route.names])
         for route in routes
     ]
     height = bottoms[-1] + GAP if bottoms else 0
@@ -134,16 +134,16 @@ def _route(start: str, end: str, row_of: Mapping[str, int]) -> _Route:
 
 def _heights(rows: Sequence[Sequence[Cell]], titled: set[int]) -> tuple[list[int], list[int]]:
     """Return the upper and lower edge of each row."""
-    tops, bottoms, at = list[int](), list[int](), 0
+    tops, bottoms, y = list[int](), list[int](), 0
     for number, row in enumerate(rows):
-        at += TITLE if number in titled else 0
-        tops.append(at)
-        bottoms.append(at + max((cell.height for cell in row), default=0))
-        at = bottoms[-1] + GAP
+        y += TITLE if number in titled else 0
+        tops.append(y)
+        bottoms.append(y + max((cell.height for cell in row), default=0))
+        y = bottoms[-1] + GAP
     return tops, bottoms
 
 
-def _placed(
+def _positioned(
     rows: Sequence[Sequence[Cell]], tops: Sequence[int], routes: Iterable[Sequence[str]]
 ) -> dict[str, Box]:
     """Place the cells of each row below those they come from, as far as there is room."""
@@ -151,26 +151,26 @@ def _placed(
     for names in routes:
         for start, end in pairwise(names):
             above.setdefault(end, []).append(start)
-    places: dict[str, Box] = {}
+    boxes: dict[str, Box] = {}
 
     def wanted(cell: Cell) -> float:
-        parents = [places[name].middle for name in above.get(cell.name, ()) if name in places]
+        parents = [boxes[name].middle for name in above.get(cell.name, ()) if name in boxes]
         return sum(parents) / len(parents) if parents else 0.0
 
     for row, top in zip(rows, tops):
         x = GAP
         for cell in sorted(row, key=wanted):
             x = max(x, round(wanted(cell)) - cell.width // 2)
-            places[cell.name] = Box(cell.lines, x, top, cell.width, cell.height)
+            boxes[cell.name] = Box(cell.lines, x, top, cell.width, cell.height)
             x += cell.width + GAP
-    return places
+    return boxes
 
 
 @dataclass(frozen=True)
-class _Rooms:
-    """Where lines may go."""
+class _Lines:
+    """The lines between the cells."""
 
-    places: Mapping[str, Box]
+    boxes: Mapping[str, Box]
     tops: Sequence[int]
     bottoms: Sequence[int]
     row_of: Mapping[str, int]
@@ -180,17 +180,17 @@ class _Rooms:
         return "".join(self._pieces(names))
 
     def _pieces(self, names: Sequence[str]) -> Iterator[str]:
-        start = self.places[names[0]]
+        start = self.boxes[names[0]]
         yield f"M{start.middle} {start.y + start.height}"
         for name, following in pairwise(names):
-            x, y = self.places[name].middle, self.bottoms[self.row_of[name]]
-            to_x, to_y = self.places[following].middle, self.tops[self.row_of[following]]
+            x, y = self.boxes[name].middle, self.bottoms[self.row_of[name]]
+            to_x, to_y = self.boxes[following].middle, self.tops[self.row_of[following]]
             half = (to_y - y) // 2
             yield f"V{y}C{x} {y + half} {to_x} {to_y - half} {to_x} {to_y}"
 
     def around(self, names: Sequence[str], lane: int) -> str:
         """Return a line that leaves a row, goes up on the right of everything, and enters a row from above."""
-        start, end = (self.places[name] for name in names)
+        start, end = (self.boxes[name] for name in names)
         leaves = self.bottoms[self.row_of[names[0]]] + _TURN
         enters = self.tops[self.row_of[names[1]]] - _TURN
         return f"M{start.middle} {start.y + start.height}V{leaves}H{lane}V{enters}H{end.middle}V{end.y}"

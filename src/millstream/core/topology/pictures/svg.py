@@ -61,7 +61,7 @@ def _rows(part: Part) -> list[list[Cell]]:
         row = row_of[shape.name] = 1 + max((row_of[parent] for parent in shape.before), default=-1)
         if row == len(rows):
             rows.append([])
-        rows[row].append(Cell(shape.name, _said(shape)))
+        rows[row].append(Cell(shape.name, _lines(shape)))
     return rows
 
 
@@ -74,7 +74,7 @@ def _arrows(parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
         yield from ((sink.name, source.name) for source in readers if {*sink.topics} & {*source.topics})
 
 
-def _said(shape: Shape) -> tuple[str, ...]:
+def _lines(shape: Shape) -> tuple[str, ...]:
     verb = "reads" if shape.kind == "Source" else "writes"
     topics = shape.topics or (("a topic chosen per record",) if shape.kind == "Sink" else ())
     return (
@@ -104,11 +104,11 @@ def _elements(parts: Sequence[Part], laid: Grid) -> Iterator[str]:
 
 
 def _box(part: Part, shape: Shape, box: Box) -> Iterator[str]:
-    place = f'x="{box.x}" y="{box.y}" width="{box.width}" height="{box.height}" rx="3"'
+    geometry = f'x="{box.x}" y="{box.y}" width="{box.width}" height="{box.height}" rx="3"'
     data = {"part": str(part.number), "node": shape.name, "kind": shape.kind.lower()}
     data |= {"topics": " ".join(shape.topics), "stores": " ".join(shape.stores)}
-    told = "".join(f' data-{name}="{html.escape(value)}"' for name, value in data.items() if value)
-    yield f'<rect {place} fill="none" stroke="{_GREY}"{told}/>'
+    attributes = "".join(f' data-{name}="{html.escape(value)}"' for name, value in data.items() if value)
+    yield f'<rect {geometry} fill="none" stroke="{_GREY}"{attributes}/>'
     for number, line in enumerate(box.lines, start=1):
         yield _text(line, box.x + PADDING, box.y + PADDING + number * LINE - LINE // 4)
 

@@ -12,7 +12,7 @@ from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.records.queue import QueueId
 from millstream.core.engine.records.readiness import Reason, Waiting
 from millstream.core.model.ids import TopicPartition
-from millstream.core.topology.asynchronous import kept_by
+from millstream.core.topology.asynchronous import unfinished_stores
 from millstream.core.topology.evolution import with_new_names
 from millstream.core.topology.plan import SubTopology
 from millstream.drivers.spark import wire
@@ -100,7 +100,7 @@ def unfinished_by_store(sub: SubTopology, outcome: Outcome) -> dict[str, Any]:
     """Return what a task remembers of unfinished records, in case the topology loses the operator: their number by its store."""
     if not outcome.calls:
         return {}
-    stores = kept_by(sub.nodes.values())
+    stores = unfinished_stores(sub.nodes.values())
     return {"unfinished": {stores[name]: figures.unfinished for name, figures in outcome.calls.items()}}
 
 

@@ -1,34 +1,34 @@
-"""How a suppressed table is put into the graph; the face is ``KTable.suppress``."""
+"""Suppression: ``KTable.suppress``."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millstream.core.dsl.graph import Graph
+from millstream.core.dsl.handle import TableHandle
 from millstream.core.model import serdes
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.model.suppressed import Suppressed, held
-from millstream.core.topology.stores import Kept, StoreOptions, StoreSpec
+from millstream.core.topology.stores import StoreLike, StoreOptions, StoreSpec
 from millstream.core.topology.windowed import Closing, Suppress, check_no_versions, closing_of
 
-if TYPE_CHECKING:
-    from millstream.core.dsl.ktable import KTable
 
-
-def suppressing(table: KTable[Any, Any], suppressed: Suppressed, store: Kept | None, name: str | None) -> str:
-    """Add what holds the updates of a table back; give its node."""
+def suppress(
+    table: TableHandle[Any, Any], suppressed: Suppressed, store: StoreLike | None, name: str | None
+) -> str:
+    """Add the buffer of a table's updates, and return its node."""
     graph, nodes = table._graph, table._graph.topology.nodes
     check_no_versions(nodes, table._node)
-    path = graph.path(table._node)
+    path = table._path
     node = graph.name("KTABLE-SUPPRESS") if name is None else graph.names.uncounted(name)
     closing = None if suppressed.limit_ms is not None else closing_of(nodes, table._node)
-    key, value = table._key or graph.default_key, table._value or graph.default_value
+    key, value = table._serdes()
     if store is None and name is not None:
         store = f"{name}-store"
-    kept = graph.kept_as(store, lambda: graph.names.store("KTABLE-SUPPRESS"), path, "suppress")
-    places = _store(graph, kept, "-places", serdes.int64) if closing is None else None
+    options = graph.store_options(store, lambda: graph.names.store("KTABLE-SUPPRESS"), path, "suppress")
+    times = _store(graph, options, "-places", serdes.int64) if closing is None else None
     return graph.add(
         Suppress(
             node,
@@ -37,22 +37,22 @@ def suppressing(table: KTable[Any, Any], suppressed: Suppressed, store: Kept | N
             value,
             suppressed,
             suppressed.limit_ms or 0 if closing is None else closing.wait_ms,
-            _store(graph, kept, "", held(key, value)),
-            places,
+            _store(graph, options, "", held(key, value)),
+            times,
             () if closing is None else _closed_together(closing, node, suppressed),
         )
     )
 
 
-def _store(graph: Graph, kept: StoreOptions, part: str, value: Serde[Any]) -> StoreSpec:
-    spec = graph.store(kept, serdes.bytes, value)
-    spec = dataclasses.replace(spec, name=graph.names.part(kept.name, part), timestamped=False)
-    graph.topology.add_state_store(spec)
+def _store(graph: Graph, options: StoreOptions, suffix: str, value: Serde[Any]) -> StoreSpec:
+    spec = graph.store(options, serdes.bytes, value)
+    spec = dataclasses.replace(spec, name=graph.names.part(options.name, suffix), timestamped=False)
+    graph.topology.add_store(spec)
     return spec
 
 
 def _closed_together(closing: Closing, node: str, suppressed: Suppressed) -> tuple[str, ...]:
-    """Give the aggregations whose windows are closed too when the input is idle, so that late records stay out of both."""
+    """Return the aggregations whose windows also close when the input is idle, so that both reject the same late records."""
     if suppressed.close_idle_after_ms is None:
         return ()
     if closing.apart:

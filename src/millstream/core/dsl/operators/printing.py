@@ -1,4 +1,4 @@
-"""Printing: what ``KStream.print`` does with a record. It shows what passes to whoever develops a topology."""
+"""Printing: ``KStream.print``, for the development of a topology."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Printing:
     """Prints a record, as ``[label]: key, value``.
 
     Attributes:
-        label: What the line begins with.
-        text: Key and value to what stands in their place; None prints both.
-        file: A file that lines are added to; None is standard output.
+        label: The beginning of the line.
+        text: Maps key and value to the text; None prints both.
+        file: A file to which lines are appended; None is standard output.
 
     Source: ``org.apache.kafka.streams.kstream.Printed``.
     """
@@ -31,7 +31,7 @@ class Printing:
         shown = f"{key}, {value}" if self.text is None else self.text(key, value)
         line = f"[{self.label}]: {shown}"
         if self.file is None:
-            print(line, flush=True)  # noqa: T201  the operator is there to print
+            print(line, flush=True)  # noqa: T201  its purpose is to print
         else:
             with open(self.file, "a", encoding="utf-8") as lines:
                 lines.write(f"{line}\n")

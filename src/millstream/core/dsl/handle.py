@@ -1,0 +1,60 @@
+"""Handles: what the DSL returns to a program, a position in the graph with the serdes that are known there.
+
+The public handles derive from these bases. A handle knows the graph, not the modules of the other handles.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from millstream.core.dsl.graph import Graph
+from millstream.core.model.serdes import Serde
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Handle(Generic[K, V]):
+    """The output of a node.
+
+    Args:
+        graph: The graph that it belongs to.
+        node: Name of the node.
+        key: Serde of the keys, if it is known.
+        value: Serde of the values, if it is known.
+        rekeyed: Whether keys were changed since the records were last partitioned by key.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        node: str,
+        key: Serde[Any] | None,
+        value: Serde[Any] | None,
+        *,
+        rekeyed: bool = False,
+    ) -> None:
+        self._graph = graph
+        self._node = node
+        self._key = key
+        self._value = value
+        self._rekeyed = rekeyed
+
+    @property
+    def _path(self) -> str:
+        return self._graph.path(self._node, rekeyed=self._rekeyed)
+
+    def _serdes(
+        self, key: Serde[Any] | None = None, value: Serde[Any] | None = None
+    ) -> tuple[Serde[Any], Serde[Any]]:
+        """Return the given serdes, else those known from upstream, else the builder's defaults."""
+        graph = self._graph
+        return key or self._key or graph.default_key, value or self._value or graph.default_value
+
+
+class StreamHandle(Handle[K, V]):
+    """A stream of records."""
+
+
+class TableHandle(Handle[K, V]):
+    """A table, as a stream of its changes."""

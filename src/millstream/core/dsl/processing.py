@@ -1,0 +1,290 @@
+"""Processors and asynchronous functions of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
+
+from millstream.core.asynchronous.effects import CallContext
+from millstream.core.dsl.handle import StreamHandle
+from millstream.core.dsl.operators import asynchronous
+from millstream.core.dsl.operators.asynchronous import AsyncFunction
+from millstream.core.model.arguments import checked_methods
+from millstream.core.model.calls import Answer, CallOptions, Calls
+from millstream.core.model.durations import Duration
+from millstream.core.model.record import Record
+from millstream.core.topology.asynchronous import MAX_UNACKNOWLEDGED, finishing_later
+from millstream.core.topology.nodes import Process
+from millstream.core.topology.processor import ProcessValues, checked_supplier
+from millstream.core.topology.stores import StoreLike
+
+if TYPE_CHECKING:
+    from millstream.core.dsl.forward import KStream
+
+K = TypeVar("K")
+V = TypeVar("V")
+V2 = TypeVar("V2")
+
+_KINDS: Final[dict[type[Process], tuple[str, str]]] = {
+    Process: ("KSTREAM-PROCESSOR", "process"),
+    ProcessValues: ("KSTREAM-PROCESSVALUES", "process-values"),
+}
+"""For each kind of node: how it is numbered, and its word in a path."""
+
+
+@checked_methods
+class ProcessableStream(StreamHandle[K, V]):
+    """The methods of ``KStream`` that run processors and asynchronous functions."""
+
+    def process(
+        self,
+        supplier: Callable[[], Any],
+        *,
+        stores: Iterable[str] = (),
+        calls: Calls | None = None,
+        acknowledges: bool = False,
+        max_unacknowledged: int = MAX_UNACKNOWLEDGED,
+        key_local: bool = False,
+        name: str | None = None,
+    ) -> KStream[Any, Any]:
+        """Run a processor on each record; the forwarded records are the new stream.
+
+        Args:
+            supplier: A class derived from ``Processor``, or a function that returns a new one.
+            stores: Names of the stores it uses, in addition to those in the attribute ``stores`` of the class; global stores need not
+                be named.
+            calls: Options of the calls that it issues (``context.issue``); None if it issues none.
+            acknowledges: Whether it reports finished records itself (``context.acknowledge``). Unacknowledged records are processed
+                again by each new processor, and each micro-batch on Spark has a new one.
+            max_unacknowledged: Number of unacknowledged records of a task above which no more are read for it; those that a
+                micro-batch has already read come in addition.
+            key_local: Whether the processor promises to touch nothing but the entries of its record's key. Only then may
+                ``parallelism`` divide its partitions into key ranges; the promise is checked when it uses a store.
+            name: Name of the node.
+
+        Returns:
+            The forwarded records, whose types only the processor knows.
+        """
+        node = finishing_later(
+            self._processor(Process, supplier, stores, name, key_local=key_local),
+            calls,
+            acknowledges=acknowledges,
+            max_unacknowledged=max_unacknowledged,
+            serdes=self._serdes(),
+        )
+        return self._graph.stream(self._graph.add_supplied(node), None, None, rekeyed=True)
+
+    def process_values(
+        self,
+        supplier: Callable[[], Any],
+        *,
+        stores: Iterable[str] = (),
+        key_local: bool = False,
+        name: str | None = None,
+    ) -> KStream[K, Any]:
+        """Run a processor that does not change keys, so that a later grouping does not repartition.
+
+        Args:
+            supplier: As in :meth:`process`; it must forward records with the key of its input. Another key fails the record, because
+                it would reach the partition, and the state, of other keys. For a punctuator, this is not checked.
+            stores: As in :meth:`process`.
+            key_local: As in :meth:`process`.
+            name: Name of the node.
+
+        Source: ``KStream.processValues``; ``FixedKeyProcessor`` (KIP-820).
+        """
+        node = self._processor(ProcessValues, supplier, stores, name, key_local=key_local)
+        return self._graph.stream(self._graph.add_supplied(node), self._key, None, rekeyed=self._rekeyed)
+
+    def _processor(
+        self,
+        kind: type[Process],
+        supplier: Callable[[], Any],
+        stores: Iterable[str],
+        name: str | None,
+        *,
+        key_local: bool,
+    ) -> Process:
+        graph, (numbered, word) = self._graph, _KINDS[kind]
+        node = graph.name(numbered, name)
+        if name is None:  # its schedules are looked up by its name
+            node = graph.names.generate(node, f"{self._path}-{word}")
+        supplier = checked_supplier(node, supplier)
+        return kind(node, (self._node,), supplier, tuple(stores), key_local=key_local)
+
+    @overload
+    def map_values_async(
+        self,
+        function: Callable[[V], Awaitable[V2 | Answer]],
+        *,
+        with_key: Literal[False] = ...,
+        store: StoreLike | None = ...,
+        name: str | None = ...,
+        **options: Unpack[CallOptions],
+    ) -> KStream[K, V2]: ...
+
+    @overload
+    def map_values_async(
+        self,
+        function: Callable[[K, V], Awaitable[V2 | Answer]],
+        *,
+        with_key: Literal[True],
+        store: StoreLike | None = ...,
+        name: str | None = ...,
+        **options: Unpack[CallOptions],
+    ) -> KStream[K, V2]: ...
+
+    @overload
+    def map_values_async(
+        self,
+        function: Callable[[V], V2 | Answer],
+        *,
+        with_key: Literal[False] = ...,
+        store: StoreLike | None = ...,
+        name: str | None = ...,
+        **options: Unpack[CallOptions],
+    ) -> KStream[K, V2]: ...
+
+    @overload
+    def map_values_async(
+        self,
+        function: Callable[[K, V], V2 | Answer],
+        *,
+        with_key: Literal[True],
+        store: StoreLike | None = ...,
+        name: str | None = ...,
+        **options: Unpack[CallOptions],
+    ) -> KStream[K, V2]: ...
+
+    @overload
+    def map_values_async(
+        self,
+        function: Callable[..., Any],
+        *,
+        with_key: bool = ...,
+        batch: tuple[int, Duration],
+        store: StoreLike | None = ...,
+        name: str | None = ...,
+        **options: Unpack[CallOptions],
+    ) -> KStream[K, Any]: ...
+
+    def map_values_async(
+        self,
+        function: Callable[..., Any],
+        *,
+        with_key: bool = False,
+        batch: tuple[int, Duration] | None = None,
+        store: StoreLike | None = None,
+        name: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> KStream[K, Any]:
+        """Map each value to the result of a call outside the task; records do not wait for each other's calls.
+
+        A record is forwarded when its call has ended and the order allows it. Its offset is not committed before.
+
+        Args:
+            function: ``value -> value``, or ``(key, value) -> value`` with ``with_key=True``: a coroutine function, or a plain
+                one, which runs in a pool of threads. It may return ``ms.retry()``, ``ms.delay(...)``, ``ms.dead_letter(...)``
+                or ``ms.skip()``. With ``batch=...`` it gets lists, and returns a list.
+            with_key: Whether the function also takes the key.
+            batch: ``(max_records, max_wait)``: the maximum number of records per call, and how long a call waits for them.
+            store: Name of the store of unfinished records, or a name with options.
+            name: Name of the node.
+            options: Options of the calls; see :class:`millstream.Calls`.
+
+        Raises:
+            TopologyError: If an option is impossible.
+
+        Source: KIP-311.
+
+        Example:
+            >>> import millstream as ms
+            >>> async def price(product):
+            ...     return {"tea": 3}[product]
+            >>> builder = ms.StreamsBuilder()
+            >>> prices = builder.stream("orders").map_values_async(price, timeout=1000, retry=ms.Retry(max_attempts=3))
+            >>> prices.to("prices", value=ms.serdes.int64)
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> driver.pipe("orders", "anna", "tea")
+            >>> driver.read("prices")
+            [Record(key='anna', value=3, timestamp=0, headers=())]
+        """
+        called = AsyncFunction(function, batch, store, name)
+        node = asynchronous.map_values_async(self, called, with_key=with_key, **options)
+        return self._graph.stream(node, self._key, None, rekeyed=self._rekeyed)
+
+    @overload
+    def foreach_async(
+        self,
+        function: Callable[[K, V], object],
+        *,
+        store: StoreLike | None = ...,
+        name: str | None = ...,
+        **options: Unpack[CallOptions],
+    ) -> None: ...
+
+    @overload
+    def foreach_async(
+        self,
+        function: Callable[[list[K], list[V]], object],
+        *,
+        batch: tuple[int, Duration],
+        store: StoreLike | None = ...,
+        name: str | None = ...,
+        **options: Unpack[CallOptions],
+    ) -> None: ...
+
+    def foreach_async(
+        self,
+        function: Callable[..., object],
+        *,
+        batch: tuple[int, Duration] | None = None,
+        store: StoreLike | None = None,
+        name: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> None:
+        """Call a function outside the task for each record; the stream ends here.
+
+        Args:
+            function: ``(key, value) -> anything``, as in :meth:`map_values_async`; only answers such as ``ms.retry()`` have an effect.
+            batch: As in :meth:`map_values_async`: the function gets a list of keys and a list of values, and returns None if all
+                records are finished.
+            store: As in :meth:`map_values_async`.
+            name: Name of the node.
+            options: Options of the calls; see :class:`millstream.Calls`.
+
+        Raises:
+            TopologyError: If an option is impossible.
+        """
+        asynchronous.foreach_async(self, AsyncFunction(function, batch, store, name), **options)
+
+    def process_async(
+        self,
+        function: Callable[[Record[K, V], CallContext], Awaitable[Answer | None] | Answer | None],
+        *,
+        stores: Iterable[str] = (),
+        store: StoreLike | None = None,
+        name: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> KStream[Any, Any]:
+        """Call a function that may write to stores and forward; the forwarded records are the new stream.
+
+        Its writes and forwarded records take effect when the record retires: in one step, in the order of the function. Its reads
+        see its own writes. If it fails, it has no effect.
+
+        Args:
+            function: ``(record, context) -> None``, as in :meth:`map_values_async`; see :class:`millstream.CallContext`.
+            stores: Names of the key-value stores it uses; it reads the entry of its record's key.
+            store: As in :meth:`map_values_async`.
+            name: Name of the node.
+            options: Options of the calls; see :class:`millstream.Calls`.
+
+        Returns:
+            The forwarded records, whose types only the function knows.
+
+        Raises:
+            TopologyError: If an option is impossible, or a store is not a key-value store.
+        """
+        called = AsyncFunction(function, None, store, name)
+        node = asynchronous.process_async(self, called, stores, **options)
+        return self._graph.stream(node, None, None, rekeyed=True)

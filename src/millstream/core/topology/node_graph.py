@@ -1,0 +1,123 @@
+"""The graph of a topology under construction: nodes and stores, each checked when it is added.
+
+The DSL adds nodes here; the public methods of ``Topology`` create nodes for users and add them in the same way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from millstream.core.model import serdes
+from millstream.core.model.arguments import checked_methods
+from millstream.core.model.errors import TopologyError
+from millstream.core.model.serdes import Serde
+from millstream.core.topology.asynchronous import UnfinishedProcess
+from millstream.core.topology.checks import check_kept, check_node, check_plain
+from millstream.core.topology.global_nodes import GlobalSource
+from millstream.core.topology.nodes import Node, Process, Source
+from millstream.core.topology.processor import Wrap, checked_supplier, provided_stores
+from millstream.core.topology.stores import StoreSpec
+
+
+@checked_methods
+class NodeGraph:
+    """Nodes and stores by name. Methods that add something return the graph."""
+
+    def __init__(self, *, wrap: Wrap | None = None) -> None:
+        self._wrap = wrap
+        self._nodes: dict[str, Node] = {}
+        self._stores: dict[str, StoreSpec] = {}
+        self._global_nodes: set[str] = set()
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """The nodes by name, parents before children."""
+        return self._nodes
+
+    @property
+    def stores(self) -> Mapping[str, StoreSpec]:
+        """The stores by name."""
+        return self._stores
+
+    def replace(self, node: Node) -> Self:
+        """Replace the node of the same name and parents.
+
+        Raises:
+            TopologyError: If the node is invalid.
+        """
+        check_plain(node.name, vars(node).values())
+        self._nodes[node.name] = node
+        return self
+
+    def add(self, node: Node) -> Self:
+        """Add a node of any type; used by all other methods and by the DSL.
+
+        Raises:
+            TopologyError: If the node is invalid.
+        """
+        check_node(node, self._nodes, self._global_nodes)
+        self._nodes[node.name] = node
+        return self
+
+    def add_store(self, store: StoreSpec) -> Self:
+        """Add a store; adding an equal one again has no effect.
+
+        Raises:
+            TopologyError: If the name is in use by another store.
+        """
+        if self._stores.setdefault(store.name, store) != store:
+            raise TopologyError(
+                f"two different stores are called {store.name!r}; a store's name must be unique"
+            )
+        return self
+
+    def add_supplied(self, node: Process) -> Self:
+        """Add a node that runs a user's class, with the stores that its supplier provides, and its own.
+
+        Raises:
+            TopologyError: If the node is invalid, or another store has the name of one of these.
+        """
+        provided = self.supplied_stores(node)
+        names = dict.fromkeys((*node.stores, *(store.name for store in provided)))
+        if isinstance(node, UnfinishedProcess):
+            for store in node.carried.stores:
+                self.add_store(store)
+        self.add(dataclasses.replace(node, supplier=self._wrapped(node), stores=tuple(names)))
+        for store in provided:
+            self.add_store(store)
+        return self
+
+    def supplied_stores(self, node: Process) -> tuple[StoreSpec, ...]:
+        """Return the stores that the supplier of a node and its wrapper provide.
+
+        Raises:
+            TopologyError: If they are not stores.
+        """
+        suppliers = dict.fromkeys([node.supplier, self._wrapped(node)])
+        return tuple(store for each in suppliers for store in provided_stores(node.name, each))
+
+    def _wrapped(self, node: Process) -> Callable[[], Any]:
+        if self._wrap is None:
+            return node.supplier
+        return checked_supplier(node.name, self._wrap(node.name, node.supplier))
+
+    def add_global_part(self, source: GlobalSource, keeper: Node, store: StoreSpec) -> Self:
+        """Add a global store with the two nodes that fill it; used by ``Topology.add_global_store`` and the DSL.
+
+        Raises:
+            TopologyError: If the nodes are invalid, or the store cannot be global.
+        """
+        check_kept(store, "global")
+        self.add_store(store)
+        self.add(source).add(keeper)
+        self._global_nodes |= {source.name, keeper.name}
+        return self
+
+    def _serdes_behind(self, parents: tuple[str, ...]) -> tuple[Serde[Any], Serde[Any]]:
+        """Return the serdes of the nodes' output: those of sources, if all nodes are sources that agree, else the default ones."""
+        nodes = [self._nodes.get(parent) for parent in parents]
+        sources = [(node.key, node.value) for node in nodes if isinstance(node, Source)]
+        known = sources and len(sources) == len(nodes) and all(one == sources[0] for one in sources)
+        return sources[0] if known else (serdes.string, serdes.string)
