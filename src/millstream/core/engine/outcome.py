@@ -10,7 +10,7 @@ from typing import Any
 from millstream.core.asynchronous.book import CallFigures
 from millstream.core.asynchronous.call import Call
 from millstream.core.asynchronous.frontier import Progress
-from millstream.core.engine.records.queue import Buffered, QueueId
+from millstream.core.engine.records.queue import MERGED, Buffered, QueueId
 from millstream.core.engine.records.readiness import Waiting
 from millstream.core.engine.threads import ThreadFigures
 from millstream.core.model.ids import TopicPartition
@@ -129,6 +129,24 @@ class Snapshot:
     waiting: Waiting | None = None
     progress: Mapping[TopicPartition, Progress] = field(default_factory=dict)
     reads_again: bool = False
+
+    def not_taken(self, queue: QueueId, records: Records) -> Records:
+        """Return the records that the task had not taken at the last commit; of a merged lane, those it does not hold either.
+
+        Args:
+            queue: Where they are read.
+            records: What is read; not necessarily in the order of offsets.
+        """
+        if not self.reads_again:
+            return records
+        if queue.lane == MERGED and queue in self.positions:
+            position = self.positions[queue]
+        elif queue.partition in self.progress:
+            position = self.progress[queue.partition].position
+        else:
+            return records
+        rows = [row for row, offset in enumerate(records.offsets) if offset >= position]
+        return records if len(rows) == len(records) else records.at(rows)
 
     def without_committed(self) -> Snapshot:
         """Return it without the records that are read again by whoever goes on at the committed offsets.
