@@ -21,8 +21,9 @@ from millstream.core.dsl.ktable import KGroupedTable, KTable
 from millstream.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from millstream.core.engine.policy import ErrorContext, ErrorPolicies, Retrying
 from millstream.core.model import errors, timestamps
+from millstream.core.model.answers import dead_letter, delay, retry, skip
 from millstream.core.model.calendars import UnlimitedWindows, Windows
-from millstream.core.model.calls import Calls, CircuitBreaker, Retry, dead_letter, delay, retry, skip
+from millstream.core.model.calls import Calls, CircuitBreaker, Retry
 from millstream.core.model.errors import MillstreamError
 from millstream.core.model.expressions import Expression, col, struct
 from millstream.core.model.ids import TaskId, TopicPartition

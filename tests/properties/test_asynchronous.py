@@ -19,7 +19,8 @@ from millstream.core.asynchronous.frontier import Frontier
 from millstream.core.asynchronous.handover import Handover
 from millstream.core.asynchronous.rate import Rate
 from millstream.core.asynchronous.retirement import Retirement
-from millstream.core.model.calls import CallOrder, Calls, CircuitBreaker, Later, Retry
+from millstream.core.model.answers import Later
+from millstream.core.model.calls import CallOrder, Calls, CircuitBreaker, Retry
 
 from .engines import Visits
 

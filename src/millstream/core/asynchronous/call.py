@@ -20,18 +20,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from millstream.core.model.calls import (
-    Calls,
-    DeadLetter,
-    Later,
-    Retry,
-    Skip,
-    TryAgain,
-    dead_letter,
-    delay,
-    retry,
-    skip,
-)
+from millstream.core.model.answers import DeadLetter, Later, Skip, TryAgain, dead_letter, delay, retry, skip
+from millstream.core.model.calls import Calls, Retry
 from millstream.core.model.durations import millis
 from millstream.core.model.errors import ProcessingError
 

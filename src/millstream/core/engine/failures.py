@@ -16,7 +16,7 @@ from millstream.core.engine.policy import (
     Stage,
     is_fate,
 )
-from millstream.core.model.calls import DeadLetter
+from millstream.core.model.answers import DeadLetter
 from millstream.core.model.errors import (
     DeserializationError,
     MillstreamError,

@@ -44,7 +44,8 @@ from millstream.core.engine.asynchronous.unfinished import Request, Unfinished, 
 from millstream.core.engine.failures import where
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.runtime import Runtime
-from millstream.core.model.calls import Calls, DeadLetter
+from millstream.core.model.answers import DeadLetter
+from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.ids import TopicPartition

@@ -20,7 +20,7 @@ from millstream.core.engine.failures import (
 from millstream.core.engine.policy import ErrorPolicies, Fate, Stage
 from millstream.core.engine.punctuate import NEVER, Punctuations
 from millstream.core.engine.records.queue import Chunk
-from millstream.core.model.calls import DeadLetter
+from millstream.core.model.answers import DeadLetter
 from millstream.core.model.errors import MillstreamError, ProductionError, UnavailableError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.punctuation import PunctuationType

@@ -9,7 +9,8 @@ import pytest
 from millstream.core.asynchronous.call import Done, Raised, Returned, Ticket, Waits, grouped
 from millstream.core.asynchronous.dispatcher import Start
 from millstream.core.asynchronous.station import Queued
-from millstream.core.model.calls import Calls, CircuitBreaker, Retry, delay
+from millstream.core.model.answers import delay
+from millstream.core.model.calls import Calls, CircuitBreaker, Retry
 from millstream.core.model.errors import StationError
 from millstream.drivers.station.messages import Order, Question, columns
 from millstream.drivers.station.post import Post

@@ -17,7 +17,8 @@ from uuid import uuid4
 import pytest
 
 from millstream.core.asynchronous.call import Call, Done, Failed, Ticket, Waits
-from millstream.core.model.calls import Retry, retry
+from millstream.core.model.answers import retry
+from millstream.core.model.calls import Retry
 from millstream.core.model.errors import StationError
 from millstream.drivers.private import process_directory
 from millstream.drivers.station import StationAddress, StationLine

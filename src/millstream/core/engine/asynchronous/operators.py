@@ -17,7 +17,7 @@ from millstream.core.engine.context import NodeContext
 from millstream.core.engine.ledger import Ledger
 from millstream.core.engine.operators.processors import made
 from millstream.core.engine.runtime import Runtime
-from millstream.core.model.calls import Answer
+from millstream.core.model.answers import Answer
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.record import Headers, Record, RecordMetadata
 from millstream.core.topology.asynchronous import (
