@@ -213,7 +213,7 @@ class Cache:
             return
         runtime = self._runtime
         self._order.forwarded = number
-        runtime.partition, runtime.chunk, runtime.index, runtime.held = partition, chunk, index, held
+        runtime.partition, runtime.chunk, runtime.index, runtime.override = partition, chunk, index, held
         self.child(key, new, old, timestamp, headers)
 
     def forward_columns(self) -> bool:
@@ -262,7 +262,7 @@ class Cache:
                 runtime.partition,
                 runtime.chunk,
                 runtime.index,
-                runtime.held,
+                runtime.override,
                 size,
                 self,
             )

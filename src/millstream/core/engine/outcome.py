@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from millstream.core.asynchronous.book import CallFigures
 from millstream.core.asynchronous.call import Call
-from millstream.core.asynchronous.frontier import Progress
+from millstream.core.asynchronous.committable_offset import Progress
+from millstream.core.asynchronous.operator_state import CallFigures
 from millstream.core.engine.records.queue import MERGED, Buffered, QueueId
 from millstream.core.engine.records.readiness import Waiting
 from millstream.core.engine.threads import ThreadFigures
@@ -70,7 +70,7 @@ class Outcome:
         wake_at_ms: When wall-clock punctuation is due next, the wait for an empty input ends, an idle operator closes
             something, or the next attempt of a call is due (ms since the epoch); None if never.
         idle_until_ms: When the wait for an empty input ends that records are held for; None if there is none.
-        issue: Calls to hand to the station; their answers come back with ``Task.done``.
+        issue: Calls to send to the async worker; their results come back with ``Task.done``.
         attempts_due_ms: When the next attempt of a record that waits is due, or a processor that acknowledges looks again; None if never.
         calls: What there is to see of each asynchronous operator.
         threads: What there is to see of the threads, None if one thread does everything.

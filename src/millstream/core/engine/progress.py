@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.core.asynchronous.frontier import Frontier, Progress
+from millstream.core.asynchronous.committable_offset import Progress, UnfinishedOffsets
 from millstream.core.engine.records.queue import PartitionGroup
 from millstream.core.model.ids import TopicPartition
 
@@ -15,18 +15,18 @@ class TaskProgress:
     Args:
         group: The queues of the task.
         restored: The progress at the last commit.
-        frontiers: The unfinished offsets of each partition.
+        unfinished: The unfinished offsets of each partition.
     """
 
     def __init__(
         self,
         group: PartitionGroup,
         restored: Mapping[TopicPartition, Progress],
-        frontiers: Mapping[TopicPartition, Frontier],
+        unfinished: Mapping[TopicPartition, UnfinishedOffsets],
     ) -> None:
         self._group = group
         self._restored = restored
-        self._frontiers = frontiers
+        self._unfinished = unfinished
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the offset before which everything has been taken, also of partitions that brought nothing this time."""
@@ -36,16 +36,16 @@ class TaskProgress:
 
     def committable(self) -> dict[TopicPartition, int]:
         """Return the offset that may be committed, per partition."""
-        frontiers = self._frontiers
+        unfinished = self._unfinished
         return {
-            partition: frontiers[partition].committable(position) if partition in frontiers else position
+            partition: unfinished[partition].committable(position) if partition in unfinished else position
             for partition, position in self.positions().items()
         }
 
     def by_partition(self) -> dict[TopicPartition, Progress]:
         """Return what a restart must know of each partition."""
         return {
-            partition: self._frontiers.get(partition, Frontier()).progress(position)
+            partition: self._unfinished.get(partition, UnfinishedOffsets()).progress(position)
             for partition, position in self.positions().items()
         }
 
@@ -54,8 +54,8 @@ class TaskProgress:
         straight = self.positions()
         low = {
             partition: lowest
-            for partition, frontier in self._frontiers.items()
-            if partition not in straight and (lowest := frontier.lowest()) is not None
+            for partition, offsets in self._unfinished.items()
+            if partition not in straight and (lowest := offsets.lowest()) is not None
         }
         for queue in self._group.queues.values():
             if queue.partition not in straight and (head := queue.head_offset()) is not None:

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from millstream.core.asynchronous.book import first_due
 from millstream.core.asynchronous.call import Call as AsyncCall
 from millstream.core.asynchronous.call import Settled, Ticket
+from millstream.core.asynchronous.operator_state import first_due
 from millstream.core.engine import operators as operators  # how the nodes run
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.outcome import Outcome, Snapshot, TaskMetrics, taken
@@ -107,9 +107,11 @@ class Task:
         }
         self._sub = sub
         self._compiled = Compiled(sub, self._runtime, cache_bytes)
-        self._books = self._runtime.books[::-1]
+        self._async_operators = self._runtime.async_operators[::-1]
         """Of the asynchronous operators, those in front first."""
-        self.calls: Mapping[str, Calls] = {b.name: b.calls for b in self._books if b.calls is not None}
+        self.calls: Mapping[str, Calls] = {
+            operator.name: operator.calls for operator in self._async_operators if operator.calls is not None
+        }
         """How each asynchronous operator calls."""
         self._processing = Processing(sub, self._compiled, threads)
         self._reading = Reading(sub.sources, self._processing.columnar, self._runtime)
@@ -118,7 +120,7 @@ class Task:
         )
         self._readiness = Readiness(max_task_idle_ms, snapshot.deadlines, snapshot.waiting)
         self._restored = snapshot
-        self._progress = TaskProgress(self._group, snapshot.progress, self._runtime.frontiers)
+        self._progress = TaskProgress(self._group, snapshot.progress, self._runtime.unfinished_offsets)
         self._enforced = 0
 
     def init(self, now_ms: int) -> None:
@@ -203,8 +205,8 @@ class Task:
         runtime.now_ms = now_ms
         runtime.active = True
         try:
-            for book in self._books:
-                book.collect()
+            for operator in self._async_operators:
+                operator.collect()
             if self._readiness.active:
                 self._take_ready(now_ms, budget)
             else:
@@ -214,7 +216,7 @@ class Task:
             self._close_idle(now_ms)
             self._compiled.caches.flush()
             processing.leave_records()
-            issue = self._issue() if self._books else ()
+            issue = self._issue() if self._async_operators else ()
         finally:
             runtime.active = False
             processing.leave_records()
@@ -227,25 +229,25 @@ class Task:
             ticket: The ticket of the call; the result is ignored if the record is finished or was issued again since.
             settled: The result of the call.
         """
-        for book in self._books:
-            if book.name == ticket.operator:
-                book.done(ticket, settled)
+        for operator in self._async_operators:
+            if operator.name == ticket.operator:
+                operator.done(ticket, settled)
 
     def under_way(self) -> tuple[Ticket, ...]:
         """Return the calls that have been issued and have no result yet, from this micro-batch or an earlier one."""
-        return tuple(ticket for book in self._books for ticket in book.under_way())
+        return tuple(ticket for operator in self._async_operators for ticket in operator.under_way())
 
     def lost(self, tickets: Iterable[Ticket]) -> None:
         """Mark calls that the async worker has lost: the next step issues them again, as the same attempts."""
-        books = {book.name: book for book in self._books}
+        operators_by_name = {operator.name: operator for operator in self._async_operators}
         for ticket in sorted(tickets, reverse=True):  # each goes in front of those behind it
-            books[ticket.operator].lost(ticket)
+            operators_by_name[ticket.operator].lost(ticket)
 
     def _issue(self) -> tuple[AsyncCall, ...]:
         """Return the calls to issue, and store the unfinished records."""
-        issue = tuple(call for book in self._books for call in book.issue())
-        for book in self._books:
-            book.save()
+        issue = tuple(call for operator in self._async_operators for call in operator.issue())
+        for operator in self._async_operators:
+            operator.save()
         return issue
 
     def _take_all(self, budget: int | None) -> None:
@@ -289,7 +291,7 @@ class Task:
             {name: dict(memory) for name, memory in self._runtime.memories.items() if memory},
             dict(self._readiness.deadlines),
             self._readiness.waiting,
-            self._progress.by_partition() if self._books else {},
+            self._progress.by_partition() if self._async_operators else {},
         )
 
     @property
@@ -318,7 +320,7 @@ class Task:
         metrics = self._take_metrics(sum(len(records) for _, records in sends))
         ready = self._readiness
         idle_until_ms = ready.wake_at_ms()
-        attempts_due_ms = first_due(self._books)  # looks into stores, so before they are drained
+        attempts_due_ms = first_due(self._async_operators)  # looks into stores, so before they are drained
         drained = [store.drain() for store in self.stores.values()]
         outcome = Outcome(
             sends,
@@ -341,9 +343,9 @@ class Task:
             idle_until_ms,
             issue,
             attempts_due_ms,
-            {book.name: book.figures() for book in self._books},
+            {operator.name: operator.figures() for operator in self._async_operators},
             None if (threads := self._processing.threads) is None else threads.take_figures(),
-            self._progress.lowest_shuffled() if self._books else {},
+            self._progress.lowest_shuffled() if self._async_operators else {},
         )
         runtime.notices.clear()
         runtime.commit_requested = False

@@ -64,8 +64,8 @@ def added(figures: Iterable[ThreadFigures | None]) -> ThreadFigures | None:
         >>> added([ThreadFigures((3, 1)), None, ThreadFigures((1, 1), ended=1)])
         ThreadFigures(executed=(4, 2), ended=1)
     """
-    told = [one for one in figures if one is not None]
-    return reduce(operator.add, told) if told else None
+    known = [each for each in figures if each is not None]
+    return reduce(operator.add, known) if known else None
 
 
 class Fronts:
