@@ -27,7 +27,6 @@ from millstream.core.model.calls import Calls, CircuitBreaker, Retry
 from millstream.core.model.errors import MillstreamError
 from millstream.core.model.expressions import Expression, col, struct
 from millstream.core.model.ids import TaskId, TopicPartition
-from millstream.core.model.punctuation import Cancellable, PunctuationType, stream_time, wall_clock
 from millstream.core.model.record import (
     ConsumerRecord,
     Record,
@@ -48,7 +47,15 @@ from millstream.core.model.windows import (
     on_window_update,
 )
 from millstream.core.topology import stores
-from millstream.core.topology.processor import Processor, ProcessorContext, ValueTransformer
+from millstream.core.topology.processor import (
+    Cancellable,
+    Processor,
+    ProcessorContext,
+    PunctuationType,
+    ValueTransformer,
+    stream_time,
+    wall_clock,
+)
 from millstream.core.topology.topology import Topology
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.core.engine.asynchronous import unfinished
+from millstream.core.engine.asynchronous import in_flight_record
 from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore
 
 from .engines import Visits
@@ -40,7 +40,7 @@ def record(number: int, value: Any) -> InFlightRecord:
 def test_what_is_read_is_what_was_written_and_little_is_written_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(unfinished, "_BLOCK", 4)
+    monkeypatch.setattr(in_flight_record, "_BLOCK", 4)
     visits = Visits()
 
     @settings(max_examples=300)

@@ -6,7 +6,7 @@ import re
 from typing import Any, TypeAlias, assert_type
 
 import millstream as ms
-from millstream.core.model.answers import Answer
+from millstream.core.model.calls import Answer
 
 Branches: TypeAlias = dict[str, ms.KStream[str, int]]
 

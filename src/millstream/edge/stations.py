@@ -14,7 +14,7 @@ _CONNECTIONS: dict[AsyncWorkerAddress, AsyncWorkerConnection] = {}
 
 
 @dataclass(frozen=True)
-class ApplicationAsyncWorkers:
+class AsyncWorkers:
     """Returns the async worker beside the executor that this worker belongs to. Crosses as cloudpickle.
 
     Attributes:

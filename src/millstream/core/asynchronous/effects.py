@@ -15,7 +15,7 @@ from inspect import isawaitable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from millstream.core.asynchronous.call import lacks_parentheses
-from millstream.core.model.answers import Answer
+from millstream.core.model.calls import Answer
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.record import Headers, Record, RecordMetadata
 

@@ -11,9 +11,8 @@ from millstream.core.dsl.branched import BranchedKStream
 from millstream.core.dsl.grouped import KGroupedStream
 from millstream.core.dsl.joinable import JoinableStream
 from millstream.core.dsl.printing import Printing
-from millstream.core.model.answers import Answer
 from millstream.core.model.arguments import checked_methods
-from millstream.core.model.calls import CallOptions, Calls
+from millstream.core.model.calls import Answer, CallOptions, Calls
 from millstream.core.model.durations import Duration
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.record import Record

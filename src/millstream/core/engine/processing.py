@@ -21,11 +21,11 @@ from millstream.core.engine.runtime import Piece, Runtime
 from millstream.core.engine.threads import Fronts
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.punctuation import PunctuationType
 from millstream.core.ports import Threads
 from millstream.core.topology.nodes import Source
 from millstream.core.topology.patterns import source_of
 from millstream.core.topology.plan import SubTopology
+from millstream.core.topology.processor import PunctuationType
 
 
 class Processing:

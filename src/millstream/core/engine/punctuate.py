@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millstream.core.model.punctuation import PunctuationType, Punctuator
+from millstream.core.topology.processor import PunctuationType, Punctuator
 
 NEVER: Final = (1 << 63) - 1
 """A due time that never comes."""

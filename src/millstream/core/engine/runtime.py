@@ -24,8 +24,8 @@ from millstream.core.engine.records.queue import Chunk
 from millstream.core.model.answers import DeadLetter
 from millstream.core.model.errors import MillstreamError, ProductionError, UnavailableError
 from millstream.core.model.ids import TaskId, TopicPartition
-from millstream.core.model.punctuation import PunctuationType
 from millstream.core.model.record import Headers, RecordContext, RecordMetadata, Records
+from millstream.core.topology.processor import PunctuationType
 
 if TYPE_CHECKING:
     from millstream.core.asynchronous.operator_state import AsyncOperatorState

@@ -33,12 +33,12 @@ from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest
 from millstream.core.model.errors import ProcessingError, StoreError
 from millstream.core.model.ids import TaskId, TopicPartition
-from millstream.core.model.punctuation import PunctuationType
 from millstream.core.model.record import Records
 from millstream.core.ports import ByteStores, Threads
 from millstream.core.state.opening import open_store
 from millstream.core.state.readonly import read_only
 from millstream.core.topology.plan import SubTopology
+from millstream.core.topology.processor import PunctuationType
 
 
 def _unknown(topic: str) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final
 
 from millstream.core.model.durations import Duration, not_negative
 
@@ -134,7 +134,3 @@ def skip() -> Skip:
         Skip()
     """
     return Skip()
-
-
-Answer: TypeAlias = TryAgain | Later | DeadLetter | Skip
-"""What a call may return instead of a result."""

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from inspect import iscoroutinefunction
 from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
 
-from millstream.core.model.answers import DeadLetter
+from millstream.core.model.answers import DeadLetter, Later, Skip, TryAgain
 from millstream.core.model.durations import Duration, millis, not_negative
 from millstream.core.model.errors import TopologyError
 
@@ -139,6 +139,10 @@ class CircuitBreaker:
 
 OnFailure: TypeAlias = Literal["fail", "skip"] | DeadLetter
 """What happens to a record whose call failed for good: stop the application, drop the record, or send it to a dead-letter topic."""
+
+
+Answer: TypeAlias = TryAgain | Later | DeadLetter | Skip
+"""What a call may return instead of a result."""
 
 
 class CallOptions(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""The line that a test asks its async worker through; which one that is, each file says."""
+"""The connection that a test asks its async worker through; which one that is, each file says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.drivers.async_worker import AsyncWorkerAddress, AsyncWorkerConne
 
 
 @pytest.fixture
-def line(address: AsyncWorkerAddress) -> Iterator[AsyncWorkerConnection]:
-    line = AsyncWorkerConnection(address)
-    yield line
-    line.close()
+def connection(address: AsyncWorkerAddress) -> Iterator[AsyncWorkerConnection]:
+    connection = AsyncWorkerConnection(address)
+    yield connection
+    connection.close()

@@ -28,9 +28,9 @@ from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.punctuation import PunctuationType
 from millstream.core.model.record import Headers, RecordMetadata
 from millstream.core.topology.asynchronous import Carried
+from millstream.core.topology.processor import PunctuationType
 
 _LATEST_MS: Final = 1_000
 """After how long records are given again although none come and no punctuator is due: their work may have ended."""

@@ -14,7 +14,7 @@ from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord,
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.context import NodeContext
 from millstream.core.engine.operators.processors import made
-from millstream.core.model.answers import Answer
+from millstream.core.model.calls import Answer
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.record import Headers, Record, RecordMetadata
 from millstream.core.topology.asynchronous import (

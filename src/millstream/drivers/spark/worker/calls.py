@@ -18,7 +18,7 @@ from millstream.core.engine.task import Task
 from millstream.core.ports import BatchId
 from millstream.drivers.spark.clock import host_clock
 
-AsyncWorkers: TypeAlias = Callable[[str], AsyncWorker]
+AsyncWorkerOf: TypeAlias = Callable[[str], AsyncWorker]
 """Returns the async worker beside this executor, of the calls that belong to a checkpoint."""
 
 _LATEST_MS = 1_000
@@ -34,7 +34,7 @@ class TaskCalls:
         async workers: Gives the async worker.
     """
 
-    def __init__(self, task: Task, batch: BatchId, ahead_ms: int, async_workers: AsyncWorkers) -> None:
+    def __init__(self, task: Task, batch: BatchId, ahead_ms: int, async_workers: AsyncWorkerOf) -> None:
         self._task = task
         self._batch = batch.number
         self._ahead_ms = ahead_ms
