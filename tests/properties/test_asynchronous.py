@@ -227,7 +227,7 @@ class World:
         self.dispatcher = Dispatcher(calls, seed="world")
         self.ahead = dice.choice([0, 0, 5])
         self.window = InFlightWindow(
-            50, 4 if calls.order == "key" else calls.max_in_flight_per_key, closing=calls.order == "key"
+            50, 4 if calls.order == "key" else calls.max_in_flight_per_key, blocking=calls.order == "key"
         )
         self.line_of: dict[int, Hashable] = {}
         self.attempts: dict[int, int] = defaultdict(lambda: 1)
