@@ -102,8 +102,10 @@ class Failure(NamedTuple):
         partition, offset, key, value, timestamp, headers = self.record
         topic, number = (None, -1) if partition is None else partition
         record = None if arguments is None else _record(*arguments)
-        found = (topic, number, offset, key, value, timestamp, headers)
-        return ErrorContext(self.stage, self.node, str(task), *found, record, attempt, self.target, self.side)
+        origin = (topic, number, offset, key, value, timestamp, headers)
+        return ErrorContext(
+            self.stage, self.node, str(task), *origin, record, attempt, self.target, self.side
+        )
 
     def _aimed(self) -> str:
         if self.target is None:

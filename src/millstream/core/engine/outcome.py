@@ -47,9 +47,9 @@ class TaskMetrics:
 
 def taken(counts: Counter[str]) -> dict[str, int]:
     """Return what was counted, and begin anew."""
-    found = dict(counts)
+    copied = dict(counts)
     counts.clear()
-    return found
+    return copied
 
 
 @dataclass(frozen=True)

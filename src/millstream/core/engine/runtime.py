@@ -110,7 +110,7 @@ class Runtime:
         self.notices: list[str] = []
         self.pieces: Sequence[Piece] = ()
         self._firsts: list[int] = []
-        self._here, self._shift = range(0), 0
+        self._current_run, self._shift = range(0), 0
         self._rows: dict[str, list[Row]] = {}
         self._blocks: dict[tuple[str, bool], list[Records]] = {}
         self._placed: dict[str, list[PlacedRow]] = {}
@@ -118,33 +118,33 @@ class Runtime:
     # Where we are.
 
     def take(self, pieces: Sequence[Piece]) -> None:
-        """Begin with records of several runs: a *place* counts through all of them."""
-        self.pieces, self._firsts, self._here = pieces, [], range(0)
+        """Begin with records of several runs: a *position* counts through all of them."""
+        self.pieces, self._firsts, self._current_run = pieces, [], range(0)
         first = 0
         for piece in pieces:
             self._firsts.append(first)
             first += piece.end - piece.start
 
-    def locate(self, place: int) -> None:
-        """Make the record at a place the current one."""
-        if place not in self._here:
-            number = bisect_right(self._firsts, place) - 1
+    def locate(self, position: int) -> None:
+        """Make the record at a position the current one."""
+        if position not in self._current_run:
+            number = bisect_right(self._firsts, position) - 1
             piece, first = self.pieces[number], self._firsts[number]
             self.partition, self.chunk = piece.partition, piece.chunk
-            self._here = range(first, first + piece.end - piece.start)
+            self._current_run = range(first, first + piece.end - piece.start)
             self._shift = piece.start - first
-        self.index = place + self._shift
+        self.index = position + self._shift
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
         """Come back to the current record behind work on others."""
-        here = self.partition, self.chunk, self.index, self.override
-        places = self.pieces, self._firsts, self._here, self._shift
+        current = self.partition, self.chunk, self.index, self.override
+        taken = self.pieces, self._firsts, self._current_run, self._shift
         try:
             yield
         finally:
-            self.partition, self.chunk, self.index, self.override = here
-            self.pieces, self._firsts, self._here, self._shift = places
+            self.partition, self.chunk, self.index, self.override = current
+            self.pieces, self._firsts, self._current_run, self._shift = taken
 
     def metadata(self) -> RecordMetadata | None:
         """Return topic, partition and offset of the current record; None in a punctuator."""

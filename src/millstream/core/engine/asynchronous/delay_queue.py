@@ -18,7 +18,7 @@ from typing import Any, Final
 from millstream.core.engine.asynchronous.age_histogram import AgeHistogram
 from millstream.core.engine.asynchronous.in_flight_record import Label
 from millstream.core.engine.asynchronous.offset_ranges import OffsetRanges
-from millstream.core.engine.operators.timeline import Timeline, place_at
+from millstream.core.engine.operators.timeline import Timeline, timed_key
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.ids import TopicPartition
 
@@ -79,7 +79,7 @@ class DelayQueue:
             label: Its summary.
             row: The row to store.
         """
-        row_key = place_at(due_ms, _NUMBER.pack(number))
+        row_key = timed_key(due_ms, _NUMBER.pack(number))
         self._rows.put(row_key, (key, tuple(label), row), known=False)
         if key is not None:
             self._keys.put(key, row_key)

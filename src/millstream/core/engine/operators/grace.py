@@ -140,9 +140,9 @@ def _unpacked(row_key: bytes, data: bytes) -> _BufferedRecord:
 
 
 def _parts(data: bytes) -> Iterator[bytes | None]:
-    at = _ORIGIN.size
-    while at < len(data):
-        (length,) = _LENGTH.unpack_from(data, at)
-        at += _LENGTH.size
-        yield None if length < 0 else data[at : at + length]
-        at += max(length, 0)
+    start = _ORIGIN.size
+    while start < len(data):
+        (length,) = _LENGTH.unpack_from(data, start)
+        start += _LENGTH.size
+        yield None if length < 0 else data[start : start + length]
+        start += max(length, 0)
