@@ -90,7 +90,6 @@ class ResultBuffer:
         self._dispatcher.offer(call, now_ms)
 
     def _take_gone(self, in_flight: InFlightTickets) -> Iterator[Ticket]:
-        """Take out the tickets that are not in flight."""
         for group, offered in list(self._offered.items()):
             for number in offered.keys() - in_flight.get(group, _NO_NUMBERS):
                 yield offered.pop(number)

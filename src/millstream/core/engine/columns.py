@@ -188,7 +188,6 @@ def applying(
 
 
 def _record(columns: Columns, number: int) -> tuple[Any, Any, int, Headers]:
-    """Return one record of a batch."""
     headers = () if columns.headers is None else columns.headers[number]
     return (
         columns.keys.objects()[number],

@@ -352,7 +352,6 @@ class Task:
         return outcome
 
     def _take_metrics(self, sent: int) -> TaskMetrics:
-        """Return the metrics of the step and reset the counters."""
         runtime = self._runtime
         processed, punctuated = self._processing.take_counts()
         metrics = TaskMetrics(

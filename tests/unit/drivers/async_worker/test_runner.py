@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from millstream.core.asynchronous.acting import Acting
 from millstream.core.asynchronous.call import Failed, Settled
-from millstream.core.asynchronous.effects import Performing
+from millstream.core.asynchronous.effects import Acting, Performing
 from millstream.core.model.calls import Calls
 from millstream.drivers.async_worker import runner as module
 from millstream.drivers.async_worker.messages import Order, Question, columns

@@ -305,7 +305,6 @@ def _in_blocks(records: list[InFlightRecord]) -> Iterator[list[InFlightRecord]]:
 
 
 def _not_to_be_kept(records: Iterable[InFlightRecord], error: SerdeError) -> Exception:
-    """Return an error that names the record that cannot be stored."""
     for record in records:
         try:
             pickle.dumps(record.row())

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from inspect import iscoroutinefunction
 from typing import Any
 
-from millstream.core.asynchronous.acting import Acting
-from millstream.core.asynchronous.effects import Effects, Performing, Started
+from millstream.core.asynchronous.effects import Acting, Effects, Performing, Started
 from millstream.core.engine.asynchronous.acknowledgements import Acknowledgements
 from millstream.core.engine.asynchronous.in_flight import InFlightRecords
 from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, Request

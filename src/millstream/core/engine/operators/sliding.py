@@ -161,7 +161,6 @@ def _adding(node: SlidingAggregate, compiled: Compiled, open_ones: _Open | None)
 
 
 def _around(store: Any, key: Any, timestamp: int, difference: int) -> list[Touch]:
-    """Return the windows that a record touches."""
     if timestamp < difference:
         return touched_early(store.fetch(key, 0, timestamp + 1), timestamp)
     first = max(0, timestamp - 2 * difference)

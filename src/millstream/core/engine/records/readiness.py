@@ -233,7 +233,6 @@ class Readiness:
         self._bounds.append((self._facts.until[partition], QueueId(partition, _LAST_LANE)))
 
     def _longest(self) -> tuple[TopicPartition, Reason]:
-        """Return the input that is waited for longest."""
         return min(
             self._blocked,
             key=lambda blocked: (_LASTING[blocked[1]], -self.deadlines.get(blocked[0], 0), blocked[0]),
