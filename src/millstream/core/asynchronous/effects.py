@@ -136,14 +136,14 @@ class CalledStore(Generic[K, V]):
         self._effects.append(("put", self._name, (key, value)))
 
     def put_if_absent(self, key: K, value: V) -> V | None:
-        """Set the value of a key that has none; give the value it had before, or None."""
+        """Set the value of a key that has none; return the value it had before, or None."""
         old = self.get(key)
         if old is None:
             self.put(key, value)
         return old
 
     def delete(self, key: K) -> V | None:
-        """Remove a key when the record retires; give the value it had, or None."""
+        """Remove a key when the record retires; return the value it had, or None."""
         old = self.get(key)
         self.put(key, None)
         return old

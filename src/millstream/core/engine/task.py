@@ -269,7 +269,7 @@ class Task:
         ready.finish(self._group)
 
     def _take(self, queue: RecordQueue, end: int, left: int | None) -> int | None:
-        """Process a run, as far as the budget goes; give what is left of it."""
+        """Process a run, as far as the budget goes; return what is left of the budget."""
         if queue.at_time:
             self._processing.pass_time(queue)
             return left

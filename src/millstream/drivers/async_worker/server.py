@@ -208,7 +208,7 @@ def _run(serving: Coroutine[Any, Any, None]) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """Hold the lock of an async worker; give its descriptor.
+    """Hold the lock of an async worker, and return its descriptor.
 
     Raises:
         BlockingIOError: If an async worker holds it.

@@ -97,7 +97,7 @@ class Acknowledgements:
         self._process_record(record)
 
     def acknowledge(self, origin: RecordMetadata) -> None:
-        """Take note that a record that came from an offset is finished; with its siblings it ends when they all are.
+        """Finish a record that came from an offset; with its siblings it ends when they all are.
 
         Raises:
             ProcessingError: If nothing of it is unfinished.
@@ -112,7 +112,7 @@ class Acknowledgements:
         self._end_if_all(origin)
 
     def give_up(self) -> None:
-        """Take note that the current record has failed and been treated by the error policy: that finishes it, not its siblings."""
+        """Finish the current record, which failed and was treated by the error policy, but not its siblings."""
         record = self._current
         if record is None or record.origin is None or record.number not in self._unfinished:
             return

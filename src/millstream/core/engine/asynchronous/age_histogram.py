@@ -1,4 +1,4 @@
-"""AgeHistogram: since when the oldest record waits of those that lie in a store and not in memory, about.
+"""Age histogram: about how long the oldest of the records waits that lie in a store and not in memory.
 
 To know it exactly would take an index of its own in the store, for a figure that people look at. So times are counted in at most
 64 *spans*: each begins at the time of a record and takes in the later ones up to the next span. When there would be more, the

@@ -1,4 +1,4 @@
-"""OffsetRanges: where the unfinished records come from that lie in a store and not in memory, for the frontier.
+"""Offset ranges: where the in-flight records come from that lie in a store and not in memory, for the committable offset.
 
 They are remembered as runs, with how many records there are of each offset: one record may have become several on its way.
 """

@@ -52,7 +52,7 @@ class TaskCalls:
         self._task.lost(self._answered.lost)
 
     def hand_over(self, outcome: Outcome) -> None:
-        """Hand over what the step has issued. Results stay with the async worker until the next micro-batch: this one may fail."""
+        """Send the calls that the step has issued. Results stay with the async worker until the next micro-batch: this one may fail."""
         if outcome.issue:
             in_flight = None if self._reported else self._task.under_way()
             self._answered = self._ask(in_flight, outcome.issue)
