@@ -79,7 +79,7 @@ def run_ours(part: str, arguments: Mapping[str, Any], *, scratch: Path, timeout_
 def processor_s() -> float:
     """Give the processor time that this process and all that it has started took so far, seconds.
 
-    What :func:`run_for_json` starts knows its family by the scratch directory in their environment: a station is nobody's
+    What :func:`run_for_json` starts knows its family by the scratch directory in their environment: an async worker is nobody's
     child. The time of those that have ended is with whoever waited for their end.
     """
     home, total = os.environ["TMPDIR"], 0.0

@@ -21,12 +21,12 @@ from millstream.core.dsl.ktable import KGroupedTable, KTable
 from millstream.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
 from millstream.core.engine.policy import ErrorContext, ErrorPolicies, Retrying
 from millstream.core.model import errors, timestamps
+from millstream.core.model.answers import dead_letter, delay, retry, skip
 from millstream.core.model.calendars import UnlimitedWindows, Windows
-from millstream.core.model.calls import Calls, CircuitBreaker, Retry, dead_letter, delay, retry, skip
+from millstream.core.model.calls import Calls, CircuitBreaker, Retry
 from millstream.core.model.errors import MillstreamError
 from millstream.core.model.expressions import Expression, col, struct
 from millstream.core.model.ids import TaskId, TopicPartition
-from millstream.core.model.punctuation import Cancellable, PunctuationType, stream_time, wall_clock
 from millstream.core.model.record import (
     ConsumerRecord,
     Record,
@@ -47,7 +47,15 @@ from millstream.core.model.windows import (
     on_window_update,
 )
 from millstream.core.topology import stores
-from millstream.core.topology.processor import Processor, ProcessorContext, ValueTransformer
+from millstream.core.topology.processor import (
+    Cancellable,
+    Processor,
+    ProcessorContext,
+    PunctuationType,
+    ValueTransformer,
+    stream_time,
+    wall_clock,
+)
 from millstream.core.topology.topology import Topology
 
 if TYPE_CHECKING:

@@ -38,7 +38,9 @@ def test_what_cannot_be_called_yet_stays_in_its_topic(apps: Apps, tmp_path: Path
             """Look at what is held; give how much has been read."""
             nonlocal most
             calls = running.status().calls.values()
-            most = max(most, sum(one.with_station + one.waiting + one.parked + one.held for one in calls))
+            most = max(
+                most, sum(one.with_async_worker + one.waiting + one.parked + one.held for one in calls)
+            )
             return running.metrics()["read_records"]
 
         def read_no_further() -> bool:

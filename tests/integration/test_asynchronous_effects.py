@@ -38,11 +38,11 @@ def serially() -> tuple[dict[str | None, list[str]], dict[str | None, int]]:
     return dict(forwarded), dict(balances)
 
 
-def test_effects_are_those_of_a_serial_run_though_calls_overlap_and_fail_and_their_station_dies(
+def test_effects_are_those_of_a_serial_run_though_calls_overlap_and_fail_and_their_async_worker_dies(
     apps: Apps, tmp_path: Path
 ) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 2)
-    go_on, station = tmp_path / "go on", tmp_path / "station"
+    go_on, process_id = tmp_path / "go on", tmp_path / "station"
     last_round = KEYS * (ROUNDS - 1)
 
     async def move(record: ms.Record[str, str], context: ms.CallContext) -> None:
@@ -51,9 +51,9 @@ def test_effects_are_those_of_a_serial_run_though_calls_overlap_and_fail_and_the
         context.forward(record.with_value(f"{number} added: {balances.get(record.key)}"))
         await asyncio.sleep(number % 7 / 1_000)
         if number >= last_round and not go_on.exists():
-            if not station.exists():
-                station.write_text(str(os.getpid()))
-            await asyncio.Future()  # it ends with its station
+            if not process_id.exists():
+                process_id.write_text(str(os.getpid()))
+            await asyncio.Future()  # it ends with its async worker
         if number % 10 == 0 and context.attempt == 1:
             raise ConnectionError("nobody there")
         balances.put(record.key, balances.get(record.key) * 2 % PRIME)
@@ -76,7 +76,7 @@ def test_effects_are_those_of_a_serial_run_though_calls_overlap_and_fail_and_the
             within_s=120,
         )
         go_on.touch()
-        os.kill(int(station.read_text()), signal.SIGKILL)
+        os.kill(int(process_id.read_text()), signal.SIGKILL)
         eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "all results", within_s=120)
         assert running.metrics()["calls_lost"] == KEYS
     forwarded, balances = serially()

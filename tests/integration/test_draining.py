@@ -30,12 +30,12 @@ def test_a_stop_drains_what_is_in_time_and_carries_over_what_is_not(apps: Apps, 
     builder.stream(source).map_values_async(call, max_in_flight=20, order="completion").to(sink)
     apps.kafka.produce(source, [(None, str(n)) for n in range(200)])
     with apps.start(builder.build(), drain_timeout_ms=5_000) as running:
-        eventually(lambda: any(one.with_station for one in running.status().calls.values()), "calls")
+        eventually(lambda: any(one.with_async_worker for one in running.status().calls.values()), "calls")
         running.stop()
         assert written(apps.kafka, sink) == 199
         assert apps.kafka.committed(apps.id, source) == {0: 7}
         (calls,) = running.status().calls.values()
-        assert (calls.with_station, calls.waiting, calls.parked, calls.held) == (1, 0, 0, 0)
+        assert (calls.with_async_worker, calls.waiting, calls.parked, calls.held) == (1, 0, 0, 0)
     with apps.start(builder.build()) as running:
         stopping = threading.Thread(target=running.stop, kwargs={"drain_timeout_s": 60})
         stopping.start()
@@ -45,7 +45,7 @@ def test_a_stop_drains_what_is_in_time_and_carries_over_what_is_not(apps: Apps, 
         stopping.join(60)
         assert running.status().state == "stopped"
         (calls,) = running.status().calls.values()
-        assert (calls.with_station, calls.waiting, calls.parked, calls.held) == (0, 0, 0, 0)
+        assert (calls.with_async_worker, calls.waiting, calls.parked, calls.held) == (0, 0, 0, 0)
     assert lag(apps.kafka, apps.id, source) == 1
     values = Counter(record.value for record in apps.kafka.consume(sink))
     assert values == Counter(f"{n}!".encode() for n in range(200))

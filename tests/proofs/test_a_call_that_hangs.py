@@ -83,7 +83,7 @@ def test_a_call_that_hangs_holds_up_nobody(apps: Apps, tmp_path: Path) -> None:
             eventually(lambda: apps.kafka.committed(apps.id, source) == done, "the offsets")
             begun = at_ms(lines_of(among(read(path), range(STUCK, STUCK + 1)), BEGIN))[0]
             eventually(lambda: now_ms() > begun + HANGS_S * 1000, "the time it hangs", within_s=HANGS_S + 10)
-            assert (calls_of(running, "running"), calls_of(running, "with_station")) == (1, 1)
+            assert (calls_of(running, "running"), calls_of(running, "with_async_worker")) == (1, 1)
             assert apps.kafka.committed(apps.id, source) == done
     assert all(offsets.get(partition, 0) <= stuck for _, offsets in looking.seen)
     meanwhile = [look.seen[0] for look in looking.looks if look.at_ms > begun]

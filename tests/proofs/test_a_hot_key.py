@@ -33,7 +33,7 @@ KEYS = 1_000
 WITHOUT, WITH = (range(n, n + RECORDS) for n in (0, RECORDS))
 WARM_UP = range(2 * RECORDS, 2 * RECORDS + PER_SECOND)
 HANDED_OVER = 10_000
-"""The documented limit of records with the station."""
+"""The documented limit of records with the async worker."""
 MEGABYTE = 1 << 20
 
 
@@ -65,7 +65,7 @@ def send(apps: Apps, topic: str, numbers: Sequence[int]) -> dict[int, float]:
 
 
 def memory(station: int) -> tuple[int, int]:
-    """Give the bytes that a station and the largest of Spark's Python workers have for themselves."""
+    """Give the bytes that an async worker and the largest of Spark's Python workers have for themselves."""
     workers = [0]
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # some end at any time
@@ -90,7 +90,7 @@ def test_a_hot_key_holds_back_no_other_and_takes_bounded_memory(apps: Apps, tmp_
     with apps.start(builder.build()) as running:
 
         def seen() -> tuple[int, ...]:
-            kinds = ("with_station", "parked", "held", "waiting")
+            kinds = ("with_async_worker", "parked", "held", "waiting")
             return (*(calls_of(running, kind) for kind in kinds), *memory(station))
 
         cold = {run: [number for number in run if not is_hot(number)] for run in (WARM_UP, WITHOUT, WITH)}
@@ -102,7 +102,7 @@ def test_a_hot_key_holds_back_no_other_and_takes_bounded_memory(apps: Apps, tmp_
             eventually(partial(has, apps, sink, len(cold[WARM_UP]) + len(cold[WITHOUT])), "the results")
         with Looking(seen, every_s=0.5) as looking:
             meant |= send(apps, source, WITH)
-            unfinished = calls_of(running, "parked") + calls_of(running, "with_station")
+            unfinished = calls_of(running, "parked") + calls_of(running, "with_async_worker")
             eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the hot key", within_s=60 + SECONDS)
     came = {int(each.value): each.at_ms for each in arrivals(apps.kafka, sink)}
     assert len(came) == len(cold[WARM_UP]) + len(cold[WITHOUT]) + RECORDS

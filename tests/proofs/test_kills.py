@@ -40,14 +40,14 @@ pytestmark = [
     pytest.mark.timeout(sized(600, 3_600)),
 ]
 
-MAIN: tuple[Target, ...] = ("program", "driver", "worker", "station")
+MAIN: tuple[Target, ...] = ("program", "driver", "worker", "async-worker")
 OTHERS: tuple[Target, ...] = ("host", "broker", "transaction")
 
 Round = tuple[Guarantee, int, tuple[Target, ...]]
 
 SHORT: list[Round] = [
-    ("exactly_once", 15, ("program", "worker", "station")),
-    ("at_least_once", 16, ("driver", "worker", "station")),
+    ("exactly_once", 15, ("program", "worker", "async-worker")),
+    ("at_least_once", 16, ("driver", "worker", "async-worker")),
 ]
 LONG: list[Round] = [
     *(("at_least_once", 100 + number, MAIN * 2 + MAIN[:2]) for number in range(5)),
@@ -146,7 +146,7 @@ def check_commits(found: Evidence) -> None:
 
 
 def check_calls(found: Evidence, guarantee: Guarantee) -> None:
-    """See that no record was called whose completion was committed, and no two of one key at once in a station that lived."""
+    """See that no record was called whose completion was committed, and no two of one key at once in an async worker that lived."""
     answered = np.array([number_of(json.loads(record.value or b"")[1].encode()) for record in found.output])
     taken = np.array([record.timestamp * 1000 + 999 for record in found.output])
     if guarantee == "at_least_once":
@@ -159,8 +159,8 @@ def check_calls(found: Evidence, guarantee: Guarantee) -> None:
     keys[[number_of(record.value or b"") for record in found.given]] = [
         names[record.key or b""] for record in found.given
     ]
-    stations = found.lines["pid"].astype(np.int64) * len(names)
-    assert overlaps(found.lines, keys[found.lines["number"]] + stations) == 0
+    async_workers = found.lines["pid"].astype(np.int64) * len(names)
+    assert overlaps(found.lines, keys[found.lines["number"]] + async_workers) == 0
 
 
 @pytest.mark.parametrize(("guarantee", "seed", "targets"), RUNS, ids=[f"{run[0]}-{run[1]}" for run in RUNS])

@@ -8,7 +8,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.core.engine.asynchronous.ages import Ages
+from millstream.core.engine.asynchronous.age_histogram import AgeHistogram
 
 from .engines import Visits
 
@@ -19,7 +19,7 @@ def test_the_oldest_is_never_younger_than_told_and_exact_as_long_as_times_are_fe
     @settings(max_examples=60, deadline=None)
     @given(st.integers(1, 500), st.sampled_from([40, 100_000]), st.integers(0, 2**32))
     def runs(count: int, times: int, seed: int) -> None:
-        dice, ages, there, came = random.Random(seed), Ages(), list[int](), set[int]()
+        dice, ages, there, came = random.Random(seed), AgeHistogram(), list[int](), set[int]()
         for number in range(count):
             there.append(dice.randrange(times))
             came.add(there[-1])
@@ -27,7 +27,7 @@ def test_the_oldest_is_never_younger_than_told_and_exact_as_long_as_times_are_fe
             if dice.random() < 0.4:
                 ages.count(there.pop(dice.randrange(len(there))), -1)
             if number % 50 == 0:
-                ages = Ages(json.loads(json.dumps(ages.spans())))
+                ages = AgeHistogram(json.loads(json.dumps(ages.spans())))
             assert len(ages.spans()) <= 64
             assert sum(records for _, records in ages.spans()) == len(there)
             assert (ages.oldest is None) == (not there)

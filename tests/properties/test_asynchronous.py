@@ -1,4 +1,4 @@
-"""Frontier, handover, retirement and dispatcher against simple models."""
+"""UnfinishedOffsets, handover, retirement and dispatcher against simple models."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.core.asynchronous.breaker import Breaker
 from millstream.core.asynchronous.call import Call, Done, Failed, Raised, Returned, Settled, Ticket, Waits
-from millstream.core.asynchronous.dispatcher import Dispatcher, Start
-from millstream.core.asynchronous.frontier import Frontier
-from millstream.core.asynchronous.handover import Handover
-from millstream.core.asynchronous.rate import Rate
-from millstream.core.asynchronous.retirement import Retirement
-from millstream.core.model.calls import CallOrder, Calls, CircuitBreaker, Later, Retry
+from millstream.core.asynchronous.committable_offset import UnfinishedOffsets
+from millstream.core.asynchronous.dispatcher import Dispatcher
+from millstream.core.asynchronous.in_flight_window import InFlightWindow
+from millstream.core.asynchronous.limits import Breaker, RateLimit
+from millstream.core.asynchronous.reorder_buffer import ReorderBuffer
+from millstream.core.asynchronous.start import Start
+from millstream.core.model.answers import Later
+from millstream.core.model.calls import CallOrder, Calls, CircuitBreaker, Retry
 
 from .engines import Visits
 
 SEEDS = st.integers(0, 2**32)
 
 
-class TestFrontier:
+class TestCommittableOffset:
     def test_it_is_never_past_an_unfinished_offset_and_never_goes_back(self) -> None:
         visits = Visits()
 
@@ -34,7 +35,7 @@ class TestFrontier:
         @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), max_size=30), SEEDS)
         def runs(records: list[tuple[int, int]], seed: int) -> None:
             """Records: the gap to the next offset, and into how many the record was split."""
-            dice, frontier = random.Random(seed), Frontier()
+            dice, offsets = random.Random(seed), UnfinishedOffsets()
             offset, last = 0, 0
             unfinished: Counter[int] = Counter()
             arrivals = list(records)
@@ -42,22 +43,24 @@ class TestFrontier:
                 if arrivals and (not unfinished or dice.random() < 0.5):
                     gap, parts = arrivals.pop(0)
                     for _ in range(parts):
-                        frontier.begin(offset)
+                        offsets.begin(offset)
                     unfinished[offset] = parts
                     offset += gap
                 else:
                     ending = dice.choice(list(unfinished))
-                    frontier.end(ending)
+                    offsets.end(ending)
                     unfinished -= Counter([ending])
-                committable = frontier.committable(offset)
+                committable = offsets.committable(offset)
                 assert committable == min(unfinished, default=offset)
                 assert committable >= last
                 last = committable
-                progress = frontier.progress(offset)
-                assert progress.frontier == committable
+                progress = offsets.progress(offset)
+                assert progress.committable == committable
                 taken = range(offset)
-                assert [at for at in taken if not progress.finished(at)] == sorted(unfinished)
-                visits["beyond a gap"] += any(progress.finished(at) for at in taken if at > committable)
+                assert [offset for offset in taken if not progress.finished(offset)] == sorted(unfinished)
+                visits["beyond a gap"] += any(
+                    progress.finished(offset) for offset in taken if offset > committable
+                )
                 visits["a run"] += any(length > 1 for _, length in progress.unfinished)
 
         runs()
@@ -69,16 +72,16 @@ def test_records_of_a_group_retire_as_they_came_and_each_once(groups: int | None
     @settings(max_examples=100)
     @given(st.integers(0, 20), SEEDS)
     def runs(count: int, seed: int) -> None:
-        dice, retirement = random.Random(seed), Retirement()
+        dice, buffer = random.Random(seed), ReorderBuffer()
         group_of = {number: None if groups is None else dice.randrange(groups) for number in range(count)}
         for number, group in group_of.items():
-            retirement.add(number, group)
+            buffer.add(number, group)
         retired: list[int] = []
         finished = list(range(count))
         dice.shuffle(finished)
         for position, number in enumerate(finished):
-            retired += retirement.finish(number)
-            assert retirement.held == position + 1 - len(retired)
+            retired += buffer.finish(number)
+            assert buffer.finished == position + 1 - len(retired)
         assert sorted(retired) == list(range(count))
         if groups is None:
             assert retired == finished
@@ -90,7 +93,7 @@ def test_records_of_a_group_retire_as_they_came_and_each_once(groups: int | None
     runs()
 
 
-class TestHandover:
+class TestInFlightWindow:
     @pytest.mark.parametrize("closing", [False, True])
     def test_limits_hold_and_a_closed_line_keeps_its_order(self, closing: bool) -> None:
         visits = Visits()
@@ -99,7 +102,7 @@ class TestHandover:
         @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 40), SEEDS)
         def runs(most: int, per_line: int, steps: int, seed: int) -> None:
             dice = random.Random(seed)
-            handover = Handover(most, per_line, closing=closing)
+            window = InFlightWindow(most, per_line, blocking=closing)
             line_of: dict[int, Hashable] = {}
             out: list[int] = []
             waiting: dict[int, int] = {}
@@ -110,23 +113,23 @@ class TestHandover:
                 if action == 0 or not line_of:
                     number = len(line_of)
                     line_of[number] = dice.choice(["hot", "hot", "cold", None])
-                    handover.add(number, line_of[number])
+                    window.add(number, line_of[number])
                 elif action == 1 and out:
                     number = out.pop(dice.randrange(len(out)))
-                    handover.end(number)
+                    window.end(number)
                     ended.add(number)
                 elif action == 2 and out:
                     number = out.pop(dice.randrange(len(out)))
                     waiting[number] = now + dice.randrange(5)
-                    handover.wait(number, waiting[number])
+                    window.wait(number, waiting[number])
                 elif action == 3 and out:
                     number = out.pop(dice.randrange(len(out)))
-                    handover.give_back(number)
+                    window.give_back(number)
                     visits["given back"] += 1
                 else:
                     now += 1
-                    assert handover.next_due() == min(waiting.values(), default=None)
-                    while (taken := handover.take(now)) is not None:
+                    assert window.next_due() == min(waiting.values(), default=None)
+                    while (taken := window.take(now)) is not None:
                         waiting = {n: due for n, due in waiting.items() if due > now}
                         self.check(taken, line_of, out, waiting, ended, closing=closing, visits=visits)
                         out.append(taken)
@@ -134,12 +137,12 @@ class TestHandover:
                         in_line = Counter(line_of[n] for n in out if line_of[n] is not None)
                         assert max(in_line.values(), default=0) <= per_line
                     waiting = {n: due for n, due in waiting.items() if due > now}
-                assert handover.out == len(out)
+                assert window.in_flight == len(out)
                 if action != 4:
                     continue
-                assert handover.waiting == len(waiting)
-                assert handover.parked == len(line_of) - len(ended) - len(out) - len(waiting)
-            self.drain(handover, now, out, set(line_of) - ended)
+                assert window.waiting == len(waiting)
+                assert window.parked == len(line_of) - len(ended) - len(out) - len(waiting)
+            self.drain(window, now, out, set(line_of) - ended)
 
         runs()
         visits.demand(**{"given back": 50, "taken": 100})
@@ -164,55 +167,55 @@ class TestHandover:
             assert all(n in out for n in before), "something in front was left behind"
 
     @staticmethod
-    def drain(handover: Handover, now: int, out: list[int], left: set[int]) -> None:
+    def drain(window: InFlightWindow, now: int, out: list[int], left: set[int]) -> None:
         """Everything comes out in the end: no turn gets lost."""
         now += 100
         while left:
-            while (taken := handover.take(now)) is not None:
+            while (taken := window.take(now)) is not None:
                 out.append(taken)
             assert out
             number = out.pop()
-            handover.end(number)
+            window.end(number)
             left.remove(number)
-        assert (handover.out, handover.waiting, handover.parked, handover.next_due()) == (0, 0, 0, None)
+        assert (window.in_flight, window.waiting, window.parked, window.next_due()) == (0, 0, 0, None)
 
     def test_a_hot_line_leaves_room_for_the_others(self) -> None:
-        handover = Handover(10, 4, closing=True)
+        window = InFlightWindow(10, 4, blocking=True)
         for number in range(100):
-            handover.add(number, "hot")
-        handover.add(100, "cold")
+            window.add(number, "hot")
+        window.add(100, "cold")
         taken = []
-        while (number := handover.take(0)) is not None:
+        while (number := window.take(0)) is not None:
             taken.append(number)
         assert taken == [0, 100, 1, 2, 3]
-        assert handover.parked == 96
-        assert handover.longest_line == 100
+        assert window.parked == 96
+        assert window.longest == 100
 
     def test_records_that_have_waited_go_first_and_have_places_of_their_own(self) -> None:
-        handover = Handover(2, None, closing=False)
+        window = InFlightWindow(2, None, blocking=False)
         for number in range(10):
-            handover.add(number, None)
+            window.add(number, None)
         for due in (5, 4, 3):
-            taken = handover.take(0)
+            taken = window.take(0)
             assert taken is not None
-            handover.wait(taken, due)
-        assert [handover.take(0) for _ in range(3)] == [3, 4, None]
-        assert [handover.take(5) for _ in range(3)] == [2, 1, None]
-        handover.end(1)
-        assert [handover.take(5) for _ in range(2)] == [0, None]
-        handover.end(3)
-        assert [handover.take(5) for _ in range(2)] == [5, None]
+            window.wait(taken, due)
+        assert [window.take(0) for _ in range(3)] == [3, 4, None]
+        assert [window.take(5) for _ in range(3)] == [2, 1, None]
+        window.end(1)
+        assert [window.take(5) for _ in range(2)] == [0, None]
+        window.end(3)
+        assert [window.take(5) for _ in range(2)] == [5, None]
 
     def test_records_that_wait_take_no_place(self) -> None:
-        handover = Handover(2, None, closing=False)
+        window = InFlightWindow(2, None, blocking=False)
         for number in range(1000):
-            handover.add(number, None)
+            window.add(number, None)
         for _ in range(999):
-            taken = handover.take(0)
+            taken = window.take(0)
             assert taken is not None
-            handover.wait(taken, 60_000)
-        assert handover.take(0) == 999
-        assert handover.waiting == 999
+            window.wait(taken, 60_000)
+        assert window.take(0) == 999
+        assert window.waiting == 999
 
 
 class World:
@@ -223,8 +226,8 @@ class World:
         self.dice = dice
         self.dispatcher = Dispatcher(calls, seed="world")
         self.ahead = dice.choice([0, 0, 5])
-        self.handover = Handover(
-            50, 4 if calls.order == "key" else calls.max_in_flight_per_key, closing=calls.order == "key"
+        self.window = InFlightWindow(
+            50, 4 if calls.order == "key" else calls.max_in_flight_per_key, blocking=calls.order == "key"
         )
         self.line_of: dict[int, Hashable] = {}
         self.attempts: dict[int, int] = defaultdict(lambda: 1)
@@ -241,7 +244,7 @@ class World:
     def add(self, line: Hashable) -> None:
         number = len(self.line_of)
         self.line_of[number] = line
-        self.handover.add(number, line if self.calls.order == "key" else None)
+        self.window.add(number, line if self.calls.order == "key" else None)
 
     def tick(self, answer: Callable[[int, int], Any]) -> None:
         """Let a millisecond pass: calls end and begin; now and then there is a micro-batch, which hands over and takes in."""
@@ -275,7 +278,7 @@ class World:
         self.hand_over()
 
     def hand_over(self) -> None:
-        while (number := self.handover.take(self.now + self.ahead)) is not None:
+        while (number := self.window.take(self.now + self.ahead)) is not None:
             self.turn[number] += 1
             ticket = Ticket("op", number, self.turn[number], "")
             self.dispatcher.offer(self.call(ticket), self.now)
@@ -290,17 +293,17 @@ class World:
         assert number not in self.ended, "each record completes once"
         if isinstance(settled, Returned):
             self.returned += 1
-            self.handover.give_back(number)
+            self.window.give_back(number)
         elif isinstance(settled, Waits):
             if settled.why == "retry":
                 assert settled.attempt == self.attempts[number] + 1
                 self.retries[number] += 1
             self.attempts[number], self.begun[number] = settled.attempt, settled.begun_ms
             self.due[number] = settled.due_ms
-            self.handover.wait(number, settled.due_ms)
+            self.window.wait(number, settled.due_ms)
         else:
             self.ended[number] = settled
-            self.handover.end(number)
+            self.window.end(number)
 
 
 def intervals(world: World) -> dict[int, list[tuple[int, int]]]:
@@ -380,7 +383,7 @@ def check_keys(world: World, visits: Visits) -> None:
 @settings(max_examples=100)
 @given(st.integers(1, 20), st.integers(1, 1000), SEEDS)
 def test_a_rate_is_never_exceeded_and_never_wasted(calls: int, per_ms: int, seed: int) -> None:
-    dice, rate, now = random.Random(seed), Rate(calls, per_ms), 0
+    dice, rate, now = random.Random(seed), RateLimit(calls, per_ms), 0
     taken: list[int] = []
     for _ in range(200):
         free = rate.next_ms(now)

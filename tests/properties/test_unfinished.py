@@ -1,4 +1,4 @@
-"""Unfinished records in blocks against a dict."""
+"""InFlightRecord records in blocks against a dict."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.core.engine.asynchronous import unfinished
-from millstream.core.engine.asynchronous.unfinished import Unfinished, UnfinishedRows
+from millstream.core.engine.asynchronous import in_flight_record
+from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore
 
 from .engines import Visits
 
@@ -33,23 +33,23 @@ class Store:
         self.put_rows += 0 if place % 2 else len(entry)
 
 
-def record(number: int, value: Any) -> Unfinished:
-    return Unfinished(number, None, "k", value, 0, headers=(), request=None, came_ms=0)
+def record(number: int, value: Any) -> InFlightRecord:
+    return InFlightRecord(number, None, "k", value, 0, headers=(), request=None, came_ms=0)
 
 
 def test_what_is_read_is_what_was_written_and_little_is_written_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(unfinished, "_BLOCK", 4)
+    monkeypatch.setattr(in_flight_record, "_BLOCK", 4)
     visits = Visits()
 
     @settings(max_examples=300)
     @given(st.integers(0, 2**32))
     def runs(seed: int) -> None:
         dice, store = random.Random(seed), Store()
-        there: dict[int, Unfinished] = {}
+        there: dict[int, InFlightRecord] = {}
         number = written = 0
-        rows = UnfinishedRows(store)
+        rows = InFlightStore(store)
         for _ in range(12):
             changed: set[int] = set()
             for _ in range(dice.randrange(8)):
@@ -66,7 +66,7 @@ def test_what_is_read_is_what_was_written_and_little_is_written_twice(
             rows.write(sorted(changed), there)
             visits["beside"] += any(place % 2 for place in store.entries)
             if dice.random() < 0.5:
-                rows = UnfinishedRows(store)
+                rows = InFlightStore(store)
                 found = rows.read()
                 assert [(one.number, one.value) for one in found] == [
                     (one, there[one].value) for one in sorted(there)
@@ -83,5 +83,5 @@ def test_what_is_read_is_what_was_written_and_little_is_written_twice(
 def test_large_values_come_in_small_blocks() -> None:
     store = Store()
     there = {number: record(number, "v" * 50_000) for number in range(10)}
-    UnfinishedRows(store).write(there, there)
+    InFlightStore(store).write(there, there)
     assert [len(entry) for _, entry in store.all()] == [3, 3, 3, 1]

@@ -63,7 +63,7 @@ def columnar(topology: ms.Topology) -> list[str]:
         for sub in topology.plan("app").subtopologies
         if not sub.global_stores
     ]
-    return [source for task in tasks for source in task._columnar]
+    return [source for task in tasks for source in task._processing.columnar]
 
 
 class At:

@@ -51,7 +51,7 @@ from millstream.edge.planning.thread_counts import threads_of
 from millstream.edge.running import RunningApplication
 from millstream.edge.settings import Settings, settings_from
 from millstream.edge.signals import stopping_on_signals
-from millstream.edge.stations import ApplicationStations, makes_calls
+from millstream.edge.stations import AsyncWorkers, makes_calls
 from millstream.edge.topics import Topics
 from millstream.edge.upkeep import Upkeep
 
@@ -386,7 +386,7 @@ class Application:
                 self._clients.global_topics(spec.plan),
                 settings.max_task_idle_ms,
                 settings.statestore_cache_max_bytes,
-                ApplicationStations(str(settings.checkpoint(self.id))) if makes_calls(spec.plan) else None,
+                AsyncWorkers(str(settings.checkpoint(self.id))) if makes_calls(spec.plan) else None,
                 not settings.exactly_once,
             ),
             SinkSpec(self._clients.publisher(running._run), spec.plan.committed_by_transactions, control),

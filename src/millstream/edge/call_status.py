@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millstream.core.asynchronous.station import Queued
+from millstream.core.asynchronous.async_worker import Queued
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets, flat, positions_from_json
 from millstream.drivers.spark.worker.report import CallReport, Report
@@ -24,21 +24,21 @@ class CallStatus:
 
     Attributes:
         running: Calls that run.
-        with_station: Records that were handed to the station: their calls run or will.
+        with_async_worker: Records that were handed to the async worker: their calls run or will.
         waiting: Records that wait for a retry or a delay.
-        reasons: How many records wait for what: a ``retry``, a ``delay``; of those with the station, the ``line`` in front of them, a
+        reasons: How many records wait for what: a ``retry``, a ``delay``; of those with the async worker, the ``line`` in front of them, a
             ``place`` among those that run, the ``rate`` limit, a ``breaker``, their ``time``, which is near.
         parked: Records that could be called and have not been handed over.
         held: Records whose calls have ended, and that wait for those in front of them.
         most_per_key: Unfinished records of the key that has most.
         oldest_s: Age of the oldest unfinished record, seconds; None if there is none.
         longest_s: For how long the oldest call that runs has been running, seconds.
-        loop_lag_ms: By how much the event loop of the station was late lately.
+        loop_lag_ms: By how much the event loop of the async worker was late lately.
         hottest: Per operator that calls keys in their order, the key that has most of the records, and what it allows.
     """
 
     running: int
-    with_station: int
+    with_async_worker: int
     waiting: int
     reasons: Mapping[str, int]
     parked: int
@@ -54,7 +54,7 @@ def call_status(report: CallReport, hottest: Mapping[str, HotKeys]) -> CallStatu
     """Return the status of a task's asynchronous operators."""
     return CallStatus(
         report.running,
-        report.with_station,
+        report.with_async_worker,
         report.waiting,
         _reasons(report),
         report.parked,
@@ -68,8 +68,8 @@ def call_status(report: CallReport, hottest: Mapping[str, HotKeys]) -> CallStatu
 
 
 def _reasons(report: CallReport) -> dict[str, int]:
-    in_station = dict(zip(Queued._fields, report.queued or Queued()))
-    return {"retry": report.waiting - report.delayed, "delay": report.delayed, **in_station}
+    with_worker = dict(zip(Queued._fields, report.queued or Queued()))
+    return {"retry": report.waiting - report.delayed, "delay": report.delayed, **with_worker}
 
 
 def _age_s(report: CallReport) -> float | None:
@@ -126,7 +126,7 @@ def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:
     unfinished = awaited = 0
     for report in reports:
         unfinished += report.unfinished
-        if report.with_station or (report.look_at_ms is not None and report.look_at_ms <= until_ms):
+        if report.with_async_worker or (report.look_at_ms is not None and report.look_at_ms <= until_ms):
             awaited += report.unfinished
     return Left(unfinished, awaited)
 
@@ -161,7 +161,7 @@ def call_metrics(
         "calls_ignored": totals["ignored"],
         "calls_lost": totals["lost"],
         "calls_running": sum(one.running for one in told),
-        "calls_with_station": sum(one.with_station for one in told),
+        "calls_with_station": sum(one.with_async_worker for one in told),
         "calls_waiting": sum(one.waiting for one in told),
         **{f"calls_waiting: {reason}": reasons[reason] for reason in _reasons(CallReport())},
         "calls_parked": sum(one.parked for one in told),

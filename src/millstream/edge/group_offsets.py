@@ -2,7 +2,7 @@
 
 With at least once Spark's checkpoint says where the application goes on, and the group's offsets are committed just before
 it is written. So a micro-batch may be killed in between, and is done again. What it finishes then may be less: calls are made again whose
-answers have got lost with their station. The group's offsets do not go back for that: the results were sent, and a record
+answers have got lost with their async worker. The group's offsets do not go back for that: the results were sent, and a record
 that was finished once stays finished for everybody outside.
 
 A micro-batch that is done again comes before the first that is planned after a start. One that was planned here is not done

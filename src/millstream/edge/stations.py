@@ -1,21 +1,21 @@
-"""Stations: which process makes the calls of an application on a host, and what can have none."""
+"""Async workers: which process makes the calls of an application on a host, and what can have none."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millstream.core.asynchronous.station import Station
+from millstream.core.asynchronous.async_worker import AsyncWorker
 from millstream.core.model.errors import TopologyError
 from millstream.core.topology.asynchronous import Asynchronous, IssuingProcess
 from millstream.core.topology.plan import Plan
-from millstream.drivers.station import StationAddress, StationLine
+from millstream.drivers.async_worker import AsyncWorkerAddress, AsyncWorkerConnection
 
-_LINES: dict[StationAddress, StationLine] = {}
+_CONNECTIONS: dict[AsyncWorkerAddress, AsyncWorkerConnection] = {}
 
 
 @dataclass(frozen=True)
-class ApplicationStations:
-    """Gives the station beside the executor that this worker belongs to. Crosses as cloudpickle.
+class AsyncWorkers:
+    """Returns the async worker beside the executor that this worker belongs to. Crosses as cloudpickle.
 
     Attributes:
         application: The application, and where its state is: two of one name do not meet.
@@ -23,19 +23,19 @@ class ApplicationStations:
 
     application: str
 
-    def __call__(self, checkpoint: str) -> Station:
-        """Return the station for the calls that belong to a checkpoint; a worker keeps one connection to it."""
-        address = StationAddress.here(f"{self.application}/{checkpoint}")
-        if address not in _LINES:
-            for line in _LINES.values():
-                line.close()
-            _LINES.clear()
-            _LINES[address] = StationLine(address)
-        return _LINES[address]
+    def __call__(self, checkpoint: str) -> AsyncWorker:
+        """Return the async worker for the calls that belong to a checkpoint; a worker keeps one connection to it."""
+        address = AsyncWorkerAddress.here(f"{self.application}/{checkpoint}")
+        if address not in _CONNECTIONS:
+            for connection in _CONNECTIONS.values():
+                connection.close()
+            _CONNECTIONS.clear()
+            _CONNECTIONS[address] = AsyncWorkerConnection(address)
+        return _CONNECTIONS[address]
 
 
 def makes_calls(plan: Plan) -> bool:
-    """Return whether a topology has operators whose calls a station makes."""
+    """Return whether a topology has operators whose calls an async worker makes."""
     return any(
         isinstance(node, (Asynchronous, IssuingProcess))
         for sub in plan.subtopologies

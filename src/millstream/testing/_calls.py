@@ -16,7 +16,8 @@ from inspect import isawaitable
 from typing import Any
 
 from millstream.core.asynchronous.call import Call, Settled, Ticket
-from millstream.core.asynchronous.dispatcher import Dispatcher, Start
+from millstream.core.asynchronous.dispatcher import Dispatcher
+from millstream.core.asynchronous.start import Start
 from millstream.core.model.calls import Calls
 from millstream.core.model.ids import TaskId
 
@@ -27,7 +28,7 @@ _At = tuple[TaskId, str]
 """A task and the name of an asynchronous operator in it."""
 
 
-class ManualStation:
+class ManualAsyncWorker:
     """Executes the calls of all tasks of a test driver.
 
     Args:

@@ -28,7 +28,7 @@ from millstream.core.topology.layout import Layout, tasks_of_group
 from millstream.core.topology.nodes import Sink, Source
 from millstream.core.topology.patterns import check_one_source, mark_of, source_of
 from millstream.core.topology.plan import Plan, SubTopology
-from millstream.testing._calls import ManualStation
+from millstream.testing._calls import ManualAsyncWorker
 from millstream.testing._sent import Sent, Serdes
 from millstream.testing._tasks import DriverTask
 from millstream.testing._topics import Topics
@@ -114,7 +114,7 @@ class Runner:
         self._coming: deque[tuple[TopicPartition, Records]] = deque()
         self._fed: set[TaskId] = set()
         self._behind = _behind(plan)
-        self._station: ManualStation | None = None
+        self._async_worker: ManualAsyncWorker | None = None
         self._attempts_due: dict[TaskId, int] = {}
         self._inputs: Mapping[TaskId, tuple[Input, ...]] = {}
         if settings.max_task_idle_ms is not None:
@@ -130,7 +130,7 @@ class Runner:
     @property
     def makes_calls(self) -> bool:
         """Whether the topology has asynchronous operators."""
-        return self._station is not None
+        return self._async_worker is not None
 
     @property
     def waits(self) -> bool:
@@ -189,11 +189,11 @@ class Runner:
             raise
 
     def _advance(self, to_ms: int) -> None:
-        station = self._station
-        while station is not None and self.now_ms < to_ms:
+        worker = self._async_worker
+        while worker is not None and self.now_ms < to_ms:
             due = [at for at in self._attempts_due.values() if at > self.now_ms]
-            station.advance(min([to_ms, *due]))
-            self.now_ms = station.now_ms
+            worker.advance(min([to_ms, *due]))
+            self.now_ms = worker.now_ms
             if self.now_ms < to_ms:
                 self.begin()
                 self._run()
@@ -211,8 +211,8 @@ class Runner:
 
     def close(self, *, gently: bool = True) -> None:
         """Cancel calls that have not ended, and close the processors unless this is a crash."""
-        if self._station is not None:
-            self._station.close()
+        if self._async_worker is not None:
+            self._async_worker.close()
         for each in self.tasks.values() if gently else ():
             each.task.close()
 
@@ -234,7 +234,7 @@ class Runner:
                 self._steps(each)
                 while self._coming and self._gathers:
                     self._feed(*self._coming.popleft())
-            if self._station is not None and (settled := self._station.work()):
+            if self._async_worker is not None and (settled := self._async_worker.work()):
                 for task_id, ticket, answer in settled:
                     self.tasks[task_id].task.done(ticket, answer)
                     self._fed.add(task_id)
@@ -289,8 +289,8 @@ class Runner:
         self.waiting.pop(each.id, None)
         if outcome.waiting is not None:
             self.waiting[each.id] = outcome.waiting.line()
-        if self._station is not None:
-            self._station.offer(each.id, outcome.issue)
+        if self._async_worker is not None:
+            self._async_worker.offer(each.id, outcome.issue)
             self._attempts_due.pop(each.id, None)
             if outcome.attempts_due_ms is not None:
                 self._attempts_due[each.id] = outcome.attempts_due_ms
@@ -378,9 +378,9 @@ class Runner:
         """Initialise a task and reissue the calls that were in flight when its snapshot was taken."""
         task = each.task
         if task.calls:
-            if self._station is None:
-                self._station = ManualStation(self.now_ms)
-            self._station.add(each.id, task.calls)
+            if self._async_worker is None:
+                self._async_worker = ManualAsyncWorker(self.now_ms)
+            self._async_worker.add(each.id, task.calls)
         task.init(self.now_ms)
         self._inform(each)
         task.lost(task.under_way())

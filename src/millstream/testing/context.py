@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from millstream.core.model.durations import Duration, millis
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TaskId
-from millstream.core.model.punctuation import PunctuationType, Punctuator
 from millstream.core.model.record import Record, RecordMetadata
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
+from millstream.core.topology.processor import PunctuationType, Punctuator
 from millstream.core.topology.stores import StoreSpec
 
 

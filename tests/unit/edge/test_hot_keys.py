@@ -58,7 +58,7 @@ def test_without_an_answer_yet_there_is_no_ceiling() -> None:
 def test_status_and_metrics_say_why_records_wait_and_which_key_is_hot() -> None:
     report = CallReport(
         running=2,
-        with_station=10,
+        with_async_worker=10,
         waiting=5,
         delayed=3,
         queued=[4, 1, 0, 3],
@@ -76,6 +76,6 @@ def test_status_and_metrics_say_why_records_wait_and_which_key_is_hot() -> None:
     assert {name: metrics[f"calls_waiting: {name}"] for name in expected} == expected
     assert (metrics["calls_waiting"], metrics["calls_ceiling_per_s"]) == (5, 500)
     assert (
-        "  calls        0_0: 2 running, 10 with the station (4 for their line, 1 for a place, 3 for a circuit breaker), "
+        "  calls        0_0: 2 running, 10 with the async worker (4 for their line, 1 for a place, 3 for a circuit breaker), "
         "5 waiting (2 for a retry, 3 for a delay), 7 parked, 0 held, key 'k' has 20.0% of call, which allows 500/s"
     ) in told("app", asdict(status))

@@ -160,7 +160,7 @@ def test_only_what_can_be_reached_is_woken(running: RunningApplication) -> None:
 
 
 def test_records_in_flight_of_a_paused_topic_are_finished(running: RunningApplication) -> None:
-    told = CallReport(look_at_ms=1_000, with_station=1)
+    told = CallReport(look_at_ms=1_000, with_async_worker=1)
     asleep = CallReport(look_at_ms=1_001, waiting=1)
     reports = [Report("0_0", wake_at_ms=900, calls=told), Report("1_0", wake_at_ms=900, calls=asleep)]
     running._answer("batch", {"batch": 0, "reports": [report.encode() for report in reports]})
@@ -194,12 +194,12 @@ class TestDraining:
         self, running: RunningApplication, stop: Stop, caplog: pytest.LogCaptureFixture
     ) -> None:
         assert running._answer("plan", PLAN)["intake"]
-        reported(running, 0, CallReport(with_station=3, look_at_ms=1_010))
+        reported(running, 0, CallReport(with_async_worker=3, look_at_ms=1_010))
         stop.begin(60)
         told = running._answer("plan", PLAN)
         assert (told["intake"], told["hold"]) == (False, False)
         assert running.status().state == "draining"
-        reported(running, 1, CallReport(with_station=1, look_at_ms=1_020))
+        reported(running, 1, CallReport(with_async_worker=1, look_at_ms=1_020))
         assert not running._answer("plan", PLAN)["hold"]
         reported(running, 2, CallReport())
         running._answer("plan", PLAN)
@@ -228,14 +228,14 @@ class TestDraining:
         stop.end()
 
     def test_carries_over_what_is_not_in_time(self, running: RunningApplication, stop: Stop) -> None:
-        reported(running, 0, CallReport(with_station=1, look_at_ms=1_010))
+        reported(running, 0, CallReport(with_async_worker=1, look_at_ms=1_010))
         stop.begin(0.05)
         stop.drained()
         stop.end()
-        assert running.status().calls["0_0"].with_station == 1
+        assert running.status().calls["0_0"].with_async_worker == 1
 
     def test_can_be_cut_short(self, running: RunningApplication, stop: Stop) -> None:
-        reported(running, 0, CallReport(with_station=1, look_at_ms=1_010))
+        reported(running, 0, CallReport(with_async_worker=1, look_at_ms=1_010))
         stop.begin(3_600)
         running._answer("plan", PLAN)
         hurry = threading.Thread(target=running.stop, kwargs={"drain_timeout_s": 0}, daemon=True)

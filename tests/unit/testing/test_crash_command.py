@@ -61,7 +61,7 @@ def test_a_mistake_is_told_before_anything_starts(
         ("windowed", "at_least_once", "transaction"),
         ("two-stores", "at_least_once", "disk"),
         ("windowed", "exactly_once", "disk"),
-        ("windowed", "exactly_once", "station"),
+        ("windowed", "exactly_once", "async-worker"),
     ],
 )
 def test_a_target_that_no_application_can_stand_is_refused(

@@ -43,11 +43,11 @@ def test_only_exactly_once_has_transactions_to_cut_off_and_stands_the_loss_of_ev
     assert ("disk" in exactly_once) == rebuilds
 
 
-def test_only_an_application_that_makes_calls_has_a_station() -> None:
+def test_only_an_application_that_makes_calls_has_an_async_worker() -> None:
     with_calls = possible_targets("exactly_once", rebuilds=True, calls=True, small=True)
     without = possible_targets("exactly_once", rebuilds=True, calls=False, small=True)
     assert with_calls == TARGETS
-    assert set(with_calls) - set(without) == {"station"}
+    assert set(with_calls) - set(without) == {"async-worker"}
 
 
 def test_kills_wait_for_transactions_only_where_there_are_some() -> None:

@@ -92,7 +92,9 @@ def test_one_process_can_be_killed_alone(sleeper: Program) -> None:
 
 
 def test_a_program_without_spark_has_no_such_victims(sleeper: Program) -> None:
-    assert [sleeper.victims(target) for target in ("driver", "executor", "worker", "station")] == [[]] * 4  # type: ignore[arg-type]
+    assert [sleeper.victims(target) for target in ("driver", "executor", "worker", "async-worker")] == [
+        []
+    ] * 4  # type: ignore[arg-type]
 
 
 def test_the_last_words_of_a_program_say_why_it_ended(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Call: one attempt for one record, as it goes to the station; and what comes back.
+"""Call: one attempt for one record, as it goes to the async worker; and what comes back.
 
-A *ticket* names a call so that its answer finds the record: operator, number of the record in that operator, the *turn* (how
-often the record was handed to a station) and the *epoch* of the attempt at a micro-batch that handed it over. A micro-batch
-that is repeated may number other records alike, and a record may be handed over again because its station died; the answer
-to a ticket that nobody holds any more is ignored.
+A *ticket* names a call so that its result finds the record: operator, number of the record in that operator, the *turn* (how
+often the record was sent to an async worker) and the *epoch* of the attempt at a micro-batch that sent it. A micro-batch
+that is repeated may number other records alike, and a record may be sent again because its async worker died; the result
+of a ticket that is no longer in flight is ignored.
 
 What comes back for a ticket is *settled*:
 
@@ -20,18 +20,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from millstream.core.model.calls import (
-    Calls,
-    DeadLetter,
-    Later,
-    Retry,
-    Skip,
-    TryAgain,
-    dead_letter,
-    delay,
-    retry,
-    skip,
-)
+from millstream.core.model.answers import DeadLetter, Later, Skip, TryAgain, dead_letter, delay, retry, skip
+from millstream.core.model.calls import Calls, Retry
 from millstream.core.model.durations import millis
 from millstream.core.model.errors import ProcessingError
 
@@ -46,8 +36,8 @@ class Ticket(NamedTuple):
     Attributes:
         operator: The node.
         number: The record, counted per operator and task.
-        turn: How often the record has been handed over, from 1.
-        epoch: Which attempt at which micro-batch handed it over.
+        turn: How often the record has been sent, from 1.
+        epoch: Which attempt at which micro-batch sent it.
     """
 
     operator: str
@@ -57,10 +47,10 @@ class Ticket(NamedTuple):
 
 
 TicketGroup: TypeAlias = tuple[str, int]
-"""What tickets of one operator that were handed over together share: epoch and turn."""
+"""What tickets of one operator that were sent together share: epoch and turn."""
 
-Held: TypeAlias = Mapping[TicketGroup, Set[int]]
-"""Tickets of one operator: the numbers of each group. Tens of thousands of them are told in each micro-batch."""
+InFlightTickets: TypeAlias = Mapping[TicketGroup, Set[int]]
+"""Tickets of one operator: the numbers of each group. Tens of thousands of them are sent in each micro-batch."""
 
 
 def grouped(tickets: Iterable[Ticket]) -> dict[str, dict[TicketGroup, set[int]]]:
@@ -71,21 +61,21 @@ def grouped(tickets: Iterable[Ticket]) -> dict[str, dict[TicketGroup, set[int]]]
     return groups
 
 
-def tickets(operator: str, held: Held) -> Iterator[Ticket]:
+def tickets(operator: str, in_flight: InFlightTickets) -> Iterator[Ticket]:
     """Return the tickets of an operator one by one, those of each group by number."""
-    for (epoch, turn), numbers in held.items():
+    for (epoch, turn), numbers in in_flight.items():
         for number in sorted(numbers):
             yield Ticket(operator, number, turn, epoch)
 
 
 class Call(NamedTuple):
-    """What a station is to do.
+    """A call that the async worker is to make.
 
     Attributes:
         ticket: Its name.
         function: What to call.
         args: With what; in a batch, each argument is a list.
-        line: What it is in line with: records of one key have one line; None is in line with nothing.
+        queue_key: Calls with one queue key wait for each other; None waits for no other.
         attempt: From 1.
         begun_ms: When the first attempt began, None if this is it.
         endpoint: Whose circuit breaker it is about.
@@ -95,7 +85,7 @@ class Call(NamedTuple):
     ticket: Ticket
     function: Callable[..., Any]
     args: tuple[Any, ...]
-    line: Hashable = None
+    queue_key: Hashable = None
     attempt: int = 1
     begun_ms: int | None = None
     endpoint: str = ""
@@ -179,16 +169,16 @@ def failed_attempt(answer: Any) -> bool:
     return isinstance(answer, (Raised, TryAgain))
 
 
-def settle(calls: Calls, call: Call, begun_ms: int, answer: Any, now_ms: int, seed: str) -> Settled:
-    """Say what becomes of a call.
+def settle(calls: Calls, call: Call, answer: Any, *, begun_ms: int, now_ms: int, seed: str) -> Settled:
+    """Return what becomes of a call.
 
     Args:
         calls: The options of its operator.
         call: The call.
+        answer: A result, one of the answers of ``millstream.core.model.answers``, or :class:`Raised`.
         begun_ms: When its first attempt began.
-        answer: What it gave: a result, one of the answers of ``millstream.core.model.calls``, or :class:`Raised`.
-        now_ms: When, ms since the epoch.
-        seed: What chance is made of.
+        now_ms: When the answer came, ms since the epoch.
+        seed: Seed of the jitter.
 
     Returns:
         What becomes of it. That a record waits never means that it waits in vain: where the next attempt would come after the
@@ -202,13 +192,9 @@ def settle(calls: Calls, call: Call, begun_ms: int, answer: Any, now_ms: int, se
         if answer.until_ms is not None:
             return Waits(answer.until_ms, call.attempt, None, "until")
         return Waits(now_ms + max(answer.in_ms or 0, LEAST_MS), call.attempt, None, "delay")
-    if isinstance(answer, TryAgain):
-        return _again(calls, call, begun_ms, answer.in_ms, now_ms, seed, None)
-    if isinstance(answer, Raised):
-        error = answer.error
-        if calls.retry is not None and isinstance(error, calls.retry.on):
-            return _again(calls, call, begun_ms, None, now_ms, seed, error)
-        return Failed(call.attempt, in_words(error), error)
+    if isinstance(answer, (TryAgain, Raised)):
+        failed, wait_ms = _failed(call, answer), _wait_ms(calls, call, answer, seed)
+        return failed if wait_ms is None else _retried(calls, failed, begun_ms, now_ms + wait_ms)
     if lacks_parentheses(answer):
         wrong = ProcessingError(
             f"the function gave ms.{answer.__name__} itself; call it: ms.{answer.__name__}(...)"
@@ -255,21 +241,27 @@ def last_ms(calls: Calls, begun_ms: int) -> int | None:
     return None if calls.total_timeout is None else begun_ms + millis(calls.total_timeout)
 
 
-def _again(
-    calls: Calls,
-    call: Call,
-    begun_ms: int,
-    in_ms: int | None,
-    now_ms: int,
-    seed: str,
-    error: Exception | None,
-) -> Settled:
+def _failed(call: Call, answer: TryAgain | Raised) -> Failed:
+    if isinstance(answer, TryAgain):
+        return Failed(call.attempt, "the call asked for another attempt")
+    return Failed(call.attempt, in_words(answer.error), answer.error)
+
+
+def _wait_ms(calls: Calls, call: Call, answer: TryAgain | Raised, seed: str) -> int | None:
+    """Return the wait after a failed attempt, ms; None if it is not retried."""
+    if isinstance(answer, TryAgain):
+        if answer.in_ms is not None:
+            return max(answer.in_ms, LEAST_MS)
+    elif calls.retry is None or not isinstance(answer.error, calls.retry.on):
+        return None
     policy = calls.retry or Retry()
-    wait = in_ms if in_ms is not None else policy.wait_ms(call.attempt, f"{seed}:{call.ticket.number}")
-    due = now_ms + max(wait, LEAST_MS)
-    cause = "the call asked for another attempt" if error is None else in_words(error)
-    if not policy.allows(call.attempt, begun_ms, due):
-        return Failed(call.attempt, cause, error)
-    if (deadline := last_ms(calls, begun_ms)) is not None and due >= deadline:
-        return Failed(call.attempt, f"{cause} (and the total timeout leaves no time for another)", error)
-    return Waits(due, call.attempt + 1, begun_ms, "retry", cause)
+    return max(policy.wait_ms(call.attempt, f"{seed}:{call.ticket.number}"), LEAST_MS)
+
+
+def _retried(calls: Calls, failed: Failed, begun_ms: int, due_ms: int) -> Waits | Failed:
+    """Return another attempt at a time, or the failure if there is none by then."""
+    if not (calls.retry or Retry()).allows(failed.attempts, begun_ms, due_ms):
+        return failed
+    if (deadline := last_ms(calls, begun_ms)) is not None and due_ms >= deadline:
+        return replace(failed, cause=f"{failed.cause} (and the total timeout leaves no time for another)")
+    return Waits(due_ms, failed.attempts + 1, begun_ms, "retry", failed.cause)

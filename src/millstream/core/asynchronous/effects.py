@@ -136,14 +136,14 @@ class CalledStore(Generic[K, V]):
         self._effects.append(("put", self._name, (key, value)))
 
     def put_if_absent(self, key: K, value: V) -> V | None:
-        """Set the value of a key that has none; give the value it had before, or None."""
+        """Set the value of a key that has none; return the value it had before, or None."""
         old = self.get(key)
         if old is None:
             self.put(key, value)
         return old
 
     def delete(self, key: K) -> V | None:
-        """Remove a key when the record retires; give the value it had, or None."""
+        """Remove a key when the record retires; return the value it had, or None."""
         old = self.get(key)
         self.put(key, None)
         return old
@@ -163,20 +163,49 @@ class Performing:
         """Return the effects, or what has to be awaited for them."""
         context = CallContext(started)
         record = Record(started.key, started.value, started.timestamp, started.headers)
-        result = self._function(record, context)
-        return _Awaited(result, context) if isawaitable(result) else _answer(result, context)
+        return _finished(self._function(record, context), lambda result: _answer(result, context))
+
+
+class Acting:
+    """Calls the function of ``foreach_async`` for a batch; its result None becomes one None per record.
+
+    A batch's function returns one answer per record. One that is called only for its external effect, such as inserting rows,
+    naturally returns None; that means that all records are done.
+
+    Args:
+        function: ``(keys, values) -> None`` or a list of answers; a coroutine function, or a plain one.
+
+    Example:
+        >>> Acting(lambda keys, values: None)(["a", "b"], [1, 2])
+        [None, None]
+    """
+
+    def __init__(self, function: Callable[[list[Any], list[Any]], Any]) -> None:
+        self._function = self.__wrapped__ = function
+
+    def __call__(self, keys: list[Any], values: list[Any]) -> Any:
+        """Return the answers, or what has to be awaited for them."""
+        return _finished(self._function(keys, values), lambda result: _each(result, len(keys)))
 
 
 class _Awaited:
-    """The effects of a function that has to be awaited."""
+    """An awaitable result, and what is made of it."""
 
-    def __init__(self, result: Any, context: CallContext) -> None:
+    def __init__(self, result: Any, finish: Callable[[Any], Any]) -> None:
         self._result = result
-        self._context = context
+        self._finish = finish
 
     def __await__(self) -> Generator[Any, Any, Any]:
         result = yield from self._result.__await__()
-        return _answer(result, self._context)
+        return self._finish(result)
+
+
+def _finished(result: Any, finish: Callable[[Any], Any]) -> Any:
+    return _Awaited(result, finish) if isawaitable(result) else finish(result)
+
+
+def _each(result: Any, count: int) -> Any:
+    return [None] * count if result is None else result
 
 
 def _answer(result: Any, context: CallContext) -> Any:

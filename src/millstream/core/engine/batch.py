@@ -53,10 +53,10 @@ class Column:
         data = None if self.data is None else list(compress(self.data, kept))
         return Column(self.serde, data, None if self.known is None else list(compress(self.known, kept)))
 
-    def at(self, places: Sequence[int]) -> Column:
+    def at(self, rows: Sequence[int]) -> Column:
         """Return the rows at the given indices."""
-        data = None if self.data is None else list(map(self.data.__getitem__, places))
-        known = None if self.known is None else list(map(self.known.__getitem__, places))
+        data = None if self.data is None else list(map(self.data.__getitem__, rows))
+        known = None if self.known is None else list(map(self.known.__getitem__, rows))
         return Column(self.serde, data, known)
 
     def part(self, start: int, end: int) -> Column:
@@ -66,7 +66,7 @@ class Column:
 
     def present(self) -> list[bool]:
         """Return for each row whether it is not null."""
-        return [one is not None for one in (self.known if self.data is None else self.data) or ()]
+        return [item is not None for item in (self.known if self.data is None else self.data) or ()]
 
     def any_null(self) -> bool:
         """Return whether any row is null."""
@@ -84,24 +84,24 @@ class Columns:
         values: Per record.
         timestamps: Milliseconds since the epoch.
         headers: Per record, None if no record has any.
-        places: Per record its place in what the task took, so that a record that fails can be told.
+        positions: Per record its position in what the task took, so that errors can name a record that fails.
     """
 
     keys: Column
     values: Column
     timestamps: list[int]
     headers: list[Headers] | None
-    places: Sequence[int]
+    positions: Sequence[int]
 
     def with_values(self, values: list[Any], timestamps: list[int] | None = None) -> Columns:
         """Return the same records with other values and, if given, other timestamps."""
         stamps = self.timestamps if timestamps is None else timestamps
-        return Columns(self.keys, Column(known=values), stamps, self.headers, self.places)
+        return Columns(self.keys, Column(known=values), stamps, self.headers, self.positions)
 
     def with_keys(self, keys: list[Any] | Column) -> Columns:
         """Return the same records with other keys."""
         column = keys if isinstance(keys, Column) else Column(known=keys)
-        return Columns(column, self.values, self.timestamps, self.headers, self.places)
+        return Columns(column, self.values, self.timestamps, self.headers, self.positions)
 
     def only(self, kept: Sequence[object]) -> Columns:
         """Return the records whose mark is true."""
@@ -110,7 +110,7 @@ class Columns:
             self.values.only(kept),
             list(compress(self.timestamps, kept)),
             None if self.headers is None else list(compress(self.headers, kept)),
-            list(compress(self.places, kept)),
+            list(compress(self.positions, kept)),
         )
 
     def at(self, numbers: Sequence[int]) -> Columns:
@@ -120,7 +120,7 @@ class Columns:
             self.values.at(numbers),
             list(map(self.timestamps.__getitem__, numbers)),
             None if self.headers is None else list(map(self.headers.__getitem__, numbers)),
-            list(map(self.places.__getitem__, numbers)),
+            list(map(self.positions.__getitem__, numbers)),
         )
 
     def part(self, start: int, end: int) -> Columns:
@@ -130,7 +130,7 @@ class Columns:
             self.values.part(start, end),
             self.timestamps[start:end],
             None if self.headers is None else self.headers[start:end],
-            self.places[start:end],
+            self.positions[start:end],
         )
 
 
@@ -148,13 +148,13 @@ def serialised(serde: Serde[Any], objects: list[Any]) -> list[bytes | None]:
     if quick is not None:
         return quick
     write = serde.serialize
-    return [None if one is None else write(one) for one in objects]
+    return [None if item is None else write(item) for item in objects]
 
 
 def deserialised(serde: Serde[Any], data: Iterable[bytes | None]) -> list[Any]:
     """Return the objects of serialised keys or values."""
     read = serde.deserialize
-    return [None if one is None else read(one) for one in data]
+    return [None if item is None else read(item) for item in data]
 
 
 def checked(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:
@@ -165,7 +165,7 @@ def checked(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:
     """
     if serde.verbatim is None:
         return deserialised(serde, data)
-    serde.verbatim([one for one in data if one is not None] if not all(data) else data)  # type: ignore[arg-type]
+    serde.verbatim([item for item in data if item is not None] if not all(data) else data)  # type: ignore[arg-type]
     return data
 
 

@@ -51,7 +51,7 @@ _OVERHEAD: Final = 200
 _SAMPLED: Final = 64
 """One of so many rows is serialised to find out how large rows are."""
 
-_Place = bytes | tuple[bytes, int, int]
+_RowKey = bytes | tuple[bytes, int, int]
 _Entry = tuple[Any, ...]
 """A row that waits: number of its newest update, what it is told apart by, key, newest value, forwarded value, timestamp and headers,
 then partition, chunk, index and held record that the newest update came from, its size, and its cache."""
@@ -167,10 +167,10 @@ class Cache:
         self._runtime = runtime
         self._most = most_bytes
         self._at_most = at_most
-        self._place, self._places = _placing(store)
+        self._row_key, self._row_keys = _keying(store)
         self._value_bytes = store.value.serialize
         self._row_size = _OVERHEAD
-        self._rows: dict[_Place, _Entry] = {}
+        self._rows: dict[_RowKey, _Entry] = {}
         self._block: tuple[Columns, Sequence[Piece], int] | None = None
         self._merged = 0
         self.put = self._putting()
@@ -182,13 +182,13 @@ class Cache:
 
     def forwarded(self, key: Any) -> tuple[Any] | None:
         """Return the value of a row as it was forwarded, in a tuple; None if nothing waits for the row."""
-        entry = self._rows.get(self._place(key))
+        entry = self._rows.get(self._row_key(key))
         return None if entry is None else (entry[_OLD],)
 
     def put_columns(self, columns: Columns) -> None:
         """Take a batch of updates, none of which deletes, of a table whose old values nobody needs."""
         count = len(columns.timestamps)
-        newest = dict(zip(self._places(columns.keys), range(count)))
+        newest = dict(zip(self._row_keys(columns.keys), range(count)))
         if len(newest) < count:
             self._merged += count - len(newest)
             columns = columns.only(_marked(newest.values(), count))
@@ -205,15 +205,15 @@ class Cache:
 
     def forward(self, entry: _Entry) -> None:
         """Forward a row that waits; its newest record is the current one from then on."""
-        number, place, key, new, old, timestamp, headers, partition, chunk, index, held, size, _ = entry
-        del self._rows[place]
+        number, row_key, key, new, old, timestamp, headers, partition, chunk, index, override, size, _ = entry
+        del self._rows[row_key]
         self.size -= size
         if new is None and old is None:
             self._merged += 1
             return
         runtime = self._runtime
         self._order.forwarded = number
-        runtime.partition, runtime.chunk, runtime.index, runtime.held = partition, chunk, index, held
+        runtime.partition, runtime.chunk, runtime.index, runtime.override = partition, chunk, index, override
         self.child(key, new, old, timestamp, headers)
 
     def forward_columns(self) -> bool:
@@ -233,17 +233,17 @@ class Cache:
         return merged
 
     def _putting(self) -> Callable[..., None]:
-        place_of, rows, known = self._place, self._rows, self._rows.get
+        row_key_of, rows, known = self._row_key, self._rows, self._rows.get
         number_of, runtime, most = self._order.number, self._runtime, self._most
 
         def put(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
             if self._block is not None:
                 self._unfold()
-            place = place_of(key)
-            number, before = number_of(), known(place)
+            row_key = row_key_of(key)
+            number, before = number_of(), known(row_key)
             if before is None:
                 if not len(rows) % _SAMPLED:
-                    self._measure(place, new)
+                    self._measure(row_key, new)
                 size = self._row_size
                 self.size += size
             else:
@@ -251,9 +251,9 @@ class Cache:
                 # What comes out of a cache in front may be older than what came past it.
                 number = max(number, before[0])
                 self._merged += 1
-            rows[place] = (
+            rows[row_key] = (
                 number,
-                place,
+                row_key,
                 key,
                 new,
                 old,
@@ -262,7 +262,7 @@ class Cache:
                 runtime.partition,
                 runtime.chunk,
                 runtime.index,
-                runtime.held,
+                runtime.override,
                 size,
                 self,
             )
@@ -274,10 +274,10 @@ class Cache:
     def _put_each(self, columns: Columns) -> None:
         keys, values = columns.keys.objects(), columns.values.objects()
         headers = columns.headers or [()] * len(keys)
-        for at, key, value, timestamp, header in zip(
-            columns.places, keys, values, columns.timestamps, headers
+        for position, key, value, timestamp, header in zip(
+            columns.positions, keys, values, columns.timestamps, headers
         ):
-            self._runtime.locate(at)
+            self._runtime.locate(position)
             self.put(key, value, None, timestamp, header)
 
     def _hold(self, columns: Columns) -> None:
@@ -314,8 +314,8 @@ class Cache:
                 if self.size <= least:
                     break
 
-    def _measure(self, place: _Place, value: Any) -> None:
-        key = place if isinstance(place, bytes) else place[0]
+    def _measure(self, row_key: _RowKey, value: Any) -> None:
+        key = row_key if isinstance(row_key, bytes) else row_key[0]
         self._row_size = _OVERHEAD + len(key) + self._size_of(value)
 
     def _mean_size(self, values: list[Any]) -> int:
@@ -340,18 +340,18 @@ def _forwarding(runtime: Runtime, order: _Order) -> Iterator[None]:
         order.forwarded = number
 
 
-def _placing(
+def _keying(
     store: StoreSpec,
-) -> tuple[Callable[[Any], _Place], Callable[[Column], Iterable[_Place | None]]]:
+) -> tuple[Callable[[Any], _RowKey], Callable[[Column], Iterable[_RowKey | None]]]:
     """Make the functions that give what rows are told apart by, from a key and from a column of keys."""
     serde, key_bytes = store.key, store.key.serialize
     if not isinstance(store, (WindowSpec, SessionSpec)):
         return key_bytes, lambda keys: keys.serialised(serde)
 
-    def place(key: Windowed[Any]) -> _Place:
+    def row_key(key: Windowed[Any]) -> _RowKey:
         return key_bytes(key[0]), key[1], key[2]
 
-    return place, lambda keys: map(place, keys.objects())
+    return row_key, lambda keys: map(row_key, keys.objects())
 
 
 def _marked(indices: Iterable[int], count: int) -> bytearray:

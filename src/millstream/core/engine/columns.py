@@ -180,7 +180,7 @@ def applying(
                 then(child, columns if len(done) == size else columns.part(start, end), done)
             if failed is None:
                 return
-            runtime.locate(columns.places[end])
+            runtime.locate(columns.positions[end])
             runtime.on_error("process", node.name, failed, again=Attempt(row, _record(columns, end)))
             start = end + 1
 
@@ -188,7 +188,6 @@ def applying(
 
 
 def _record(columns: Columns, number: int) -> tuple[Any, Any, int, Headers]:
-    """Return one record of a batch."""
     headers = () if columns.headers is None else columns.headers[number]
     return (
         columns.keys.objects()[number],
@@ -248,10 +247,10 @@ def each(columns: Columns, call: Call, runtime: Runtime) -> None:
     locate = runtime.locate
     headers: Iterable[Headers] = repeat(()) if columns.headers is None else columns.headers
     keys, values = columns.keys.objects(), columns.values.objects()
-    for place, key, value, timestamp, header in zip(
-        columns.places, keys, values, columns.timestamps, headers
+    for position, key, value, timestamp, header in zip(
+        columns.positions, keys, values, columns.timestamps, headers
     ):
-        locate(place)
+        locate(position)
         call(key, value, timestamp, header)
 
 

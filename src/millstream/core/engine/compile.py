@@ -111,15 +111,15 @@ class Compiled:
 
     def clocks_behind(self, source: str) -> list[Callable[[int], None]]:
         """Return the clocks of the nodes behind a source, those in front first."""
-        found = self._clocks_behind.get(source)
-        if found is None:
+        clocks = self._clocks_behind.get(source)
+        if clocks is None:
             behind = {source}
             for node in self._sub.nodes.values():
                 if behind.intersection(node.parents):
                     behind.add(node.name)
-            found = [clock for name, clock in self.clocks.items() if name in behind][::-1]
-            self._clocks_behind[source] = found
-        return found
+            clocks = [clock for name, clock in self.clocks.items() if name in behind][::-1]
+            self._clocks_behind[source] = clocks
+        return clocks
 
     def only_read(self, node: n.Process) -> frozenset[str]:
         """Return the stores of a processor that only another one may write to."""

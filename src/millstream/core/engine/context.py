@@ -10,9 +10,9 @@ from millstream.core.engine.runtime import Runtime
 from millstream.core.model.durations import Duration, millis
 from millstream.core.model.errors import ProcessingError, StoreError
 from millstream.core.model.ids import TaskId
-from millstream.core.model.punctuation import Cancellable, PunctuationType, Punctuator
 from millstream.core.model.record import Headers, Record, RecordMetadata
 from millstream.core.state.readonly import read_only
+from millstream.core.topology.processor import Cancellable, PunctuationType, Punctuator
 
 StreamCall = Callable[[Any, Any, int, Headers], None]
 """A compiled node that takes records."""

@@ -16,7 +16,7 @@ from millstream.core.engine.policy import (
     Stage,
     is_fate,
 )
-from millstream.core.model.calls import DeadLetter
+from millstream.core.model.answers import DeadLetter
 from millstream.core.model.errors import (
     DeserializationError,
     MillstreamError,
@@ -26,7 +26,7 @@ from millstream.core.model.errors import (
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Change, Headers, Record
 
-Place = tuple[TopicPartition | None, int, bytes | None, bytes | None, int, Headers]
+RawRecord = tuple[TopicPartition | None, int, bytes | None, bytes | None, int, Headers]
 """Where a record was read, its offset, key and value as bytes, timestamp and headers."""
 
 ERRORS: Final[Mapping[Stage, type[MillstreamError]]] = {
@@ -62,7 +62,7 @@ class Failure(NamedTuple):
         stage: Where.
         node: The node.
         error: What was raised.
-        place: The record, as it was read.
+        record: The record, as it was read.
         target: The topic that a sink was sending to.
         side: Whether key or value did not fit the serde of a sink.
     """
@@ -70,7 +70,7 @@ class Failure(NamedTuple):
     stage: Stage
     node: str
     error: Exception
-    place: Place
+    record: RawRecord
     target: str | None = None
     side: Literal["key", "value"] | None = None
 
@@ -87,7 +87,7 @@ class Failure(NamedTuple):
             "them in a topic of their own"
         )
         return (
-            f"{self.node} failed in stage '{self.stage}' of task {task} {where(self.place)}: {self._aimed()}{cause(self.error)}. "
+            f"{self.node} failed in stage '{self.stage}' of task {task} {where(self.record)}: {self._aimed()}{cause(self.error)}. "
             f"{advice}"
         )
 
@@ -99,11 +99,13 @@ class Failure(NamedTuple):
             attempt: How often the node has tried it.
             arguments: What the node was called with, if it was called.
         """
-        partition, offset, key, value, timestamp, headers = self.place
+        partition, offset, key, value, timestamp, headers = self.record
         topic, number = (None, -1) if partition is None else partition
         record = None if arguments is None else _record(*arguments)
-        found = (topic, number, offset, key, value, timestamp, headers)
-        return ErrorContext(self.stage, self.node, str(task), *found, record, attempt, self.target, self.side)
+        origin = (topic, number, offset, key, value, timestamp, headers)
+        return ErrorContext(
+            self.stage, self.node, str(task), *origin, record, attempt, self.target, self.side
+        )
 
     def _aimed(self) -> str:
         if self.target is None:
@@ -137,30 +139,30 @@ def decide(
         What to do, and what the handler did, in a sentence. It is "fail" where what the handler says cannot be done.
     """
     name = getattr(handler, "__qualname__", None) or type(handler).__name__
-    told = f"Its error handler {name!r}"
+    subject = f"Its error handler {name!r}"
     try:
         answer: object = handler(context, error)
     except Exception as own:
-        return "fail", f"{told} failed itself: {type(own).__name__}: {own}{last_line(own)}"
+        return "fail", f"{subject} failed itself: {type(own).__name__}: {own}{last_line(own)}"
     if answer == "retry" and not again and isinstance(handler, Retrying):
         answer = handler.then
     if answer == "retry":
         if not again:
             return (
                 "fail",
-                f"{told} asked for another attempt, but a {context.stage} error of {context.node!r} is never tried again here: part of the work may be done",
+                f"{subject} asked for another attempt, but a {context.stage} error of {context.node!r} is never tried again here: part of the work may be done",
             )
         if context.attempt >= MOST_ATTEMPTS:
-            return "fail", f"{told} asked for more than {MOST_ATTEMPTS} attempts"
+            return "fail", f"{subject} asked for more than {MOST_ATTEMPTS} attempts"
         return "retry", ""
     if not is_fate(answer):
-        return "fail", f"{told} returned {answer!r}, which is no decision"
+        return "fail", f"{subject} returned {answer!r}, which is no decision"
     if answer == "dead_letter" and topic is None:
         return (
             "fail",
-            f"{told} asked for a dead letter, and nobody named a topic with dead_letter_topic='...'",
+            f"{subject} asked for a dead letter, and nobody named a topic with dead_letter_topic='...'",
         )
-    return answer, f"{told} decided: {_shown_fate(answer)}"  # type: ignore[return-value, arg-type]
+    return answer, f"{subject} decided: {_shown_fate(answer)}"  # type: ignore[return-value, arg-type]
 
 
 def _shown_fate(fate: Fate) -> str:
@@ -168,18 +170,18 @@ def _shown_fate(fate: Fate) -> str:
 
 
 def letter_headers(
-    stage: str, node: str, place: Place, facts: Mapping[str, object], error: Exception | None
+    stage: str, node: str, record: RawRecord, facts: Mapping[str, object], error: Exception | None
 ) -> Headers:
     """Return the headers of a dead letter: those of the record, Millstream's, and those of Kafka Streams (KIP-1034).
 
     Args:
         stage: Where it failed.
         node: The node that failed.
-        place: The record.
+        record: The record.
         facts: What else there is to say, by name; ``error`` is among it.
         error: What was raised, None if nothing was.
     """
-    partition, offset, _, _, _, headers = place
+    partition, offset, _, _, _, headers = record
     topic, number = ("", -1) if partition is None else partition
     trace = "".join(traceback.format_exception(error)) if error and error.__traceback__ else ""
     ours = {
@@ -206,20 +208,20 @@ def letter_headers(
     return (*headers, *((name, str(fact).encode(errors="replace")) for name, fact in added.items()))
 
 
-def no_letter_topic(task_id: TaskId, stage: str, node: str, place: Place) -> str:
+def no_letter_topic(task_id: TaskId, stage: str, node: str, record: RawRecord) -> str:
     """Return the error text for a dead letter without a topic."""
     if stage != "call":
         return "a dead-letter policy needs the setting dead_letter_topic='...'"
     return (
-        f"the call of {node} in task {task_id} {where(place)} gave ms.dead_letter(...), and there is no topic for "
+        f"the call of {node} in task {task_id} {where(record)} gave ms.dead_letter(...), and there is no topic for "
         "it: name one at the operator with on_failure=ms.dead_letter('topic'), or for the application with the setting "
         "dead_letter_topic"
     )
 
 
-def where(place: Place) -> str:
+def where(record: RawRecord) -> str:
     """Describe the record for an error text."""
-    partition, offset, key, value, *_ = place
+    partition, offset, key, value, *_ = record
     if partition is None:
         return "in a punctuator"
     return (

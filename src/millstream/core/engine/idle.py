@@ -82,12 +82,12 @@ class IdleClock:
 
     def _close_up_to(self, time: int) -> None:
         """Close one moment after the other, so that the operator's time ends at the last of them."""
-        while (at := self._next_close()) <= time:
-            self._close(at)
+        while (close_time := self._next_close()) <= time:
+            self._close(close_time)
 
     def _wake_at(self) -> int | None:
-        at = self._next_close()
-        if at == NEVER or "input" not in self._memory:
+        close_time = self._next_close()
+        if close_time == NEVER or "input" not in self._memory:
             return None
         last, base = self._memory["input"]
-        return int(last + max(self._idle, at - base))
+        return int(last + max(self._idle, close_time - base))

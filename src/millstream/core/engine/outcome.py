@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from millstream.core.asynchronous.book import CallFigures
 from millstream.core.asynchronous.call import Call
-from millstream.core.asynchronous.frontier import Progress
-from millstream.core.engine.records.queue import Buffered, QueueId
+from millstream.core.asynchronous.committable_offset import Progress
+from millstream.core.asynchronous.operator_state import CallFigures
+from millstream.core.engine.records.queue import MERGED, Buffered, QueueId
 from millstream.core.engine.records.readiness import Waiting
 from millstream.core.engine.threads import ThreadFigures
 from millstream.core.model.ids import TopicPartition
@@ -47,9 +47,9 @@ class TaskMetrics:
 
 def taken(counts: Counter[str]) -> dict[str, int]:
     """Return what was counted, and begin anew."""
-    found = dict(counts)
+    copied = dict(counts)
     counts.clear()
-    return found
+    return copied
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Outcome:
         wake_at_ms: When wall-clock punctuation is due next, the wait for an empty input ends, an idle operator closes
             something, or the next attempt of a call is due (ms since the epoch); None if never.
         idle_until_ms: When the wait for an empty input ends that records are held for; None if there is none.
-        issue: Calls to hand to the station; their answers come back with ``Task.done``.
+        issue: Calls to send to the async worker; their results come back with ``Task.done``.
         attempts_due_ms: When the next attempt of a record that waits is due, or a processor that acknowledges looks again; None if never.
         calls: What there is to see of each asynchronous operator.
         threads: What there is to see of the threads, None if one thread does everything.
@@ -129,6 +129,24 @@ class Snapshot:
     waiting: Waiting | None = None
     progress: Mapping[TopicPartition, Progress] = field(default_factory=dict)
     reads_again: bool = False
+
+    def not_taken(self, queue: QueueId, records: Records) -> Records:
+        """Return the records that the task had not taken at the last commit; of a merged lane, those it does not hold either.
+
+        Args:
+            queue: Where they are read.
+            records: What is read; not necessarily in the order of offsets.
+        """
+        if not self.reads_again:
+            return records
+        if queue.lane == MERGED and queue in self.positions:
+            position = self.positions[queue]
+        elif queue.partition in self.progress:
+            position = self.progress[queue.partition].position
+        else:
+            return records
+        rows = [row for row, offset in enumerate(records.offsets) if offset >= position]
+        return records if len(rows) == len(records) else records.at(rows)
 
     def without_committed(self) -> Snapshot:
         """Return it without the records that are read again by whoever goes on at the committed offsets.

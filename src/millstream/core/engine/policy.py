@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from inspect import iscoroutinefunction
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from millstream.core.model.calls import DeadLetter
+from millstream.core.model.answers import DeadLetter
 from millstream.core.model.errors import SettingsError
 from millstream.core.model.record import Headers, Record
 from millstream.core.topology.plan import Plan

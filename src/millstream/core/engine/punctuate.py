@@ -11,11 +11,11 @@ made later, in ``process`` or in a punctuator, must call a method of its process
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millstream.core.model.punctuation import PunctuationType, Punctuator
+from millstream.core.topology.processor import PunctuationType, Punctuator
 
 NEVER: Final = (1 << 63) - 1
 """A due time that never comes."""
@@ -86,6 +86,26 @@ class Punctuations:
         """Add a schedule; cancelled ones that nobody needs to remember are forgotten."""
         self.schedules = [s for s in self.schedules if not s.cancelled or s.ordinal is not None]
         self.schedules.append(schedule)
+
+    def restore(self, schedules: Iterable[Mapping[str, Any]], processors: Mapping[str, Any]) -> None:
+        """Restore the due times of schedules made in ``init``, and make those again that were made later.
+
+        Args:
+            schedules: What :meth:`to_data` returned before the restart.
+            processors: The processors by node.
+        """
+        made = {(schedule.node, schedule.ordinal): schedule for schedule in self.schedules}
+        for data in schedules:
+            node, ordinal, method, interval_ms = (
+                data[k] for k in ("node", "ordinal", "method", "interval_ms")
+            )
+            kind, due_ms = PunctuationType(data["kind"]), data["due_ms"]
+            schedule = made.get((node, ordinal))
+            if schedule is not None and (schedule.kind, schedule.interval_ms) == (kind, interval_ms):
+                schedule.due_ms, schedule.cancelled = due_ms, data["cancelled"]
+            elif ordinal is None and hasattr(processors.get(node), method):
+                callback = getattr(processors[node], method)
+                self.add(Schedule(node, None, method, kind, interval_ms, due_ms, callback))
 
     def to_data(self) -> tuple[Mapping[str, Any], ...]:
         """Return the state of all schedules for the snapshot."""

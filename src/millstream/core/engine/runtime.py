@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from millstream.core.asynchronous.committable_offset import UnfinishedOffsets
 from millstream.core.engine.failures import (
     ERRORS,
     Attempt,
     Failure,
-    Place,
+    RawRecord,
     decide,
     letter_headers,
     no_letter_topic,
@@ -20,15 +21,14 @@ from millstream.core.engine.failures import (
 from millstream.core.engine.policy import ErrorPolicies, Fate, Stage
 from millstream.core.engine.punctuate import NEVER, Punctuations
 from millstream.core.engine.records.queue import Chunk
-from millstream.core.model.calls import DeadLetter
+from millstream.core.model.answers import DeadLetter
 from millstream.core.model.errors import MillstreamError, ProductionError, UnavailableError
 from millstream.core.model.ids import TaskId, TopicPartition
-from millstream.core.model.punctuation import PunctuationType
 from millstream.core.model.record import Headers, RecordContext, RecordMetadata, Records
+from millstream.core.topology.processor import PunctuationType
 
 if TYPE_CHECKING:
-    from millstream.core.asynchronous.book import Book
-    from millstream.core.asynchronous.frontier import Frontier
+    from millstream.core.asynchronous.operator_state import AsyncOperatorState
     from millstream.core.engine.idle import IdleClock
 
 Row = tuple[bytes | None, bytes | None, int, Headers]
@@ -37,16 +37,16 @@ PlacedRow = tuple[bytes | None, bytes | None, int, Headers, int]
 """The same with the partition that a partitioner chose, -1 if it left it to the key."""
 
 
-class Standing(Protocol):
-    """A record that is current in place of the one that was taken last."""
+class RecordOverride(Protocol):
+    """A record that is current instead of the one that was taken last."""
 
     @property
     def origin(self) -> RecordMetadata | None:
         """Topic, partition and offset; None if a punctuator sent it."""
 
     @property
-    def place(self) -> Place:
-        """What is told of the record if it fails: partition, offset, serialised key and value, timestamp, headers."""
+    def raw(self) -> RawRecord:
+        """The record as failures report it."""
 
 
 class Piece(NamedTuple):
@@ -96,11 +96,11 @@ class Runtime:
         self.partition: TopicPartition | None = None
         self.chunk: Chunk | None = None
         self.index = 0
-        self.held: Standing | None = None
-        """The buffered record that is current in place of the one taken last."""
-        self.books: list[Book] = []
+        self.override: RecordOverride | None = None
+        """The buffered record that is current instead of the one taken last."""
+        self.async_operators: list[AsyncOperatorState] = []
         """Of the operators whose records may be unfinished for a while, those behind first."""
-        self.frontiers: dict[TopicPartition, Frontier] = {}
+        self.unfinished_offsets = defaultdict[TopicPartition, UnfinishedOffsets](UnfinishedOffsets)
         self.epoch, self.repeats_sends = "", True
         self._treated: MillstreamError | None = None
         self._called: dict[str, Attempt | None] = {}
@@ -110,7 +110,7 @@ class Runtime:
         self.notices: list[str] = []
         self.pieces: Sequence[Piece] = ()
         self._firsts: list[int] = []
-        self._here, self._shift = range(0), 0
+        self._current_run, self._shift = range(0), 0
         self._rows: dict[str, list[Row]] = {}
         self._blocks: dict[tuple[str, bool], list[Records]] = {}
         self._placed: dict[str, list[PlacedRow]] = {}
@@ -118,46 +118,46 @@ class Runtime:
     # Where we are.
 
     def take(self, pieces: Sequence[Piece]) -> None:
-        """Begin with records of several runs: a *place* counts through all of them."""
-        self.pieces, self._firsts, self._here = pieces, [], range(0)
+        """Begin with records of several runs: a *position* counts through all of them."""
+        self.pieces, self._firsts, self._current_run = pieces, [], range(0)
         first = 0
         for piece in pieces:
             self._firsts.append(first)
             first += piece.end - piece.start
 
-    def locate(self, place: int) -> None:
-        """Make the record at a place the current one."""
-        if place not in self._here:
-            number = bisect_right(self._firsts, place) - 1
+    def locate(self, position: int) -> None:
+        """Make the record at a position the current one."""
+        if position not in self._current_run:
+            number = bisect_right(self._firsts, position) - 1
             piece, first = self.pieces[number], self._firsts[number]
             self.partition, self.chunk = piece.partition, piece.chunk
-            self._here = range(first, first + piece.end - piece.start)
+            self._current_run = range(first, first + piece.end - piece.start)
             self._shift = piece.start - first
-        self.index = place + self._shift
+        self.index = position + self._shift
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
         """Come back to the current record behind work on others."""
-        here = self.partition, self.chunk, self.index, self.held
-        places = self.pieces, self._firsts, self._here, self._shift
+        current = self.partition, self.chunk, self.index, self.override
+        taken = self.pieces, self._firsts, self._current_run, self._shift
         try:
             yield
         finally:
-            self.partition, self.chunk, self.index, self.held = here
-            self.pieces, self._firsts, self._here, self._shift = places
+            self.partition, self.chunk, self.index, self.override = current
+            self.pieces, self._firsts, self._current_run, self._shift = taken
 
     def metadata(self) -> RecordMetadata | None:
         """Return topic, partition and offset of the current record; None in a punctuator."""
-        if self.held is not None:
-            return self.held.origin
+        if self.override is not None:
+            return self.override.origin
         if self.partition is None or self.chunk is None:
             return None
         return RecordMetadata(*self.partition, self.chunk.raw.offsets[self.chunk.row(self.index)])
 
     def context(self, timestamp: int, headers: Headers) -> RecordContext:
         """Return the context of a record that is on its way out."""
-        at = self.metadata()
-        topic, partition, offset = at if at is not None else (None, -1, -1)
+        origin = self.metadata()
+        topic, partition, offset = origin if origin is not None else (None, -1, -1)
         return RecordContext(topic, partition, offset, timestamp, headers)
 
     def memory(self, remembered_as: str) -> dict[str, Any]:
@@ -304,28 +304,28 @@ class Runtime:
         Raises:
             MillstreamError: If the fate is "fail", with a dead letter if there is a topic for it.
         """
-        stage, node, error, place, *_ = failure
+        stage, node, error, record, *_ = failure
         message, topic = failure.message(self.task_id, handled), self.policies.dead_letter_topic
         facts = {"error": f"{type(error).__name__}: {error}"}
-        if self.held is not None:
+        if self.override is not None:
             facts["record"] = "operator"
         if fate == "fail":
             stops = ERRORS[stage](message)
-            self._treated = self.with_letter(stops, stage, node, place, facts=facts, error=error)
+            self._treated = self.with_letter(stops, stage, node, record, facts=facts, error=error)
             raise self._treated from error
         self.drop(f"{stage} error")
         self.failures[node] += 1
         self.notice(message)
         if fate != "skip":
             topic = fate.text if isinstance(fate, DeadLetter) else topic
-            self.dead_letter(topic, stage, node, place, facts=facts, error=error)
+            self.dead_letter(topic, stage, node, record, facts=facts, error=error)
 
     def with_letter(
         self,
         stops: MillstreamError,
         stage: str,
         node: str,
-        place: Place,
+        record: RawRecord,
         *,
         facts: Mapping[str, object],
         error: Exception | None,
@@ -333,21 +333,21 @@ class Runtime:
         """Attach the record's dead letter to an error that stops the application, if there is a topic for it."""
         topic = self.policies.dead_letter_topic
         if topic is not None:
-            row = _letter(place, letter_headers(stage, node, place, facts, error))
+            row = _letter(record, letter_headers(stage, node, record, facts, error))
             stops.letter = topic, _columns([row])
         return stops
 
-    def _current(self) -> Place:
-        at = self.metadata()
-        if self.held is not None:
-            return self.held.place
-        if at is None or self.chunk is None:
+    def _current(self) -> RawRecord:
+        if self.override is not None:
+            return self.override.raw
+        origin = self.metadata()
+        if origin is None or self.chunk is None:
             return (None, -1, None, None, max(self.stream_time, 0), ())
         raw, row = self.chunk.raw, self.chunk.row(self.index)
         headers = raw.headers[row] if raw.headers is not None else ()
         return (
-            TopicPartition(at.topic, at.partition),
-            at.offset,
+            TopicPartition(origin.topic, origin.partition),
+            origin.offset,
             raw.keys[row],
             raw.values[row],
             raw.timestamps[row],
@@ -359,7 +359,7 @@ class Runtime:
         topic: str | None,
         stage: str,
         node: str,
-        place: Place,
+        record: RawRecord,
         *,
         facts: Mapping[str, object],
         error: Exception | None,
@@ -370,7 +370,7 @@ class Runtime:
             topic: The topic.
             stage: The stage that failed.
             node: The node that failed.
-            place: Topic-partition, offset and serialised record.
+            record: The record.
             facts: Further facts for the headers, by name.
             error: The exception, None if there was none.
 
@@ -378,8 +378,8 @@ class Runtime:
             ProductionError: If there is no topic.
         """
         if topic is None:
-            raise ProductionError(no_letter_topic(self.task_id, stage, node, place))
-        self.rows(topic).append(_letter(place, letter_headers(stage, node, place, facts, error)))
+            raise ProductionError(no_letter_topic(self.task_id, stage, node, record))
+        self.rows(topic).append(_letter(record, letter_headers(stage, node, record, facts, error)))
 
 
 def _columns(rows: list[Row]) -> Records:
@@ -393,6 +393,6 @@ def _placed_columns(rows: list[PlacedRow]) -> Records:
     return records
 
 
-def _letter(place: Place, headers: Headers) -> Row:
-    _, _, key, value, timestamp, _ = place
+def _letter(record: RawRecord, headers: Headers) -> Row:
+    _, _, key, value, timestamp, _ = record
     return key, value, max(timestamp, 0), headers

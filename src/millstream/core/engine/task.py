@@ -12,39 +12,33 @@ applies ``outcome.changes`` to the committed content of the stores before it ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import repeat
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from millstream.core.asynchronous.book import first_due
 from millstream.core.asynchronous.call import Call as AsyncCall
 from millstream.core.asynchronous.call import Settled, Ticket
-from millstream.core.asynchronous.frontier import Frontier, Progress
-from millstream.core.engine import columns
+from millstream.core.asynchronous.operator_state import first_due
 from millstream.core.engine import operators as operators  # how the nodes run
-from millstream.core.engine.compile import Call, Compiled
+from millstream.core.engine.compile import Compiled
 from millstream.core.engine.outcome import Outcome, Snapshot, TaskMetrics, taken
 from millstream.core.engine.policy import ErrorPolicies
-from millstream.core.engine.punctuate import Schedule
-from millstream.core.engine.recorder import Effects, replay
+from millstream.core.engine.processing import Processing
+from millstream.core.engine.progress import TaskProgress
 from millstream.core.engine.records.dividing import append
-from millstream.core.engine.records.queue import MERGED, Chunk, PartitionGroup, QueueId, RecordQueue
+from millstream.core.engine.records.queue import PartitionGroup, QueueId, RecordQueue
 from millstream.core.engine.records.readiness import InputFacts, Readiness
 from millstream.core.engine.records.reading import Reading
-from millstream.core.engine.runtime import Piece, Runtime
-from millstream.core.engine.threads import Fronts
+from millstream.core.engine.runtime import Runtime
 from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest
 from millstream.core.model.errors import ProcessingError, StoreError
 from millstream.core.model.ids import TaskId, TopicPartition
-from millstream.core.model.punctuation import PunctuationType
 from millstream.core.model.record import Records
 from millstream.core.ports import ByteStores, Threads
 from millstream.core.state.opening import open_store
 from millstream.core.state.readonly import read_only
-from millstream.core.topology.nodes import Source
-from millstream.core.topology.patterns import source_of
 from millstream.core.topology.plan import SubTopology
+from millstream.core.topology.processor import PunctuationType
 
 
 def _unknown(topic: str) -> int:
@@ -113,25 +107,21 @@ class Task:
         }
         self._sub = sub
         self._compiled = Compiled(sub, self._runtime, cache_bytes)
-        self._books = self._runtime.books[::-1]
+        self._async_operators = self._runtime.async_operators[::-1]
         """Of the asynchronous operators, those in front first."""
-        self.calls: Mapping[str, Calls] = {b.name: b.calls for b in self._books if b.calls is not None}
+        self.calls: Mapping[str, Calls] = {
+            operator.name: operator.calls for operator in self._async_operators if operator.calls is not None
+        }
         """How each asynchronous operator calls."""
-        self._sources = {topic: source for source in sub.sources for topic in source.topics}
-        self._fronts = None if threads is None else Fronts(sub, self._compiled, threads) or None
-        self._timed = bool(self._compiled.clocks or self._compiled.contexts)
-        """Whether anything depends on the time of a partition of which the task has a key range."""
-        by_columns = self._fronts is None and not self._compiled.clocks
-        self._columnar = columns.entries(sub, self._compiled) if by_columns else {}
-        self._reading = Reading(sub.sources, self._columnar, self._runtime)
-        self._aside: list[Piece] = []
-        """Runs of one source that were taken and wait to be processed together, in columns."""
+        self._processing = Processing(sub, self._compiled, threads)
+        self._reading = Reading(sub.sources, self._processing.columnar, self._runtime)
         self._group = PartitionGroup(
             {p: RecordQueue(p, time) for p, time in snapshot.partition_times.items()}
         )
         self._readiness = Readiness(max_task_idle_ms, snapshot.deadlines, snapshot.waiting)
         self._restored = snapshot
-        self._metrics = dict.fromkeys(("processed", "punctuated", "enforced"), 0)
+        self._progress = TaskProgress(self._group, snapshot.progress, self._runtime.unfinished_offsets)
+        self._enforced = 0
 
     def init(self, now_ms: int) -> None:
         """Call ``init`` of every processor, in the order of the topology, and find its schedules again.
@@ -145,7 +135,8 @@ class Task:
         self._runtime.now_ms = now_ms
         for context in self._compiled.contexts:
             self._guarded(context.init, "init", context.processor)
-        self._restore_schedules()
+        processors = {context._node: context.processor for context in self._compiled.contexts}
+        self._runtime.punctuations.restore(self._restored.schedules, processors)
         self._runtime.refresh_due()
         for (partition, lane), records in self._restored.buffered.items():
             queue = self._group.queue(QueueId(partition, lane))
@@ -179,38 +170,15 @@ class Task:
             DeserializationError: If a record does not fit the source's serdes, under the policy "fail".
         """
         queue = self._group.queue(QueueId(partition, lane))
-        if self._restored.reads_again:
-            records = self._unknown(queue, records)
-        self._append(queue, records, position)
+        self._append(queue, self._restored.not_taken(queue.id, records), position)
 
     def _append(self, queue: RecordQueue, records: Records, position: int) -> None:
-        source = self._source_for(queue.partition)
+        source = self._processing.source(queue.partition)
         chunk = self._reading.chunk(source, queue, records)
         if records.times is None:
             queue.append(chunk, position)
         else:
             append(queue, chunk, records.times, position)
-
-    def _unknown(self, queue: RecordQueue, records: Records) -> Records:
-        """Leave out what was taken before the task was rebuilt, and of what is merged also what it still holds."""
-        restored, partition = self._restored, queue.partition
-        if queue.id.lane == MERGED and queue.id in restored.positions:
-            return _beyond(records, restored.positions[queue.id])
-        if partition in restored.progress:
-            return _beyond(records, restored.progress[partition].position)
-        return records
-
-    def _source_for(self, partition: TopicPartition) -> Source:
-        """Return the source of a partition; a topic that only a pattern means becomes known."""
-        source = self._sources.get(partition.topic)
-        if source is None:
-            source = source_of(self._sub.sources, partition.topic)
-            if source is None:
-                raise StoreError(
-                    f"task {self.id} was fed records of {partition}, which is none of its topics; this is a bug"
-                )
-            self._sources[partition.topic] = source
-        return source
 
     def inform(self, facts: InputFacts) -> None:
         """Set what is known of the inputs. A task without these facts waits for no input.
@@ -233,27 +201,25 @@ class Task:
         Raises:
             MillstreamError: If a record fails under the policy "fail".
         """
-        runtime = self._runtime
+        runtime, processing = self._runtime, self._processing
         runtime.now_ms = now_ms
         runtime.active = True
         try:
-            for book in self._books:
-                book.collect()
+            for operator in self._async_operators:
+                operator.collect()
             if self._readiness.active:
                 self._take_ready(now_ms, budget)
             else:
                 self._take_all(budget)
-            self._run_aside()
-            if self._fronts is not None:
-                self._run_block(self._fronts)
-            self._punctuate(PunctuationType.WALL_CLOCK_TIME, now_ms)
+            processing.finish()
+            processing.punctuate(PunctuationType.WALL_CLOCK_TIME, now_ms)
             self._close_idle(now_ms)
             self._compiled.caches.flush()
-            self._leave_records()
-            issue = self._issue() if self._books else ()
+            processing.leave_records()
+            issue = self._issue() if self._async_operators else ()
         finally:
             runtime.active = False
-            self._leave_records()
+            processing.leave_records()
         return self._outcome(issue)
 
     def done(self, ticket: Ticket, settled: Settled) -> None:
@@ -263,29 +229,25 @@ class Task:
             ticket: The ticket of the call; the result is ignored if the record is finished or was issued again since.
             settled: The result of the call.
         """
-        for book in self._books:
-            if book.name == ticket.operator:
-                book.done(ticket, settled)
+        for operator in self._async_operators:
+            if operator.name == ticket.operator:
+                operator.done(ticket, settled)
 
     def under_way(self) -> tuple[Ticket, ...]:
         """Return the calls that have been issued and have no result yet, from this micro-batch or an earlier one."""
-        return tuple(ticket for book in self._books for ticket in book.under_way())
+        return tuple(ticket for operator in self._async_operators for ticket in operator.under_way())
 
     def lost(self, tickets: Iterable[Ticket]) -> None:
         """Mark calls that the async worker has lost: the next step issues them again, as the same attempts."""
-        books = {book.name: book for book in self._books}
+        operators_by_name = {operator.name: operator for operator in self._async_operators}
         for ticket in sorted(tickets, reverse=True):  # each goes in front of those behind it
-            books[ticket.operator].lost(ticket)
-
-    def _leave_records(self) -> None:
-        self._runtime.partition = None
-        self._runtime.chunk = None
+            operators_by_name[ticket.operator].lost(ticket)
 
     def _issue(self) -> tuple[AsyncCall, ...]:
         """Return the calls to issue, and store the unfinished records."""
-        issue = tuple(call for book in self._books for call in book.issue())
-        for book in self._books:
-            book.save()
+        issue = tuple(call for operator in self._async_operators for call in operator.issue())
+        for operator in self._async_operators:
+            operator.save()
         return issue
 
     def _take_all(self, budget: int | None) -> None:
@@ -299,21 +261,21 @@ class Task:
         ready, left = self._readiness, budget
         ready.begin(now_ms)
         while (chosen := ready.choose(self._group)) is not None and (left != 0 or chosen[0].at_time):
-            enforced, before = ready.enforced, self._metrics["processed"]
+            enforced, before = ready.enforced, self._processing.processed
             left = self._take(*chosen, left)
             ready.taken(chosen[0])
             if enforced:
-                self._metrics["enforced"] += self._metrics["processed"] - before
+                self._enforced += self._processing.processed - before
         ready.finish(self._group)
 
     def _take(self, queue: RecordQueue, end: int, left: int | None) -> int | None:
-        """Process a run, as far as the budget goes; give what is left of it."""
+        """Process a run, as far as the budget goes; return what is left of the budget."""
         if queue.at_time:
-            self._take_time(queue)
+            self._processing.pass_time(queue)
             return left
         end = end if left is None else min(end, queue.index + left)
         left = left if left is None else left - (end - queue.index)
-        self._run(queue, end)
+        self._processing.run(queue, end)
         return left
 
     def snapshot(self) -> Snapshot:
@@ -329,20 +291,8 @@ class Task:
             {name: dict(memory) for name, memory in self._runtime.memories.items() if memory},
             dict(self._readiness.deadlines),
             self._readiness.waiting,
-            self._progress() if self._books else {},
+            self._progress.by_partition() if self._async_operators else {},
         )
-
-    def _progress(self) -> dict[TopicPartition, Progress]:
-        frontiers = self._runtime.frontiers
-        return {
-            at: frontiers.get(at, Frontier()).progress(position) for at, position in self._positions().items()
-        }
-
-    def _positions(self) -> dict[TopicPartition, int]:
-        """Return the offset before which everything has been taken, also of partitions that brought nothing this time."""
-        before = {at: progress.position for at, progress in self._restored.progress.items()}
-        queues = self._group.queues.values()
-        return before | {q.partition: at for q in queues if (at := q.committable()) is not None}
 
     @property
     def has_processors(self) -> bool:
@@ -352,162 +302,6 @@ class Task:
     def buffered_count(self) -> int:
         """Return the number of buffered records."""
         return self._group.buffered_count()
-
-    # Records.
-
-    def _take_time(self, queue: RecordQueue) -> None:
-        """Take the time of the partition behind the records of a key range."""
-        chunk = queue.chunks[0]
-        assert chunk.keyed_before is not None
-        if self._timed:
-            self._run_aside()
-            if self._fronts is not None:
-                self._run_block(self._fronts)
-            self._leave_records()
-            self._pass_time(queue.partition, chunk.order[0], chunk.keyed_before[0])
-        else:
-            self._runtime.stream_time = max(self._runtime.stream_time, chunk.order[0])
-        queue.taken(1)
-
-    def _pass_time(self, partition: TopicPartition, time: int, keyed_time: int) -> None:
-        """Move on to the time of a partition, of all its records and of those with a key."""
-        runtime = self._runtime
-        if time > runtime.stream_time:
-            runtime.stream_time = time
-        for clock in self._compiled.clocks_behind(self._source_for(partition).name):
-            clock(keyed_time)
-        if runtime.stream_time >= runtime.due_stream_time:
-            self._punctuate(PunctuationType.STREAM_TIME, runtime.stream_time)
-
-    def _run(self, queue: RecordQueue, end: int) -> None:
-        if self._fronts is not None:
-            return self._run_by_threads(self._fronts, queue, end)
-        name, start = self._sources[queue.partition.topic].name, queue.index
-        if name in self._columnar:
-            return self._set_aside(queue, end)
-        self._run_aside()
-        self._run_rows(queue.partition, queue.chunks[0], start, end, self._compiled.entries[name])
-        queue.taken(end)
-        self._metrics["processed"] += end - start
-        return None
-
-    def _set_aside(self, queue: RecordQueue, end: int) -> None:
-        """Take a run, to be processed together with others of its source."""
-        piece = Piece(queue.partition, queue.chunks[0], queue.index, end)
-        if self._aside and self._source_of(self._aside[0]) is not self._source_of(piece):
-            self._run_aside()
-        self._aside.append(piece)
-        queue.taken(end)
-        self._runtime.stream_time = max(self._runtime.stream_time, queue.partition_time)
-        self._metrics["processed"] += end - piece.start
-
-    def _run_by_threads(self, fronts: Fronts, queue: RecordQueue, end: int) -> None:
-        """Take a run, to be processed together with others; what makes a block is processed at once."""
-        start, chunk = queue.index, queue.chunks[0]
-        name = self._sources[queue.partition.topic].name
-        queue.taken(end)
-        self._metrics["processed"] += end - start
-        while start < end:
-            cut = min(end, start + fronts.room)
-            fronts.set_aside(name, Piece(queue.partition, chunk, start, cut))
-            if not fronts.room:
-                self._run_block(fronts)
-            start = cut
-
-    def _run_block(self, fronts: Fronts) -> None:
-        """Process what was set aside: threads execute the first part, this one does the rest."""
-        for name, piece, effects in fronts.execute():
-            entry: Call = self._compiled.entries[name] if effects is None else replay
-            self._run_rows(*piece, entry, effects=effects)
-
-    def _run_aside(self) -> None:
-        """Process what was set aside, in columns."""
-        if self._aside:
-            pieces, self._aside = self._aside, []
-            self._runtime.take(pieces)
-            entry = self._columnar[self._source_of(pieces[0]).name]
-            entry.call(entry.columns(pieces))
-
-    def _source_of(self, piece: Piece) -> Source:
-        return self._sources[piece.partition.topic]
-
-    def _run_rows(
-        self,
-        partition: TopicPartition,
-        chunk: Chunk,
-        start: int,
-        end: int,
-        entry: Call,
-        *,
-        effects: list[Effects] | None = None,
-    ) -> None:
-        """Process a run record by record; ``effects``, if given, take the place of the keys."""
-        runtime = self._runtime
-        runtime.partition, runtime.chunk = partition, chunk
-        # What is before the run is not walked over: inputs that alternate would take quadratic time.
-        columns: list[Any] = [chunk.keys, chunk.values, chunk.timestamps]
-        if start:
-            columns = [column[start:end] for column in columns]
-        if effects is not None:
-            columns[0] = effects
-        headers = repeat(()) if chunk.headers is None else chunk.headers[start:end]
-        rows: Iterable[tuple[Any, ...]] = zip(range(start, end), *columns, headers)
-        if chunk.before is not None and self._timed:
-            rows = self._in_time(rows, partition, chunk)
-        for index, key, value, timestamp, header in rows:
-            runtime.index = index
-            if timestamp > runtime.stream_time:
-                runtime.stream_time = timestamp
-            entry(key, value, timestamp, header)
-            if runtime.stream_time >= runtime.due_stream_time:
-                self._punctuate(PunctuationType.STREAM_TIME, runtime.stream_time)
-                runtime.partition, runtime.chunk = partition, chunk
-
-    def _in_time(
-        self, rows: Iterable[tuple[Any, ...]], partition: TopicPartition, chunk: Chunk
-    ) -> Iterator[tuple[Any, ...]]:
-        """Return the rows of a key range; in front of each, time is moved on to that of the partition there."""
-        assert chunk.before is not None
-        assert chunk.keyed_before is not None
-        runtime, last = self._runtime, (-1, -1)
-        for row in rows:
-            times = chunk.before[row[0]], chunk.keyed_before[row[0]]
-            if times != last:
-                last = times
-                self._pass_time(partition, *times)
-                runtime.partition, runtime.chunk = partition, chunk
-            yield row
-
-    # Punctuation.
-
-    def _punctuate(self, kind: PunctuationType, now_ms: int) -> None:
-        runtime = self._runtime
-        runtime.partition = None
-        runtime.chunk = None
-        while (schedule := runtime.punctuations.first_due(kind, now_ms)) is not None:
-            schedule.advance(now_ms)
-            self._metrics["punctuated"] += 1
-            try:
-                schedule.callback(now_ms)
-            except Exception as error:
-                runtime.on_error("process", schedule.node, error)
-        runtime.refresh_due()
-
-    def _restore_schedules(self) -> None:
-        """Restore the due times of schedules made in ``init``, and recreate those made later."""
-        schedules = {(s.node, s.ordinal): s for s in self._runtime.punctuations.schedules}
-        processors = {context._node: context.processor for context in self._compiled.contexts}
-        for data in self._restored.schedules:
-            kind = PunctuationType(data["kind"])
-            made = schedules.get((data["node"], data["ordinal"]))
-            if made is not None and (made.kind, made.interval_ms) == (kind, data["interval_ms"]):
-                made.due_ms, made.cancelled = data["due_ms"], data["cancelled"]
-            elif data["ordinal"] is None and hasattr(processors.get(data["node"]), data["method"]):
-                callback = getattr(processors[data["node"]], data["method"])
-                again = Schedule(
-                    data["node"], None, data["method"], kind, data["interval_ms"], data["due_ms"], callback
-                )
-                self._runtime.punctuations.add(again)
 
     def _close_idle(self, now_ms: int) -> None:
         """Close what operators have open whose input is idle, those in front first."""
@@ -526,12 +320,12 @@ class Task:
         metrics = self._take_metrics(sum(len(records) for _, records in sends))
         ready = self._readiness
         idle_until_ms = ready.wake_at_ms()
-        attempts_due_ms = first_due(self._books)  # looks into stores, so before they are drained
+        attempts_due_ms = first_due(self._async_operators)  # looks into stores, so before they are drained
         drained = [store.drain() for store in self.stores.values()]
         outcome = Outcome(
             sends,
             {name: changes for store in drained for name, changes in store.changes.items()},
-            {at: self._frontier(at, position) for at, position in self._positions().items()},
+            self._progress.committable(),
             earliest(
                 runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME),
                 idle_until_ms,
@@ -549,47 +343,29 @@ class Task:
             idle_until_ms,
             issue,
             attempts_due_ms,
-            {book.name: book.figures() for book in self._books},
-            None if self._fronts is None else self._fronts.take_figures(),
-            self._shuffled() if self._books else {},
+            {operator.name: operator.figures() for operator in self._async_operators},
+            None if (threads := self._processing.threads) is None else threads.take_figures(),
+            self._progress.lowest_shuffled() if self._async_operators else {},
         )
         runtime.notices.clear()
         runtime.commit_requested = False
         return outcome
 
     def _take_metrics(self, sent: int) -> TaskMetrics:
-        """Return the metrics of the step and reset the counters."""
-        counts, runtime = self._metrics, self._runtime
+        runtime = self._runtime
+        processed, punctuated = self._processing.take_counts()
         metrics = TaskMetrics(
-            counts["processed"],
+            processed,
             taken(runtime.dropped),
-            counts["punctuated"],
+            punctuated,
             sent,
-            counts["enforced"],
+            self._enforced,
             *self._compiled.caches.take_counts(),
             counted=taken(runtime.counted),
             failed=taken(runtime.failures),
         )
-        self._metrics = dict.fromkeys(counts, 0)
+        self._enforced = 0
         return metrics
-
-    def _shuffled(self) -> dict[TopicPartition, int]:
-        """Return the lowest offset that is buffered or unfinished, per partition that is read through lanes."""
-        straight = self._positions()
-        low = {
-            at: lowest
-            for at, frontier in self._runtime.frontiers.items()
-            if at not in straight and (lowest := frontier.lowest()) is not None
-        }
-        for queue in self._group.queues.values():
-            if queue.partition not in straight and (head := queue.head_offset()) is not None:
-                low[queue.partition] = min(head, low.get(queue.partition, head))
-        return low
-
-    def _frontier(self, partition: TopicPartition, position: int) -> int:
-        """Return the offset that may be committed where everything before a position has been taken."""
-        frontier = self._runtime.frontiers.get(partition)
-        return position if frontier is None else frontier.committable(position)
 
     def _guarded(self, call: Callable[[], None], what: str, processor: Any) -> None:
         try:
@@ -598,14 +374,6 @@ class Task:
             raise ProcessingError(
                 f"{what}() of {type(processor).__name__} failed in task {self.id}: {type(error).__name__}: {error}"
             ) from error
-
-
-def _beyond(records: Records, position: int) -> Records:
-    """Return the records from an offset on; they need not be in the order of offsets."""
-    rows = [row for row, offset in enumerate(records.offsets) if offset >= position]
-    if len(rows) == len(records):
-        return records
-    return records.at(rows)
 
 
 def _to_read(sub: SubTopology, global_stores: ByteStores | None) -> dict[str, Any]:

@@ -64,8 +64,8 @@ def added(figures: Iterable[ThreadFigures | None]) -> ThreadFigures | None:
         >>> added([ThreadFigures((3, 1)), None, ThreadFigures((1, 1), ended=1)])
         ThreadFigures(executed=(4, 2), ended=1)
     """
-    told = [one for one in figures if one is not None]
-    return reduce(operator.add, told) if told else None
+    known = [each for each in figures if each is not None]
+    return reduce(operator.add, known) if known else None
 
 
 class Fronts:
@@ -152,13 +152,13 @@ class Fronts:
                 )
 
 
-class _Place(NamedTuple):
-    """Where a record of a block is: its number in the block, its source, its run, and its index in the run's chunk."""
+class _Record(NamedTuple):
+    """A record of a block: its number in the block, its source, its run, and its index in the run's chunk."""
 
     number: int
     source: str
     piece: Piece
-    at: int
+    chunk_index: int
 
 
 @dataclass
@@ -174,21 +174,21 @@ class _Block:
     """
 
     effects: list[Effects]
-    lines: deque[deque[_Place]]
+    lines: deque[deque[_Record]]
     failed_at: int
     killers: dict[int, tuple[Effect, bool]] = field(default_factory=dict)
 
     @staticmethod
     def of(pieces: Sequence[tuple[str, Piece]]) -> _Block:
         """Put records in lines."""
-        lines: dict[object, deque[_Place]] = {}
+        lines: dict[object, deque[_Record]] = {}
         number = 0
         for source, piece in pieces:
             keys, row = piece.chunk.raw.keys, piece.chunk.row
             for index in range(piece.start, piece.end):
                 key = keys[row(index)]
                 line = lines.setdefault(number if key is None else key, deque())
-                line.append(_Place(number, source, piece, index))
+                line.append(_Record(number, source, piece, index))
                 number += 1
         return _Block([[] for _ in range(number)], deque(lines.values()), number)
 
@@ -223,7 +223,7 @@ class _Worker:
         self._entries: dict[str, Call] = {}
         for source, front in fronts.items():
             self._entries[source] = Compiled(front, self._recorder).entries[source]
-        self._line: deque[_Place] = deque()
+        self._line: deque[_Record] = deque()
         self._executed = 0
         self.block: _Block
 
@@ -239,36 +239,36 @@ class _Worker:
                 self._line = self.block.lines.popleft()
             except IndexError:
                 return False
-        place = self._line.popleft()
-        if place.number < self.block.failed_at:
-            self._execute(place)
+        record = self._line.popleft()
+        if record.number < self.block.failed_at:
+            self._execute(record)
         return True
 
-    def _execute(self, place: _Place) -> None:
-        chunk, index, recorder = place.piece.chunk, place.at, self._recorder
-        recorder.begin(place.piece, index)
+    def _execute(self, record: _Record) -> None:
+        chunk, index, recorder = record.piece.chunk, record.chunk_index, self._recorder
+        recorder.begin(record.piece, index)
         headers = () if chunk.headers is None else chunk.headers[index]
-        entry = self._entries[place.source]
+        entry = self._entries[record.source]
         try:
             entry(chunk.keys[index], chunk.values[index], chunk.timestamps[index], headers)
         except BaseException as error:
-            self._hand_back(place, error)
+            self._hand_back(record, error)
             raise
-        self._finish(place)
+        self._finish(record)
 
-    def _finish(self, place: _Place) -> None:
-        self.block.finish(place.number, self._recorder.effects, stops=self._recorder.stops)
+    def _finish(self, record: _Record) -> None:
+        self.block.finish(record.number, self._recorder.effects, stops=self._recorder.stops)
         self._executed += 1
 
-    def _hand_back(self, place: _Place, error: BaseException) -> None:
+    def _hand_back(self, record: _Record, error: BaseException) -> None:
         """Leave to the others what this thread, which ends, has not executed."""
         block, recorder = self.block, self._recorder
         recorder.ended_by(error)
-        if place.number in block.killers:
-            self._finish(place)
+        if record.number in block.killers:
+            self._finish(record)
         else:
-            block.killers[place.number] = recorder.effects[0], recorder.stops
-            self._line.appendleft(place)
+            block.killers[record.number] = recorder.effects[0], recorder.stops
+            self._line.appendleft(record)
         if self._line:
             block.lines.appendleft(self._line)
             self._line = deque()

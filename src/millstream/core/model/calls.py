@@ -1,14 +1,8 @@
-"""Calls: the requests of a topology to external systems, their limits, and the possible results.
+"""Calls: the requests of a topology to external systems, and their limits.
 
 An *asynchronous operator* calls a user function for each record. The call runs outside the task, so a slow call does not block
-the task. The function returns a result, or one of these instead:
-
-* :func:`retry`: the attempt failed; try again later;
-* :func:`delay`: it is too early; call again at a given time;
-* :func:`dead_letter`: no attempt can succeed; send the record to a dead-letter topic;
-* :func:`skip`: nothing to do for this record.
-
-An exception counts as a failed attempt too. :class:`Retry` defines which failures are retried, when, and how often.
+the task. The function returns a result, or one of the answers of ``millstream.core.model.answers``. An exception counts as a
+failed attempt. :class:`Retry` defines which failures are retried, when, and how often.
 """
 
 from __future__ import annotations
@@ -16,137 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from inspect import iscoroutinefunction
 from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
 
-from millstream.core.model.durations import Duration, millis
+from millstream.core.model.answers import DeadLetter, Later, Skip, TryAgain
+from millstream.core.model.durations import Duration, millis, not_negative
 from millstream.core.model.errors import TopologyError
-
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 CallOrder = Literal["key", "partition", "completion"]
 """Order in which the effects of records are applied: input order per key, input order per partition, or as calls complete."""
-
-
-@dataclass(frozen=True)
-class TryAgain:
-    """The attempt failed; created by :func:`retry`. If ``in_ms`` is None, the operator's :class:`Retry` defines the wait."""
-
-    in_ms: int | None = None
-
-
-@dataclass(frozen=True)
-class Later:
-    """It is too early; created by :func:`delay`. Exactly one is set: a time, or a wait from now, both in ms."""
-
-    until_ms: int | None = None
-    in_ms: int | None = None
-
-
-@dataclass(frozen=True)
-class DeadLetter:
-    """No attempt can succeed; created by :func:`dead_letter`.
-
-    Attributes:
-        text: As the result of a call, the cause; as ``on_failure`` of an operator, the topic.
-    """
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Skip:
-    """Nothing to do for the record; created by :func:`skip`."""
-
-
-def retry(in_: Duration | None = None) -> TryAgain:
-    """Report that the attempt failed and should be retried.
-
-    Args:
-        in_: Wait before the next attempt, at least 1 ms; None uses the operator's :class:`Retry`. ``Retry`` also limits the number
-            of attempts; without one there is no limit.
-
-    Returns:
-        A value for the function of an asynchronous operator to return.
-
-    Source: KIP-311, "Robust failure handling with retries".
-
-    Example:
-        >>> retry(in_=500)
-        TryAgain(in_ms=500)
-    """
-    return TryAgain(None if in_ is None else _not_negative("retry(in_=...)", in_))
-
-
-def delay(until: int | datetime | None = None, *, in_: Duration | None = None) -> Later:
-    """Report that it is too early for this record: the function is called again at a given time, as the same attempt.
-
-    Args:
-        until: Time, as ms since the epoch or a ``datetime`` with a time zone.
-        in_: Wait from now, instead of a time; at least 1 ms.
-
-    Returns:
-        A value for the function of an asynchronous operator to return.
-
-    Raises:
-        ValueError: Unless exactly one of the two is set, or if a datetime has no time zone.
-        TypeError: If the time has another type, in particular a float such as the result of ``time.time()``, which is in seconds.
-
-    Source: KIP-311, "Delayed processing".
-
-    Example:
-        >>> delay(until=1_700_000_000_000)
-        Later(until_ms=1700000000000, in_ms=None)
-    """
-    if (until is None) == (in_ is None):
-        raise ValueError("delay() wants a time, until=..., or how long from now, in_=...")
-    if in_ is not None:
-        return Later(in_ms=_not_negative("delay(in_=...)", in_))
-    if isinstance(until, datetime):
-        if until.tzinfo is None:
-            raise ValueError(
-                f"delay(until={until!r}): a datetime without a time zone is a different time in each place; give it one"
-            )
-        until = -(
-            (_EPOCH - until) // timedelta(milliseconds=1)
-        )  # rounded up, so that the call is never too early
-    if not isinstance(until, int) or isinstance(until, bool):
-        raise TypeError(
-            f"delay(until={until!r}): a time is an int of ms since the epoch, or a datetime with a time zone"
-        )
-    return Later(until_ms=until)
-
-
-def dead_letter(text: str) -> DeadLetter:
-    """Report that no attempt can succeed, with the cause; or, as ``on_failure`` of an operator, name the dead-letter topic.
-
-    Args:
-        text: As the result of a call, the cause: the record goes to the topic of ``on_failure=ms.dead_letter(...)``, or else to
-            that of the setting ``dead_letter_topic``. As ``on_failure``, the topic.
-
-    Returns:
-        A value for the function of an asynchronous operator to return, or for ``on_failure``.
-
-    Example:
-        >>> dead_letter("no such customer")
-        DeadLetter(text='no such customer')
-    """
-    return DeadLetter(str(text))
-
-
-def skip() -> Skip:
-    """Report that there is nothing to do for the record: it is dropped and counted as such.
-
-    Returns:
-        A value for the function of an asynchronous operator to return.
-
-    Example:
-        >>> skip()
-        Skip()
-    """
-    return Skip()
 
 
 @dataclass(frozen=True)
@@ -186,7 +59,7 @@ class Retry:
     on: tuple[type[BaseException], ...] = (Exception,)
 
     def __post_init__(self) -> None:
-        _not_negative("Retry(initial=...)", self.initial)
+        not_negative("Retry(initial=...)", self.initial)
         if millis(self.cap) < millis(self.initial):
             raise TopologyError(f"Retry(cap={self.cap!r}) is shorter than initial={self.initial!r}")
         for name in ("factor", "jitter"):
@@ -200,7 +73,7 @@ class Retry:
         if self.max_attempts is not None:
             _at_least_one("Retry(max_attempts=...)", self.max_attempts)
         if self.max_elapsed is not None:
-            _not_negative("Retry(max_elapsed=...)", self.max_elapsed)
+            not_negative("Retry(max_elapsed=...)", self.max_elapsed)
         on = self.on if isinstance(self.on, tuple) else (self.on,)
         if not all(isinstance(each, type) and issubclass(each, BaseException) for each in on):
             raise TopologyError(
@@ -261,7 +134,7 @@ class CircuitBreaker:
 
     def __post_init__(self) -> None:
         _at_least_one("CircuitBreaker(failures=...)", self.failures)
-        _not_negative("CircuitBreaker(reset_after=...)", self.reset_after)
+        not_negative("CircuitBreaker(reset_after=...)", self.reset_after)
 
 
 OnFailure: TypeAlias = Literal["fail", "skip"] | DeadLetter
@@ -366,7 +239,7 @@ class Calls:
                 raise TopologyError(f"{name}={parts}: these are two values, not {pair!r}")
         if self.batch is not None:
             _at_least_one("max_records of batch=(max_records, max_wait)", self.batch[0])
-            _not_negative("batch=(max_records, max_wait)", self.batch[1])
+            not_negative("batch=(max_records, max_wait)", self.batch[1])
         if self.rate_limit is not None:
             _at_least_one("calls of rate_limit=(calls, per)", self.rate_limit[0])
             if millis(self.rate_limit[1]) < 1:
@@ -414,10 +287,3 @@ def _is_policy(on_failure: object) -> bool:
 def _at_least_one(what: str, count: int) -> None:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise TopologyError(f"{what} is a whole number of at least 1, not {count!r}")
-
-
-def _not_negative(what: str, duration: Duration) -> int:
-    ms = millis(duration)
-    if ms < 0:
-        raise TopologyError(f"{what} is not negative, but {duration!r} is")
-    return ms

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from millstream.core.model.errors import TopologyError
+
 Duration = timedelta | int
 """A duration as users pass it: a timedelta, or an int of milliseconds."""
 
@@ -39,3 +41,19 @@ def earliest(*times: int | None) -> int | None:
         (5, None)
     """
     return min((at for at in times if at is not None), default=None)
+
+
+def not_negative(what: str, duration: Duration) -> int:
+    """Return a duration in milliseconds.
+
+    Args:
+        what: What it is for, for the error.
+        duration: The duration.
+
+    Raises:
+        TopologyError: If it is negative.
+    """
+    ms = millis(duration)
+    if ms < 0:
+        raise TopologyError(f"{what} is not negative, but {duration!r} is")
+    return ms

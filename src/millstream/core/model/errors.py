@@ -118,7 +118,7 @@ class ControlError(MillstreamError):
     """A command for a running application failed: it names something that does not exist, or the application does not respond."""
 
 
-class StationError(MillstreamError):
+class AsyncWorkerError(MillstreamError):
     """The async worker cannot be reached or started, or rejects a call."""
 
 

@@ -17,6 +17,8 @@ from millstream.core.model.windowed import Windowed, window_end
 
 _NAME: Final = "millstream.core."
 _FORMER_NAME: Final = "penstock.core."
+_MOVED: Final = {"millstream.core.engine.ledger": "millstream.core.engine.asynchronous.record_keys"}
+"""Modules with classes that are stored, by the names that they had."""
 
 
 def misfit(serde: str, wanted: str, got: Any) -> SerdeError:
@@ -139,10 +141,11 @@ def pickle_to_bytes(value: Any) -> bytes:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Maps classes of the project's former name, Penstock, to the current ones."""
+    """Maps classes of the project's former name, Penstock, and of modules that have moved, to the current ones."""
 
     def find_class(self, module: str, name: str) -> Any:
-        return super().find_class(module.replace(_FORMER_NAME, _NAME, 1), name)
+        module = module.replace(_FORMER_NAME, _NAME, 1)
+        return super().find_class(_MOVED.get(module, module), name)
 
 
 def unpickled(data: bytes) -> Any:
@@ -152,8 +155,13 @@ def unpickled(data: bytes) -> Any:
         data: The pickle.
     """
     if _FORMER_NAME.encode() in data:  # also if a package with the former name is installed
-        return _Unpickler(BytesIO(data)).load()
+        return with_former_names(data)
     return pickle.loads(data)
+
+
+def with_former_names(data: bytes) -> Any:
+    """Unpickle data whose classes may be stored under former names."""
+    return _Unpickler(BytesIO(data)).load()
 
 
 def check_strings(data: Sequence[bytes]) -> str:

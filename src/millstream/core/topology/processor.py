@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from millstream.core.model.durations import Duration
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.ids import TaskId
-from millstream.core.model.punctuation import Cancellable, PunctuationType, Punctuator
 from millstream.core.model.record import Record, RecordMetadata
 from millstream.core.topology.nodes import Process
 from millstream.core.topology.stores import StoreSpec
@@ -22,6 +22,29 @@ V2 = TypeVar("V2")
 
 Wrap: TypeAlias = Callable[[str, Callable[[], Any]], Callable[[], Any]]
 """Maps the name of a node and its processor supplier to a replacement supplier (``ProcessorWrapper``, KIP-1112)."""
+
+
+class PunctuationType(Enum):
+    """The time that a schedule follows (``PunctuationType``)."""
+
+    STREAM_TIME = "stream_time"
+    WALL_CLOCK_TIME = "wall_clock_time"
+
+
+stream_time = PunctuationType.STREAM_TIME
+"""Follow stream time: the timestamps of the records."""
+wall_clock = PunctuationType.WALL_CLOCK_TIME
+"""Follow wall-clock time."""
+
+Punctuator = Callable[[int], object]
+"""Called with the current stream time or wall-clock time in ms (``Punctuator``)."""
+
+
+class Cancellable(Protocol):
+    """A schedule that can be cancelled."""
+
+    def cancel(self) -> None:
+        """Stop calling the function."""
 
 
 class ProcessorContext(Protocol[K2, V2]):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from millstream.core.engine.ledger import WITH_STATION
+from millstream.core.engine.asynchronous.flow_control import MIN_IN_FLIGHT
 from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError, shorter_topic
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
@@ -359,7 +359,7 @@ def _within_room(
     """Read no more of a topic whose records are finished later than its tasks have room for, and little before they have said how much."""
     limited = {
         topic: {
-            p: min(end, positions[topic].get(p, end) + room.get(TopicPartition(topic, p), WITH_STATION))
+            p: min(end, positions[topic].get(p, end) + room.get(TopicPartition(topic, p), MIN_IN_FLIGHT))
             for p, end in ends[topic].items()
         }
         for topic in ends.keys() & finished_later

@@ -139,7 +139,7 @@ def _calls(calls: Mapping[str, Any]) -> str:
     waiting = {reason: reasons[reason] for reason in ("retry", "delay")}
     parts = [
         f"{calls['running']:,} running",
-        f"{calls['with_station']:,} with the station{_why(queued)}",
+        f"{calls['with_async_worker']:,} with the async worker{_why(queued)}",
         f"{calls['waiting']:,} waiting{_why(waiting)}",
         f"{calls['parked']:,} parked",
         f"{calls['held']:,} held",

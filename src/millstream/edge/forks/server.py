@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from millstream.drivers.station import EXECUTOR
+from millstream.drivers.async_worker import EXECUTOR
 from millstream.edge.daemon import PRELOADED
 
 _HELPERS: Final = (

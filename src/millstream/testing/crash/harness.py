@@ -103,7 +103,7 @@ def run_with_crashes(
     Raises:
         CrashTestError: If the directory for the logs is not empty, or psutil is missing.
         ValueError: If a target is not possible: ``transaction`` and ``disk`` need exactly once, ``disk`` also needs changelog
-            topics for all stores, ``station`` an asynchronous operator, and ``space`` a disk.
+            topics for all stores, ``async-worker`` an asynchronous operator, and ``space`` a disk.
 
     Example::
 

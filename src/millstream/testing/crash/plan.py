@@ -26,7 +26,7 @@ Target = Literal[
     "driver",
     "executor",
     "worker",
-    "station",
+    "async-worker",
     "broker",
     "transaction",
     "network",
@@ -51,7 +51,7 @@ Target = Literal[
     The JVM of one executor. Such a run uses ``local-cluster``; all others use threads of the driver's JVM.
 ``worker``
     One Python worker.
-``station``
+``async-worker``
     The async worker: the process next to an executor that runs the calls of asynchronous operators.
 ``broker``
     The broker, at any moment.
@@ -144,14 +144,14 @@ def possible_targets(
     Args:
         guarantee: Only exactly once has transactions, and equal results after the stores are rebuilt from Kafka.
         rebuilds: Whether all its stores have changelog topics.
-        calls: Whether it has asynchronous operators; without them there is no async worker (``station``).
+        calls: Whether it has asynchronous operators; without them there is no async worker (``async-worker``).
         small: Whether its files are on a file system that may be filled.
     """
     impossible: set[Target] = set() if guarantee == "exactly_once" else {"transaction", "disk"}
     if not rebuilds:
         impossible.add("disk")
     if not calls:
-        impossible.add("station")
+        impossible.add("async-worker")
     if not small:
         impossible.add("space")
     return tuple(target for target in TARGETS if target not in impossible)

@@ -134,7 +134,7 @@ class Program:
         """Return the processes of a target; none while the application starts.
 
         Args:
-            target: ``driver``, ``executor``, ``worker``, ``station``, ``main``, ``task``, ``planner`` or ``commit``.
+            target: ``driver``, ``executor``, ``worker``, ``async-worker``, ``main``, ``task``, ``planner`` or ``commit``.
         """
         is_one = _KINDS[target]
         return [process for process in self.family() if _certainly(is_one, process)]
@@ -266,15 +266,15 @@ def works_as(process: psutil.Process, module: str) -> bool:
     return command[-1:] == [module] and (not forked or _same_command(parent, command))
 
 
-def _is_station(process: psutil.Process) -> bool:
-    return "millstream.drivers.station" in process.cmdline()
+def _is_async_worker(process: psutil.Process) -> bool:
+    return "millstream.drivers.async_worker" in process.cmdline()
 
 
 _KINDS: dict[Target, Callable[[psutil.Process], bool]] = {
     "driver": _is_driver,
     "executor": _is_executor,
     "worker": _is_worker,
-    "station": _is_station,
+    "async-worker": _is_async_worker,
     "task": lambda process: works_as(process, TASKS),
     "planner": lambda process: works_as(process, _PLANNER),
     "commit": lambda process: works_as(process, _COMMIT),

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from millstream.core.asynchronous.async_worker import Queued
 from millstream.core.asynchronous.call import Call, Ticket
 from millstream.core.asynchronous.dispatcher import Dispatcher
-from millstream.core.asynchronous.station import Queued
 from millstream.core.model.calls import Calls
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.core.engine.asynchronous.unfinished import in_bytes
+from millstream.core.engine.asynchronous.in_flight_record import in_bytes
 from millstream.core.model.errors import ProductionError
 from millstream.testing import TopologyTestDriver as Driver
 from unit.helpers import Host

@@ -172,7 +172,7 @@ class TestAcknowledge:
         assert host.run("in", *(("k", v, 1) for v in ("a", "b"))).committable == {IN: 0}
         outcome = host.run("in", ("k", "second", 1))
         assert outcome.committable == {IN: 0}
-        assert outcome.calls["worker"].with_station == 2
+        assert outcome.calls["worker"].with_async_worker == 2
         del taken[1]
         assert host.run("in", ("k", "all", 1)).committable == {IN: 4}
         assert list(host.store("worker-unfinished").all()) == []

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.core.engine.operators import timeline
-from millstream.core.engine.operators.timeline import Timeline, place_at, time_of
+from millstream.core.engine.operators.timeline import Timeline, time_of, timed_key
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
 
 SPEC = ms.stores.key_value("times", ms.serdes.bytes, ms.serdes.string)
-PLACES = st.builds(place_at, st.integers(0, 20), st.binary(max_size=2))
+PLACES = st.builds(timed_key, st.integers(0, 20), st.binary(max_size=2))
 STEPS = st.lists(
     st.tuples(st.sampled_from(["put", "put", "put", "remove", "take", "commit"]), PLACES), max_size=40
 )
@@ -56,8 +56,8 @@ def run(steps: list[tuple[str, bytes]]) -> None:
 def test_all_entries_of_one_time_are_read_with_it() -> None:
     store = open_store(SPEC, MemoryStores())
     for number in range(timeline._PAGE + 500):
-        store.put(place_at(7, b"%05d" % number), "x")
+        store.put(timed_key(7, b"%05d" % number), "x")
     line = Timeline(store)
     assert line.next == 7
-    line.put(place_at(7, b"00000a"), "y", known=False)
+    line.put(timed_key(7, b"00000a"), "y", known=False)
     assert [line.take()[0][8:] for _ in range(2) if line.next == 7] == [b"00000", b"00000a"]

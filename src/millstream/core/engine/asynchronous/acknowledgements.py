@@ -20,18 +20,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from millstream.core.asynchronous.book import CallFigures
 from millstream.core.asynchronous.call import Call, Settled, Ticket
-from millstream.core.asynchronous.frontier import Frontier
-from millstream.core.engine.asynchronous.unfinished import Unfinished, UnfinishedRows
+from millstream.core.asynchronous.operator_state import CallFigures
+from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.punctuation import PunctuationType
 from millstream.core.model.record import Headers, RecordMetadata
 from millstream.core.topology.asynchronous import Carried
+from millstream.core.topology.processor import PunctuationType
 
 _LATEST_MS: Final = 1_000
 """After how long records are given again although none come and no punctuator is due: their work may have ended."""
@@ -63,24 +62,24 @@ class Acknowledgements:
         self._runtime = runtime
         self._process = process
         self._serdes = (carried.key, carried.value)
-        self._rows = UnfinishedRows(runtime.stores[carried.store.name])
-        self._unfinished: dict[int, Unfinished] = {}
-        self._at: dict[RecordMetadata, set[int]] = {}
+        self._rows = InFlightStore(runtime.stores[carried.store.name])
+        self._unfinished: dict[int, InFlightRecord] = {}
+        self._numbers_of: dict[RecordMetadata, set[int]] = {}
         self._acknowledgements: Counter[RecordMetadata] = Counter()
         """How many have come for what is still unfinished."""
-        self._current: Unfinished | None = None
+        self._current: InFlightRecord | None = None
         self._itself = False
         """Whether the current record, or a sibling, was acknowledged while it was being processed."""
         self._changed: set[int] = set()
-        self._again: list[Unfinished] = []
+        self._restored: list[InFlightRecord] = []
         self._acknowledged = 0
         self._memory = runtime.memory(carried.store.name)
-        for one in self._rows.read():
-            self._enter(one)
-            self._again.append(one)
+        for record in self._rows.read():
+            self._enter(record)
+            self._restored.append(record)
         after = 1 + max(self._unfinished, default=-1)
         self._next: int = self._memory.get("next", after)
-        runtime.books.append(self)
+        runtime.async_operators.append(self)
 
     def take(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         """Hand the current record to the processor, as unfinished."""
@@ -89,50 +88,50 @@ class Acknowledgements:
         if origin is None:  # nothing waits for what a punctuator sent
             self._process(key, value, timestamp, headers)
             return
-        one = Unfinished(
+        record = InFlightRecord(
             self._next, origin, key, value, timestamp, headers=headers, request=None, came_ms=runtime.now_ms
         )
         self._next += 1
-        self._enter(one)
-        self._changed.add(one.number)
-        self._hand_over(one)
+        self._enter(record)
+        self._changed.add(record.number)
+        self._process_record(record)
 
-    def acknowledge(self, at: RecordMetadata) -> None:
-        """Take note that a record that came from an offset is finished; with its siblings it ends when they all are.
+    def acknowledge(self, origin: RecordMetadata) -> None:
+        """Finish a record that came from an offset; with its siblings it ends when they all are.
 
         Raises:
             ProcessingError: If nothing of it is unfinished.
         """
-        if at not in self._at:
+        if origin not in self._numbers_of:
             raise ProcessingError(
-                f"processor {self.name!r} acknowledges {at}, which it does not have: it was acknowledged before, or never came "
+                f"processor {self.name!r} acknowledges {origin}, which it does not have: it was acknowledged before, or never came "
                 "here. Acknowledge each record once, with the record_metadata it was processed with"
             )
-        self._acknowledgements[at] += 1
-        self._itself = self._itself or (self._current is not None and self._current.origin == at)
-        self._end_if_all(at)
+        self._acknowledgements[origin] += 1
+        self._itself = self._itself or (self._current is not None and self._current.origin == origin)
+        self._end_if_all(origin)
 
     def give_up(self) -> None:
-        """Take note that the current record has failed and been treated by the error policy: that finishes it, not its siblings."""
-        one = self._current
-        if one is None or one.origin is None or one.number not in self._unfinished:
+        """Finish the current record, which failed and was treated by the error policy, but not its siblings."""
+        record = self._current
+        if record is None or record.origin is None or record.number not in self._unfinished:
             return
         if self._itself:  # it has acknowledged itself before it failed
-            self._acknowledgements[one.origin] -= 1
-        self._end(one.number)
-        self._end_if_all(one.origin)
+            self._acknowledgements[record.origin] -= 1
+        self._end(record.number)
+        self._end_if_all(record.origin)
 
     def collect(self) -> None:
         """Pass the records that were not acknowledged before the restart to the processor again."""
-        again, self._again = self._again, []
-        for one in again:
-            if one.number not in self._unfinished:  # acknowledged while another was given again
+        records, self._restored = self._restored, []
+        for record in records:
+            if record.number not in self._unfinished:  # acknowledged while another was given again
                 continue
-            self._runtime.held = one
+            self._runtime.override = record
             try:
-                self._hand_over(one)
+                self._process_record(record)
             finally:
-                self._runtime.held = None
+                self._runtime.override = None
 
     def save(self) -> None:
         """Bring the store up to date."""
@@ -158,8 +157,8 @@ class Acknowledgements:
         """Return when the processor looks next by itself, a second from now at the latest; None if nothing is unfinished."""
         if not self._unfinished:
             return None
-        looks = self._runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME)
-        return earliest(looks, self._runtime.now_ms + _LATEST_MS)
+        wake_ms = self._runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME)
+        return earliest(wake_ms, self._runtime.now_ms + _LATEST_MS)
 
     def figures(self) -> CallFigures:
         """Return the metrics and reset the counters."""
@@ -167,38 +166,38 @@ class Acknowledgements:
         came = None if oldest is None else oldest.came_ms
         count, ended = len(self._unfinished), self._acknowledged
         room = max(self._most - count, 0)
-        figures = CallFigures(with_station=count, room=room, oldest_ms=came, settled=ended)
+        figures = CallFigures(with_async_worker=count, room=room, oldest_ms=came, settled=ended)
         self._acknowledged = 0
         return figures
 
-    def _hand_over(self, one: Unfinished) -> None:
-        self._current, self._itself = one, False
+    def _process_record(self, record: InFlightRecord) -> None:
+        self._current, self._itself = record, False
         try:
-            self._process(one.key, one.value, one.timestamp, one.headers)
+            self._process(record.key, record.value, record.timestamp, record.headers)
         finally:
             self._current = None
 
-    def _end_if_all(self, at: RecordMetadata) -> None:
-        numbers = self._at.get(at, ())
-        if self._acknowledgements[at] >= len(numbers):
+    def _end_if_all(self, origin: RecordMetadata) -> None:
+        numbers = self._numbers_of.get(origin, ())
+        if self._acknowledgements[origin] >= len(numbers):
             for number in tuple(numbers):
                 self._end(number)
 
     def _end(self, number: int) -> None:
-        at = self._unfinished.pop(number).origin
-        assert at is not None
+        origin = self._unfinished.pop(number).origin
+        assert origin is not None
         self._changed.add(number)
         self._acknowledged += 1
-        self._runtime.frontiers[TopicPartition(at.topic, at.partition)].end(at.offset)
-        self._at[at].remove(number)
-        if not self._at[at]:
-            del self._at[at]
-            self._acknowledgements.pop(at, None)
+        self._runtime.unfinished_offsets[TopicPartition(origin.topic, origin.partition)].end(origin.offset)
+        self._numbers_of[origin].remove(number)
+        if not self._numbers_of[origin]:
+            del self._numbers_of[origin]
+            self._acknowledgements.pop(origin, None)
 
-    def _enter(self, one: Unfinished) -> None:
-        assert one.origin is not None
-        one.serdes = self._serdes
-        self._unfinished[one.number] = one
-        self._at.setdefault(one.origin, set()).add(one.number)
-        partition = TopicPartition(one.origin.topic, one.origin.partition)
-        self._runtime.frontiers.setdefault(partition, Frontier()).begin(one.origin.offset)
+    def _enter(self, record: InFlightRecord) -> None:
+        assert record.origin is not None
+        record.serdes = self._serdes
+        self._unfinished[record.number] = record
+        self._numbers_of.setdefault(record.origin, set()).add(record.number)
+        partition = TopicPartition(record.origin.topic, record.origin.partition)
+        self._runtime.unfinished_offsets[partition].begin(record.origin.offset)

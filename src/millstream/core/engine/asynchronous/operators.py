@@ -1,4 +1,4 @@
-"""Asynchronous operators: each record is kept in a ledger, called elsewhere, and goes on when it retires."""
+"""Asynchronous operators: a record is in flight while the async worker calls, and goes on when it retires."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ from collections.abc import Callable
 from inspect import iscoroutinefunction
 from typing import Any
 
-from millstream.core.asynchronous.acting import Acting
-from millstream.core.asynchronous.effects import Effects, Performing, Started
+from millstream.core.asynchronous.effects import Acting, Effects, Performing, Started
 from millstream.core.engine.asynchronous.acknowledgements import Acknowledgements
-from millstream.core.engine.asynchronous.delay_queue import DelayQueue
-from millstream.core.engine.asynchronous.overflow import Overflow
-from millstream.core.engine.asynchronous.unfinished import Request, Unfinished
+from millstream.core.engine.asynchronous.in_flight import InFlightRecords
+from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, Request
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.context import NodeContext
-from millstream.core.engine.ledger import Ledger
 from millstream.core.engine.operators.processors import made
-from millstream.core.engine.runtime import Runtime
 from millstream.core.model.calls import Answer
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.record import Headers, Record, RecordMetadata
 from millstream.core.topology.asynchronous import (
     AcknowledgingProcess,
-    Asynchronous,
     ForeachAsync,
     IssuingProcess,
     MapValuesAsync,
@@ -34,26 +29,26 @@ from millstream.core.topology.asynchronous import (
 def _compile_map_values_async(node: MapValuesAsync, compiled: Compiled) -> Call:
     function, child = node.function, compiled.children(node)
 
-    def asks(one: Unfinished) -> Any:
-        return function, (one.key, one.value) if node.with_key else (one.value,)
+    def request_of(record: InFlightRecord) -> Any:
+        return function, (record.key, record.value) if node.with_key else (record.value,)
 
-    def applies(one: Unfinished, value: Any) -> None:
-        child(one.key, value, one.timestamp, one.headers)
+    def apply(record: InFlightRecord, value: Any) -> None:
+        child(record.key, value, record.timestamp, record.headers)
 
-    return _ledger(node, compiled.runtime, asks, applies).take
+    return InFlightRecords(node, compiled.runtime, request_of, apply).take
 
 
 @compile_node.register
 def _compile_foreach_async(node: ForeachAsync, compiled: Compiled) -> Call:
     function = node.function if node.calls.batch is None else Acting(node.function)
 
-    def asks(one: Unfinished) -> Any:
-        return function, (one.key, one.value)
+    def request_of(record: InFlightRecord) -> Any:
+        return function, (record.key, record.value)
 
-    def applies(one: Unfinished, value: Any) -> None:
+    def apply(record: InFlightRecord, value: Any) -> None:
         pass
 
-    return _ledger(node, compiled.runtime, asks, applies).take
+    return InFlightRecords(node, compiled.runtime, request_of, apply).take
 
 
 @compile_node.register
@@ -63,57 +58,47 @@ def _compile_process_async(node: ProcessAsync, compiled: Compiled) -> Call:
     children = compiled.named_children(node)
     stores = {store: runtime.stores[store] for store in node.stores}
 
-    def asks(one: Unfinished) -> Any:
-        state = {store: opened.get(one.key) for store, opened in stores.items() if one.key is not None}
+    def request_of(record: InFlightRecord) -> Any:
+        state = {store: opened.get(record.key) for store, opened in stores.items() if record.key is not None}
         started = Started(
-            name, one.key, one.value, one.timestamp, one.headers, one.attempt, state, one.origin
+            name,
+            record.key,
+            record.value,
+            record.timestamp,
+            record.headers,
+            record.attempt,
+            state,
+            record.origin,
         )
         return function, (started,)
 
-    def applies(one: Unfinished, value: Effects) -> None:
+    def apply(record: InFlightRecord, value: Effects) -> None:
         check(value)
-        for kind, where, what in value:
-            if where is None:
-                child(*what)
+        for kind, target, args in value:
+            if target is None:
+                child(*args)
             elif kind == "put":
-                stores[where].put(*what)
+                stores[target].put(*args)
             else:
-                children[where](*what)
+                children[target](*args)
 
     def check(effects: Effects) -> None:
         """Refuse effects of which one is impossible, before any is applied."""
-        for kind, where, what in effects:
+        for kind, target, args in effects:
             if kind == "put":
-                stores[where or ""].check(*what)
-            elif where is not None and where not in children:
+                stores[target or ""].check(*args)
+            elif target is not None and target not in children:
                 known = ", ".join(children) or "none"
-                raise ProcessingError(f"{name!r} has no child {where!r}; its children: {known}")
+                raise ProcessingError(f"{name!r} has no child {target!r}; its children: {known}")
 
-    serial = {"serial": 1} if stores else {}
-    return _ledger(node, runtime, asks, applies, **serial).take
-
-
-def _ledger(
-    node: Asynchronous | IssuingProcess,
-    runtime: Runtime,
-    asks: Callable[[Unfinished], tuple[Callable[..., Any], tuple[Any, ...]]],
-    applies: Callable[[Unfinished, Any], None],
-    **options: int,
-) -> Ledger:
-    carried = node.carried
-    rows, keys = runtime.stores[carried.delayed.name], runtime.stores[carried.delayed_keys.name]
-    memory = runtime.memory(node.remembered_as)
-    delay_queue, overflow = (
-        DelayQueue(rows, keys, memory),
-        Overflow(runtime.stores[carried.parked.name], memory),
-    )
-    return Ledger(node.name, node.calls, carried, runtime, asks, applies, delay_queue, overflow, **options)
+    limit = {"per_key": 1} if stores else {}  # a call reads what the one before it has written
+    return InFlightRecords(node, runtime, request_of, apply, **limit).take
 
 
 @compile_node.register
 def _compile_issuing_process(node: IssuingProcess, compiled: Compiled) -> Call:
     context = made(node, compiled, IssuingContext)
-    context.ledger = _ledger(node, compiled.runtime, context.asked, context.answered)
+    context.in_flight = InFlightRecords(node, compiled.runtime, context.request_of, context.apply)
     runtime, name, process = compiled.runtime, node.name, context.processor.process
 
     def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -131,7 +116,7 @@ def _compile_issuing_process(node: IssuingProcess, compiled: Compiled) -> Call:
 class IssuingContext(NodeContext):
     """The context of a processor that issues calls. Owned by the task."""
 
-    ledger: Ledger
+    in_flight: InFlightRecords
     current: tuple[Any, Any, int, Headers] | None = None
 
     def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
@@ -154,26 +139,26 @@ class IssuingContext(NodeContext):
             )
         self._check(call)
         key, value, timestamp, headers = self.current or (None, None, max(self._runtime.stream_time, 0), ())
-        self.ledger.take(key, value, timestamp, headers, Request(call, args, then))
+        self.in_flight.take(key, value, timestamp, headers, Request(call, args, then))
 
-    def asked(self, one: Unfinished) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def request_of(self, record: InFlightRecord) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Return what was issued for a record."""
-        assert one.request is not None
-        return one.request.function, one.request.args
+        assert record.request is not None
+        return record.request.function, record.request.args
 
-    def answered(self, one: Unfinished, value: Any) -> None:
+    def apply(self, record: InFlightRecord, value: Any) -> None:
         """Hand a result to the processor, as the record it was issued for retires."""
-        assert one.request is not None
-        self.current = one.key, one.value, one.timestamp, one.headers
+        assert record.request is not None
+        self.current = record.key, record.value, record.timestamp, record.headers
         try:
-            given = getattr(self.processor, one.request.then)(
-                Record(one.key, one.value, one.timestamp, one.headers), value
+            given = getattr(self.processor, record.request.then)(
+                Record(record.key, record.value, record.timestamp, record.headers), value
             )
         finally:
             self.current = None
         if isinstance(given, Answer):
             raise ProcessingError(
-                f"processor {self._node!r}: {one.request.then}() returned {given!r}. That is what a call may give; a method that "
+                f"processor {self._node!r}: {record.request.then}() returned {given!r}. That is what a call may give; a method that "
                 "gets its result forwards, writes, or issues another call"
             )
 

@@ -80,7 +80,6 @@ def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
 
 
 def _complete(columns: Columns, runtime: Runtime) -> Columns:
-    """Leave out the records without key or value."""
     if not columns.keys.any_null() and not columns.values.any_null():
         return columns
     kept = [*map(and_, columns.keys.present(), columns.values.present())]

@@ -108,7 +108,9 @@ def _compile_subscribed_changes(node: f.SubscribedChanges, compiled: Compiled) -
             return runtime.drop(_LATE)
         try:
             prefix = closed(other_bytes(key))
-            subscribers = [(subscriber_of(place[len(prefix) :]), mark) for place, mark in scan(prefix)]
+            subscribers = [
+                (subscriber_of(entry_key[len(prefix) :]), mark) for entry_key, mark in scan(prefix)
+            ]
         except Exception as error:
             return runtime.on_error("process", name, error)
         for subscriber, mark in subscribers:

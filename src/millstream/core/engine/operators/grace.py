@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
-from millstream.core.engine.failures import Place
+from millstream.core.engine.failures import RawRecord
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.ids import TopicPartition
@@ -51,11 +51,11 @@ def _compile_grace_buffer(node: j.GraceBuffer, compiled: Compiled) -> Call:
         if timestamp > time:
             time = memory["time"] = timestamp
         try:
-            for key, value, held in buffer.taken(time - grace):
-                runtime.held = held
-                child(key, value, held.timestamp, held.headers)
+            for key, value, record in buffer.taken(time - grace):
+                runtime.override = record
+                child(key, value, record.timestamp, record.headers)
         finally:
-            runtime.held = None
+            runtime.override = None
         return None
 
     return wait
@@ -79,7 +79,7 @@ class _BufferedRecord(NamedTuple):
     headers: Headers
 
     @property
-    def place(self) -> Place:
+    def raw(self) -> RawRecord:
         """The record for error texts and dead letters."""
         partition, offset = None, -1
         if self.origin is not None:
@@ -100,8 +100,8 @@ class _Buffer:
     def put(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         """Let a record wait."""
         number = self._memory.get("arrived", 0)
-        place = pack_time(timestamp) + closed(self._key.serialize(key)) + pack_time(number)
-        self._store.put(place, _packed(self._origin() or _NOWHERE, self._value.serialize(value), headers))
+        row_key = pack_time(timestamp) + closed(self._key.serialize(key)) + pack_time(number)
+        self._store.put(row_key, _packed(self._origin() or _NOWHERE, self._value.serialize(value), headers))
         self._memory["arrived"] = number + 1
         self._memory["first"] = min(self._memory.get("first", NEVER), timestamp)
 
@@ -111,10 +111,10 @@ class _Buffer:
         if first > until:
             return
         behind = pack_time(until + 1)
-        for place, data in list(self._store.range(pack_time(first), behind)):
-            self._store.put(place, None)
-            held = _unpacked(place, data)
-            yield self._key.deserialize(held.key), self._value.deserialize(held.value), held
+        for row_key, data in list(self._store.range(pack_time(first), behind)):
+            self._store.put(row_key, None)
+            record = _unpacked(row_key, data)
+            yield self._key.deserialize(record.key), self._value.deserialize(record.value), record
         rest = next(iter(self._store.range(behind, None)), None)
         self._memory["first"] = NEVER if rest is None else time_at(rest[0], 0)
 
@@ -128,21 +128,21 @@ def _packed(origin: RecordMetadata, value: bytes, headers: Headers) -> bytes:
     return _ORIGIN.pack(origin.partition, origin.offset) + packed
 
 
-def _unpacked(place: bytes, data: bytes) -> _BufferedRecord:
-    key, _ = split(place[_NUMBER:], _NUMBER)
+def _unpacked(row_key: bytes, data: bytes) -> _BufferedRecord:
+    key, _ = split(row_key[_NUMBER:], _NUMBER)
     topic, value, *rest = _parts(data)
     names = [(name or b"").decode() for name in rest[::2]]
     origin = RecordMetadata((topic or b"").decode(), *_ORIGIN.unpack_from(data))
     headers = tuple(zip(names, rest[1::2]))
     return _BufferedRecord(
-        None if origin == _NOWHERE else origin, key, value or b"", time_at(place, 0), headers
+        None if origin == _NOWHERE else origin, key, value or b"", time_at(row_key, 0), headers
     )
 
 
 def _parts(data: bytes) -> Iterator[bytes | None]:
-    at = _ORIGIN.size
-    while at < len(data):
-        (length,) = _LENGTH.unpack_from(data, at)
-        at += _LENGTH.size
-        yield None if length < 0 else data[at : at + length]
-        at += max(length, 0)
+    start = _ORIGIN.size
+    while start < len(data):
+        (length,) = _LENGTH.unpack_from(data, start)
+        start += _LENGTH.size
+        yield None if length < 0 else data[start : start + length]
+        start += max(length, 0)

@@ -77,8 +77,8 @@ def _kept_versioned_spec(spec: VersionedSpec, store: Any) -> Lookup:
     fetch, key_bytes = store.fetch, spec.key.serialize
 
     def row(key: Any, time: int) -> tuple[Any, int] | None:
-        found = fetch(key_bytes(key), time)
-        return None if found is None else (found.value, found.timestamp)
+        version = fetch(key_bytes(key), time)
+        return None if version is None else (version.value, version.timestamp)
 
     return row
 
@@ -148,10 +148,10 @@ def _suppress_lookup(node: Suppress, compiled: Compiled, forwarded: bool) -> Loo
     row_of, buffer = lookup(node.parents[0], compiled, forwarded=True), Buffer(node, compiled)
 
     def as_given(key: Any, time: int) -> tuple[Any, int] | None:
-        held = buffer.find(key)
-        if held is None:
+        buffered = buffer.find(key)
+        if buffered is None:
             return row_of(key, time)
-        return None if held.old is None else (held.old, -1)
+        return None if buffered.old is None else (buffered.old, -1)
 
     return as_given
 

@@ -27,7 +27,7 @@ def _compile_global_process(node: GlobalProcess, compiled: Compiled) -> Call:
 
 
 def made(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
-    """Make a processor; give its context, of a given type.
+    """Make a processor, and return its context, of a given type.
 
     Raises:
         TopologyError: If the supplier gives something else than a processor.

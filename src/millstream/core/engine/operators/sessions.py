@@ -15,14 +15,14 @@ from dataclasses import replace
 from typing import Any
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
-from millstream.core.engine.operators.timeline import Timeline, place_at, time_of
+from millstream.core.engine.operators.timeline import Timeline, time_of, timed_key
 from millstream.core.engine.operators.windowed import Add, Windower, aggregation, takes_null_values
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed
 from millstream.core.topology.windowed import SessionAggregate
 
-Found = list[tuple[int, int, Any]]
+Sessions = list[tuple[int, int, Any]]
 """Start, end and aggregate of the sessions that a record joins."""
 
 
@@ -47,9 +47,9 @@ def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _Open | None)
         try:
             stored_key = key_bytes(key)
             first = timestamp - gap if timestamp - gap > first_open else first_open
-            found = list(find(stored_key, first, timestamp + gap))
+            sessions = list(find(stored_key, first, timestamp + gap))
             start = end = timestamp
-            for old_start, old_end, _ in found:
+            for old_start, old_end, _ in sessions:
                 if old_start < start:
                     start = old_start
                 if old_end > end:
@@ -57,21 +57,21 @@ def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _Open | None)
             if end < first_open:
                 runtime.drop("late for a session")
                 return True
-            new = aggregated(key, value, found)
+            new = aggregated(key, value, sessions)
             write(stored_key, start, end, new)
-            for old_start, old_end, _ in found:
+            for old_start, old_end, _ in sessions:
                 if (old_start, old_end) != (start, end):
                     write(stored_key, old_start, old_end, None)
             if open_ones is not None:
-                open_ones.change(stored_key, found, start, end, there=new is not None)
+                open_ones.change(stored_key, sessions, start, end, exists=new is not None)
                 return False
         except Exception as error:
             runtime.on_error("process", name, error)
             return False
         if start == end:
-            child(Windowed(key, start, end), new, found[0][2] if found else None, end, headers)
+            child(Windowed(key, start, end), new, sessions[0][2] if sessions else None, end, headers)
             return False
-        for old_start, old_end, old in found:
+        for old_start, old_end, old in sessions:
             child(Windowed(key, old_start, old_end), None, old, old_end, headers)
         child(Windowed(key, start, end), new, None, end, headers)
         return False
@@ -79,13 +79,13 @@ def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _Open | None)
     return add
 
 
-def _aggregation(node: SessionAggregate) -> Callable[[Any, Any, Found], Any]:
+def _aggregation(node: SessionAggregate) -> Callable[[Any, Any, Sessions], Any]:
     """Make the function that gives the aggregate of a record and the sessions it joins."""
     initializer, aggregator, merger = node.initializer, node.aggregator, node.merger
 
-    def aggregated(key: Any, value: Any, found: Found) -> Any:
+    def aggregated(key: Any, value: Any, sessions: Sessions) -> Any:
         so_far = None if initializer is None else initializer()
-        for _, _, aggregate in found:
+        for _, _, aggregate in sessions:
             first = initializer is None and so_far is None
             so_far = aggregate if first else merger(key, so_far, aggregate)
         return value if initializer is None and so_far is None else aggregator(key, value, so_far)
@@ -105,29 +105,29 @@ class _Open:
         self._wait = node.windows.gap_ms + node.windows.grace_ms
         self._child = compiled.children(node)
 
-    def change(self, key: bytes, found: Found, start: int, end: int, *, there: bool) -> None:
-        """Put a session in the place of those that it was made of.
+    def change(self, key: bytes, sessions: Sessions, start: int, end: int, *, exists: bool) -> None:
+        """Replace the sessions that a session was made of by it.
 
         Args:
             key: The serialised key.
-            found: The sessions that were there.
+            sessions: The sessions that it was made of.
             start: Start of the new one.
             end: Its end.
-            there: Whether it has an aggregate; else there is no new one.
+            exists: Whether it has an aggregate; else there is no new one.
         """
-        known = any((old_start, old_end) == (start, end) for old_start, old_end, _ in found)
-        for old_start, old_end, _ in found:
-            if not there or (old_start, old_end) != (start, end):
-                self._timeline.remove(_place(key, old_start, old_end))
-        if there and not known:
-            self._timeline.put(_place(key, start, end), b"", known=False)
+        known = any((old_start, old_end) == (start, end) for old_start, old_end, _ in sessions)
+        for old_start, old_end, _ in sessions:
+            if not exists or (old_start, old_end) != (start, end):
+                self._timeline.remove(_entry_key(key, old_start, old_end))
+        if exists and not known:
+            self._timeline.put(_entry_key(key, start, end), b"", known=False)
 
     def close(self, stream_time: int, headers: Headers) -> None:
         """Return the results of the sessions that have closed at a time."""
         before = stream_time - self._wait
         while self._timeline.next < before:
-            place, _ = self._timeline.take()
-            end, start, key = time_of(place), time_of(place[8:16]), place[16:]
+            entry_key, _ = self._timeline.take()
+            end, start, key = time_of(entry_key), time_of(entry_key[8:16]), entry_key[16:]
             aggregate = self._store.read(key, start, end)
             self._child(Windowed(self._key(key), start, end), aggregate, None, end, headers)
 
@@ -141,5 +141,5 @@ class _Open:
         return int(self._store.gone_at(self._timeline.next))
 
 
-def _place(key: bytes, start: int, end: int) -> bytes:
-    return place_at(end, place_at(start, key))
+def _entry_key(key: bytes, start: int, end: int) -> bytes:
+    return timed_key(end, timed_key(start, key))

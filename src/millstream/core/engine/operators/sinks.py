@@ -152,7 +152,6 @@ def _chosen(choice: int | Iterable[int] | None, topic: str, count: int) -> tuple
 
 
 def _topic_of(node: n.Sink, compiled: Compiled) -> Callable[[Any, Any, int, Headers], str]:
-    """Return the function that chooses the topic of a record."""
     runtime, chosen = compiled.runtime, node.topic
     if isinstance(chosen, str):
         return lambda *_: chosen

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.aggregations import INCOMPLETE
-from millstream.core.engine.operators.timeline import Timeline, place_at, time_of
+from millstream.core.engine.operators.timeline import Timeline, time_of, timed_key
 from millstream.core.engine.operators.windowed import LATE, Add, Windower, aggregation
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.record import Headers
@@ -40,21 +40,21 @@ class Touch(NamedTuple):
     Attributes:
         start: Where it begins.
         so_far: The aggregate that it has, or begins with; None begins anew.
-        there: Whether it is there already.
+        exists: Whether the window exists already.
         adds: Whether the record belongs to it; else it is the record's right window.
     """
 
     start: int
     so_far: Entry | None
-    there: bool = False
+    exists: bool = False
     adds: bool = True
 
 
-def touched(found: Iterable[tuple[int, Entry]], time: int, difference: int) -> list[Touch]:
+def touched(windows: Iterable[tuple[int, Entry]], time: int, difference: int) -> list[Touch]:
     """Return the windows that a record touches.
 
     Args:
-        found: Start and entry of the windows of its key from ``time - 2 * difference`` to ``time + 1``, the latest first.
+        windows: Start and entry of the windows of its key from ``time - 2 * difference`` to ``time + 1``, the latest first.
         time: The record's timestamp, at least the difference.
         difference: The difference of the windows, ms.
     """
@@ -64,12 +64,12 @@ def touched(found: Iterable[tuple[int, Entry]], time: int, difference: int) -> l
     behind: Entry | None = None
     previous: int | None = None
     left = right = False
-    for start, entry in found:
+    for start, entry in windows:
         starts.add(start)
         if start > time:
             right = True
         elif start + difference >= time:
-            touches.append(Touch(start, entry, there=True))
+            touches.append(Touch(start, entry, exists=True))
             if start + difference > time:
                 behind = behind or entry
             elif entry[1] < time:
@@ -89,30 +89,30 @@ def touched(found: Iterable[tuple[int, Entry]], time: int, difference: int) -> l
     return touches
 
 
-def touched_early(found: Iterable[tuple[int, Entry]], time: int) -> list[Touch]:
+def touched_early(windows: Iterable[tuple[int, Entry]], time: int) -> list[Touch]:
     """Return the windows that an early record touches.
 
     Args:
-        found: Start and entry of the windows of its key up to ``time + 1``, the earliest first.
+        windows: Start and entry of the windows of its key up to ``time + 1``, the earliest first.
         time: The record's timestamp, less than the difference.
     """
     touches: list[Touch] = []
     starts: set[int] = set()
     common: Entry | None = None
     behind: Entry | None = None
-    for start, entry in found:
+    for start, entry in windows:
         starts.add(start)
         if start == 0:
             common = entry
         elif start <= time:
             behind = entry
-            touches.append(Touch(start, entry, there=True))
+            touches.append(Touch(start, entry, exists=True))
     behind = behind or common
     if time + 1 not in starts and behind is not None and behind[1] > time:
         touches.append(Touch(time + 1, behind, adds=False))
     if common is not None and common[1] < time and common[1] + 1 not in starts:
         touches.append(Touch(common[1] + 1, None))
-    touches.append(Touch(0, common, there=common is not None))
+    touches.append(Touch(0, common, exists=common is not None))
     return touches
 
 
@@ -143,13 +143,13 @@ def _adding(node: SlidingAggregate, compiled: Compiled, open_ones: _Open | None)
             for touch, new, then in changes:
                 store.put(key, None if new is None else (new, then), touch.start)
                 if open_ones is not None:
-                    open_ones.change(key_bytes(key), touch, there=new is not None)
+                    open_ones.change(key_bytes(key), touch, exists=new is not None)
         except Exception as error:
             runtime.on_error("process", name, error)
             return False
         if open_ones is None:
             for touch, new, then in changes:
-                old = touch.so_far[0] if touch.there and touch.so_far is not None else None
+                old = touch.so_far[0] if touch.exists and touch.so_far is not None else None
                 window = Windowed(key, touch.start, window_end(touch.start, difference))
                 child(window, new, old, then, headers)
         if len(in_time) == len(touches):
@@ -161,7 +161,6 @@ def _adding(node: SlidingAggregate, compiled: Compiled, open_ones: _Open | None)
 
 
 def _around(store: Any, key: Any, timestamp: int, difference: int) -> list[Touch]:
-    """Return the windows that a record touches."""
     if timestamp < difference:
         return touched_early(store.fetch(key, 0, timestamp + 1), timestamp)
     first = max(0, timestamp - 2 * difference)
@@ -197,20 +196,20 @@ class _Open:
         self._wait = node.windows.difference_ms + node.windows.grace_ms
         self._child = compiled.children(node)
 
-    def change(self, key: bytes, touch: Touch, *, there: bool) -> None:
+    def change(self, key: bytes, touch: Touch, *, exists: bool) -> None:
         """Add a window that was created, or remove one whose aggregate was deleted."""
-        place = place_at(touch.start, key)
-        if not there:
-            self._timeline.remove(place)
-        elif not touch.there:
-            self._timeline.put(place, b"", known=False)
+        entry_key = timed_key(touch.start, key)
+        if not exists:
+            self._timeline.remove(entry_key)
+        elif not touch.exists:
+            self._timeline.put(entry_key, b"", known=False)
 
     def close(self, stream_time: int, headers: Headers) -> None:
         """Return the results of the windows that have closed at a time."""
         before = stream_time - self._wait
         while self._timeline.next < before:
-            place, _ = self._timeline.take()
-            start, key = time_of(place), place[8:]
+            entry_key, _ = self._timeline.take()
+            start, key = time_of(entry_key), entry_key[8:]
             if self._loses and start < self._store.oldest:
                 continue
             value, timestamp = self._store.read(key, start)

@@ -16,7 +16,7 @@ from typing import Any
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.idle import IdleClock
-from millstream.core.engine.operators.timeline import Timeline, place_at
+from millstream.core.engine.operators.timeline import Timeline, timed_key
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.record import Headers
@@ -55,12 +55,12 @@ def _compile_suppress(node: Suppress, compiled: Compiled) -> Call:
         if new is not None or not final:
             child(key, new, old, timestamp, headers)
 
-    def close(at: int, closes: tuple[str, ...] = node.closes) -> None:
+    def close(until: int, closes: tuple[str, ...] = node.closes) -> None:
         nonlocal time
-        memory["time"] = time = max(time, at)
+        memory["time"] = time = max(time, until)
         for aggregation in closes:
-            runtime.close_windows[aggregation](at - wait)
-        emit_until(at)
+            runtime.close_windows[aggregation](until - wait)
+        emit_until(until)
 
     compiled.keep_time(node, lambda to: close(to, ()))
     idle = node.suppressed.close_idle_after_ms
@@ -80,7 +80,7 @@ class Buffer:
     def __init__(self, node: Suppress, compiled: Compiled) -> None:
         stores = compiled.runtime.stores
         self._rows = Timeline(stores[node.buffer.name])
-        self._buffer_times = None if node.buffer_times is None else stores[node.buffer_times.name]
+        self._times = None if node.buffer_times is None else stores[node.buffer_times.name]
         self._key = node.key
         self._checked = Values(node.buffer.name, node.value).checked
         self._limits = node.suppressed
@@ -107,32 +107,32 @@ class Buffer:
         """
         if new is not None:
             new = self._checked(new)
-        place = self._place(key, timestamp)
-        before: Held | None = self._rows.get(place)
-        held = Held(new, old if before is None else before.old, timestamp, headers)
-        self._rows.put(place, held, known=before is not None)
+        entry_key = self._entry_key(key, timestamp)
+        before: Held | None = self._rows.get(entry_key)
+        update = Held(new, old if before is None else before.old, timestamp, headers)
+        self._rows.put(entry_key, update, known=before is not None)
         if self._limits.limited:
-            self._add(place, held, 1)
+            self._add(entry_key, update, 1)
             if before is not None:
-                self._add(place, before, -1)
+                self._add(entry_key, before, -1)
 
     def take(self) -> tuple[Any, Held]:
         """Remove the first row and return it."""
-        place, held = self._rows.take()
-        if self._buffer_times is not None:
-            self._buffer_times.write(place[8:], None)
+        entry_key, update = self._rows.take()
+        if self._times is not None:
+            self._times.write(entry_key[8:], None)
         if self._limits.limited:
-            self._add(place, held, -1)
-        return self._key.deserialize(place[8:]), held
+            self._add(entry_key, update, -1)
+        return self._key.deserialize(entry_key[8:]), update
 
     def find(self, key: Any) -> Held | None:
         """Return the buffered update of a row, None if there is none."""
         data = self._key.serialize(key)
-        if self._buffer_times is None:
-            found: Held | None = self._rows.get(place_at(key.end, data))
-            return found
-        then = self._buffer_times.fetch(data)
-        return None if then is None else self._rows.get(place_at(then, data))
+        if self._times is None:
+            update: Held | None = self._rows.get(timed_key(key.end, data))
+            return update
+        then = self._times.fetch(data)
+        return None if then is None else self._rows.get(timed_key(then, data))
 
     def over_limit(self) -> bool:
         """Return whether the buffer exceeds a limit.
@@ -154,20 +154,20 @@ class Buffer:
             f"max_bytes={limits.max_bytes} allow. Raise the limit, or take ms.Suppressed.until_time_limit(..., when_full='emit_early') if early results are good enough"
         )
 
-    def _place(self, key: Any, timestamp: int) -> bytes:
+    def _entry_key(self, key: Any, timestamp: int) -> bytes:
         data = self._key.serialize(key)
-        if self._buffer_times is None:
-            return place_at(key.end, data)
-        then = self._buffer_times.fetch(data)
+        if self._times is None:
+            return timed_key(key.end, data)
+        then = self._times.fetch(data)
         if then is None:
             then = timestamp
-            self._buffer_times.write(data, then)
-        return place_at(then, data)
+            self._times.write(data, then)
+        return timed_key(then, data)
 
-    def _add(self, place: bytes, held: Held, sign: int) -> None:
+    def _add(self, entry_key: bytes, update: Held, sign: int) -> None:
         self._memory["records"] += sign
         if self._limits.max_bytes is not None:
-            self._memory["bytes"] += sign * (len(place) + len(self._size(held)))
+            self._memory["bytes"] += sign * (len(entry_key) + len(self._size(update)))
 
     def _count_up(self, rows: Any) -> None:
         """Count the buffered rows and bytes where a limit is new, and drop the counts that have no limit."""
@@ -178,5 +178,5 @@ class Buffer:
             self._memory.pop(name, None)
         if any(name not in self._memory for name in counted):
             self._memory.update(dict.fromkeys(counted, 0))
-            for place, held in rows.all():
-                self._add(place, held, 1)
+            for entry_key, update in rows.all():
+                self._add(entry_key, update, 1)

@@ -58,11 +58,11 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
             rows = {key: fetch(key) for key in set(keys)}
         except Exception:  # then record by record, which finds the bad ones
             return each(columns, row, runtime)
-        found = list(map(rows.__getitem__, keys))
-        if not left and None in found:
-            columns = columns.only([entry is not None for entry in found])
-            found = [entry for entry in found if entry is not None]
-        others = [None if entry is None else entry[0] for entry in found]
+        entries = list(map(rows.__getitem__, keys))
+        if not left and None in entries:
+            columns = columns.only([entry is not None for entry in entries])
+            entries = [entry for entry in entries if entry is not None]
+        others = [None if entry is None else entry[0] for entry in entries]
         return apply(columns, zip(columns.keys.objects(), columns.values.objects(), others))
 
     return Form(join, calls_functions=True)

@@ -1,10 +1,10 @@
 """Timeline: entries of a key-value store in the order of time, whose first ones are taken out when their time has come.
 
-An entry lies under its *place*
+The key of an entry begins with its time:
 
     time (8) | anything
 
-The first places are known in memory, as a heap: all those up to the *horizon*. When these have been taken, the next page
+The first keys are known in memory, as a heap: all those up to the *horizon*. When these have been taken, the next page
 of them is read from the store. So whether something is due is a comparison of two numbers, taking an entry costs the
 same however many there are, and a task that was just started reads one page.
 """
@@ -40,38 +40,38 @@ class Timeline:
     def next(self) -> int:
         """The time of the first entry; :data:`~millstream.core.engine.runtime.NEVER` if there is none."""
         if self._next is None:
-            self._next = self._look()
+            self._next = self._first_time()
         return self._next
 
-    def put(self, place: bytes, entry: Any, *, known: bool) -> None:
-        """Set the entry of a place.
+    def put(self, key: bytes, entry: Any, *, known: bool) -> None:
+        """Set the entry of a key.
 
         Args:
-            place: Where it lies.
+            key: Its key.
             entry: The entry.
             known: Whether there is an entry already.
         """
-        self._store.write(place, entry)
-        if not known and (time := time_of(place)) <= self._horizon:
-            heappush(self._front, place)
+        self._store.write(key, entry)
+        if not known and (time := time_of(key)) <= self._horizon:
+            heappush(self._front, key)
             if self._next is not None and time < self._next:
                 self._next = time
 
-    def remove(self, place: bytes) -> None:
-        """Remove the entry of a place."""
-        self._store.write(place, None)
-        if self._front and self._front[0] == place:
+    def remove(self, key: bytes) -> None:
+        """Remove the entry of a key."""
+        self._store.write(key, None)
+        if self._front and self._front[0] == key:
             self._next = None
 
     def take(self) -> tuple[bytes, Any]:
         """Take the first entry out; there is one, as :attr:`next` says."""
-        place = heappop(self._front)
-        entry = self._store.fetch(place)
-        self._store.write(place, None)
+        key = heappop(self._front)
+        entry = self._store.fetch(key)
+        self._store.write(key, None)
         self._next = None
-        return place, entry
+        return key, entry
 
-    def _look(self) -> int:
+    def _first_time(self) -> int:
         while True:
             while self._front and self._store.fetch(self._front[0]) is None:
                 heappop(self._front)
@@ -83,21 +83,21 @@ class Timeline:
 
     def _read(self) -> None:
         """Read the next page, to the end of its last time."""
-        found = self._store.range(_TIME.pack(self._horizon + 1))
-        page = [place for place, _ in islice(found, _PAGE)]
+        entries = self._store.range(_TIME.pack(self._horizon + 1))
+        page = [key for key, _ in islice(entries, _PAGE)]
         self._horizon = NEVER
         if len(page) == _PAGE:
             self._horizon = time_of(page[-1])
-            page += takewhile(lambda place: time_of(place) == self._horizon, (place for place, _ in found))
+            page += takewhile(lambda key: time_of(key) == self._horizon, (key for key, _ in entries))
         self._front = page
 
 
-def place_at(time: int, rest: bytes) -> bytes:
-    """Return the place of an entry at a time."""
+def timed_key(time: int, rest: bytes) -> bytes:
+    """Return the key of an entry at a time."""
     return _TIME.pack(time) + rest
 
 
-def time_of(place: bytes) -> int:
-    """Return the time of a place."""
-    time: int = _TIME.unpack_from(place)[0]
+def time_of(key: bytes) -> int:
+    """Return the time of a key."""
+    time: int = _TIME.unpack_from(key)[0]
     return time

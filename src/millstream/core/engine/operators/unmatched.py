@@ -27,7 +27,7 @@ from millstream.core.engine.runtime import Runtime
 from millstream.core.topology.joins import StreamJoin
 from millstream.core.topology.stores import StoreSpec
 
-_PLACE: Final = struct.Struct(">QB")
+_KEY: Final = struct.Struct(">QB")
 _TIME: Final = struct.Struct(">Q")
 _LENGTH: Final = struct.Struct(">I")
 
@@ -64,16 +64,16 @@ class Unmatched:
 
     def add(self, key: Any, value: Any, timestamp: int) -> None:
         """Keep a record that has met no partner."""
-        place = _PLACE.pack(timestamp, self._left) + self._mine.key.serialize(key)
+        entry_key = _KEY.pack(timestamp, self._left) + self._mine.key.serialize(key)
         data = self._mine.value.serialize(value)
-        self._store.put(place, (self._store.get(place) or b"") + _LENGTH.pack(len(data)) + data)
+        self._store.put(entry_key, (self._store.get(entry_key) or b"") + _LENGTH.pack(len(data)) + data)
         self._memory["first"] = min(self._memory.get("first", NEVER), timestamp)
 
     def matched(self, key: Any, timestamp: int) -> None:
         """Forget the records of the other side that a record has met."""
-        place = _PLACE.pack(timestamp, not self._left) + self._other_key(key)
-        if self._store.get(place) is not None:
-            self._store.put(place, None)
+        entry_key = _KEY.pack(timestamp, not self._left) + self._other_key(key)
+        if self._store.get(entry_key) is not None:
+            self._store.put(entry_key, None)
 
     def closed(self, time: int) -> list[Alone]:
         """Take the records whose windows have closed out of the store.
@@ -85,7 +85,7 @@ class Unmatched:
         due = self._empty_is_due if first == NEVER else first < time - self._soonest
         if not due or not self._may_look():
             return []
-        return self._look(time) if self._final else self._look_as_kafka_streams(time)
+        return self._closed(time) if self._final else self._closed_as_kafka_streams(time)
 
     def _may_look(self) -> bool:
         if not self._interval:
@@ -96,44 +96,44 @@ class Unmatched:
         self._memory["next"] = now + self._interval
         return True
 
-    def _look(self, time: int) -> list[Alone]:
+    def _closed(self, time: int) -> list[Alone]:
         end = time - self._soonest
-        found = list(self._store.range(_TIME.pack(self._memory["first"]), _TIME.pack(end)))
+        entries = list(self._store.range(_TIME.pack(self._memory["first"]), _TIME.pack(end)))
         gone: list[Alone] = []
         first = end
-        for place, data in found:
-            timestamp, left = _PLACE.unpack_from(place)
+        for entry_key, data in entries:
+            timestamp, left = _KEY.unpack_from(entry_key)
             if timestamp + self._closes[left] >= time:
                 first = min(first, timestamp)
             else:
-                gone.extend(self._taken(place, data))
+                gone.extend(self._taken(entry_key, data))
         self._memory["first"] = first
         return gone
 
-    def _look_as_kafka_streams(self, time: int) -> list[Alone]:
+    def _closed_as_kafka_streams(self, time: int) -> list[Alone]:
         self._memory["first"] = NEVER
         gone: list[Alone] = []
         open_sides: set[int] = set()
-        for place, data in list(self._store.all()):
-            timestamp, left = _PLACE.unpack_from(place)
+        for entry_key, data in list(self._store.all()):
+            timestamp, left = _KEY.unpack_from(entry_key)
             self._memory["first"] = timestamp
             if len(open_sides) == 2:
                 break
             if timestamp + self._closes[left] >= time:
                 open_sides.add(left)
             else:
-                gone.extend(self._taken(place, data))
+                gone.extend(self._taken(entry_key, data))
         return gone
 
-    def _taken(self, place: bytes, data: bytes) -> Iterator[Alone]:
-        self._store.put(place, None)
-        timestamp, left = _PLACE.unpack_from(place)
+    def _taken(self, entry_key: bytes, data: bytes) -> Iterator[Alone]:
+        self._store.put(entry_key, None)
+        timestamp, left = _KEY.unpack_from(entry_key)
         spec = self._specs[left]
-        key = spec.key.deserialize(place[_PLACE.size :])
-        at = 0
-        while at < len(data):
-            end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
-            value = spec.value.deserialize(data[at + _LENGTH.size : end])
+        key = spec.key.deserialize(entry_key[_KEY.size :])
+        start = 0
+        while start < len(data):
+            end = start + _LENGTH.size + _LENGTH.unpack_from(data, start)[0]
+            value = spec.value.deserialize(data[start + _LENGTH.size : end])
             result = self._joiner(key, value, None) if left else self._joiner(key, None, value)
             yield key, result, timestamp
-            at = end
+            start = end

@@ -105,10 +105,10 @@ class WindowedKeys(Column):
         """Return the rows whose mark is true."""
         return WindowedKeys(self._keys.only(kept), self._key, list(compress(self._starts, kept)), self._size)
 
-    def at(self, places: Sequence[int]) -> Column:
+    def at(self, rows: Sequence[int]) -> Column:
         """Return the rows at the given indices."""
-        starts = list(map(self._starts.__getitem__, places))
-        return WindowedKeys(self._keys.at(places), self._key, starts, self._size)
+        starts = list(map(self._starts.__getitem__, rows))
+        return WindowedKeys(self._keys.at(rows), self._key, starts, self._size)
 
     def part(self, start: int, end: int) -> Column:
         """Return the rows from ``start`` up to, but not including, ``end``."""
@@ -220,11 +220,16 @@ class _Aggregation:
     def _cuts(self, columns: Columns, times: list[int]) -> list[tuple[int, Callable[[], None]]]:
         """Return what happens between records, and how many records come before it.
 
-        Of two things at one place, the late record comes first: it is told behind itself, windows close before the next one.
+        Of two events at one record, the late record comes first: it is forwarded behind itself, windows close before the next record.
         """
-        told = [(number + 1, partial(self._tell, columns, number)) for number in self._late(columns, times)]
-        closed = [(at, partial(self._close, columns, at, times[at])) for at in self._closing(times)]
-        return sorted([*told, *closed], key=itemgetter(0))
+        late = [
+            (number + 1, partial(self._forward_late, columns, number))
+            for number in self._late(columns, times)
+        ]
+        closed = [
+            (number, partial(self._close, columns, number, times[number])) for number in self._closing(times)
+        ]
+        return sorted([*late, *closed], key=itemgetter(0))
 
     def _late(self, columns: Columns, times: list[int]) -> list[int]:
         """Return the records that are late for a window, if somebody waits for them."""
@@ -238,18 +243,18 @@ class _Aggregation:
         """Return the records in front of which windows close, if results are given then."""
         if self._shared.closing is None:
             return []
-        found, at, due = list[int](), 0, self._shared.closing.due()
-        while (at := bisect_left(times, due, at)) < len(times):
-            found.append(at)
-            due = self._windows.last_closed(times[at]) + self._windows.advance_ms + self._wait
-        return found
+        numbers, number, due = list[int](), 0, self._shared.closing.due()
+        while (number := bisect_left(times, due, number)) < len(times):
+            numbers.append(number)
+            due = self._windows.last_closed(times[number]) + self._windows.advance_ms + self._wait
+        return numbers
 
     def _close(self, columns: Columns, number: int, time: int) -> None:
         assert self._shared.closing is not None
-        self._runtime.locate(columns.places[number])
+        self._runtime.locate(columns.positions[number])
         self._shared.closing.close(time, columns.headers[number] if columns.headers else ())
 
-    def _tell(self, columns: Columns, number: int) -> None:
+    def _forward_late(self, columns: Columns, number: int) -> None:
         assert self._late_child is not None
         each(columns.part(number, number + 1), self._late_child, self._runtime)
 
@@ -274,7 +279,9 @@ class _Aggregation:
         """Return the pairs of records and windows that have not closed."""
         size, advance = self._windows.size_ms, self._windows.advance_ms
         if size == advance:
-            pairs = _Pairs(range(len(timestamps)), [at - at % size for at in timestamps], {})
+            pairs = _Pairs(
+                range(len(timestamps)), [timestamp - timestamp % size for timestamp in timestamps], {}
+            )
         else:
             starts = self._starts(timestamps)
             records = chain.from_iterable(map(repeat, range(len(starts)), map(len, starts)))
@@ -289,7 +296,7 @@ class _Aggregation:
         """Return the starts of each record's windows; records between the same two starts have the same ones."""
         size, advance = self._windows.size_ms, self._windows.advance_ms
         width = advance if size % advance == 0 else 1
-        buckets = [at // width for at in timestamps]
+        buckets = [timestamp // width for timestamp in timestamps]
         starts = {bucket: self._windows.starts(bucket * width) for bucket in set(buckets)}
         return list(map(starts.__getitem__, buckets))
 
@@ -300,15 +307,15 @@ class _Aggregation:
             pairs = pairs.only([rows[start] is not None for start in pairs.starts], "expired window")
         batch = part if not pairs.left_out and isinstance(pairs.records, range) else part.at(pairs.records)
         keys: Any = batch.keys.serialised(self._key)
-        places = self._store.places(keys, pairs.starts)
+        row_keys = self._store.places(keys, pairs.starts)
         fetch, put = _reaching(rows, self._store.start_of)
         try:
             values = batch.values.objects() if self._with_values else ()
         except Exception:  # then record by record, which finds the bad ones
             return 0
-        folded = self._fold(fetch, places, values, batch.timestamps)
+        folded = self._fold(fetch, row_keys, values, batch.timestamps)
         done, size = len(folded.results), len(part.timestamps)
-        if done < len(places):
+        if done < len(row_keys):
             size = pairs.records[done]
             done = bisect_left(pairs.records, size)
             folded = folded.first(done)
@@ -318,7 +325,7 @@ class _Aggregation:
         for reason, records in pairs.left_out.items():
             self._runtime.drop(reason, bisect_left(records, size))
         if self._child is not None and done:
-            whole = done == len(places)
+            whole = done == len(row_keys)
             results = batch if whole else batch.part(0, done)
             starts = pairs.starts if whole else pairs.starts[:done]
             in_windows = WindowedKeys(results.keys, self._key, starts, self._windows.size_ms)
@@ -329,23 +336,23 @@ class _Aggregation:
 def _reaching(
     rows: Mapping[int, Overlay | None], start_of: Callable[[bytes], int]
 ) -> tuple[Fetch, Callable[[bytes, Entry], None]]:
-    """Return what reads and writes the entries of places.
+    """Return what reads and writes the entries of row keys.
 
     Args:
         rows: Per start of a window the rows that its entries lie in.
-        start_of: Returns the start of the window of a place.
+        start_of: Returns the start of the window of a row key.
     """
-    different = {id(one): one for one in rows.values() if one is not None}
+    different = {id(slot): slot for slot in rows.values() if slot is not None}
     if len(different) == 1:
         (only,) = different.values()
         return only.get, only.put_fitting
-    held: Mapping[int, Any] = rows
+    slots: Mapping[int, Any] = rows
 
-    def fetch(place: bytes) -> Entry | None:
-        entry: Entry | None = held[start_of(place)].get(place)
+    def fetch(row_key: bytes) -> Entry | None:
+        entry: Entry | None = slots[start_of(row_key)].get(row_key)
         return entry
 
-    def put(place: bytes, entry: Entry) -> None:
-        held[start_of(place)].put_fitting(place, entry)
+    def put(row_key: bytes, entry: Entry) -> None:
+        slots[start_of(row_key)].put_fitting(row_key, entry)
 
     return fetch, put

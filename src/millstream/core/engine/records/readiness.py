@@ -133,7 +133,9 @@ class Readiness:
         if facts is None:
             return True
         return not (
-            facts.unknown or any(facts.lag.values()) or any(at.topic in facts.paused for at in facts.inputs)
+            facts.unknown
+            or any(facts.lag.values())
+            or any(partition.topic in facts.paused for partition in facts.inputs)
         )
 
     def inform(self, facts: InputFacts) -> None:
@@ -152,7 +154,7 @@ class Readiness:
     def choose(self, group: PartitionGroup) -> tuple[RecordQueue, int] | None:
         """Choose the queue to take from and the end of the run; None if the task has to wait, or has nothing."""
         if not self._looked:
-            self._look(group)
+            self._check(group)
         return None if self._blocked else group.choose(self._bounds)
 
     def taken(self, queue: RecordQueue) -> None:
@@ -164,7 +166,7 @@ class Readiness:
     def finish(self, group: PartitionGroup) -> None:
         """End a step: find out what the records that are left wait for."""
         if not self._looked:
-            self._look(group)
+            self._check(group)
         heads = any(queue.chunks for queue in group.queues.values())
         if not heads:
             self.waiting = None
@@ -180,58 +182,57 @@ class Readiness:
         """Return when the first idle time ends that records wait for, None if there is none."""
         if self.waiting is None:
             return None
-        coming = (at for at in self.deadlines.values() if self._now_ms < at < FOREVER)
+        coming = (due_ms for due_ms in self.deadlines.values() if self._now_ms < due_ms < FOREVER)
         return min(coming, default=None)
 
     def given_up(self) -> tuple[TopicPartition, ...]:
         """Return the empty inputs that are no longer waited for."""
-        return tuple(sorted(p for p, at in self.deadlines.items() if at <= self._now_ms))
+        return tuple(sorted(p for p, due_ms in self.deadlines.items() if due_ms <= self._now_ms))
 
-    def _look(self, group: PartitionGroup) -> None:
+    def _check(self, group: PartitionGroup) -> None:
         assert self._facts is not None
         self._looked = True
         self.enforced = False
         self._bounds, self._blocked = [], []
         filled = {queue.partition for queue in group.queues.values() if queue.chunks}
-        for at in self._facts.inputs:
-            if at in filled:
-                self.deadlines.pop(at, None)
-                if at.topic in self._facts.shuffled and at in self._facts.until:
-                    self._bound(at)
-            elif at.topic in self._facts.paused or at in self._facts.ended:
-                self.deadlines.pop(at, None)
+        for partition in self._facts.inputs:
+            if partition in filled:
+                self.deadlines.pop(partition, None)
+                if partition.topic in self._facts.shuffled and partition in self._facts.until:
+                    self._bound(partition)
+            elif partition.topic in self._facts.paused or partition in self._facts.ended:
+                self.deadlines.pop(partition, None)
             else:
-                self._look_at_empty(at, self._facts)
+                self._check_empty(partition, self._facts)
 
-    def _look_at_empty(self, at: TopicPartition, facts: InputFacts) -> None:
+    def _check_empty(self, partition: TopicPartition, facts: InputFacts) -> None:
         if self._idle_ms == NEVER_WAIT:
             self.enforced = True
         elif facts.unknown:
-            self.deadlines.pop(at, None)
-            self._blocked.append((at, "unknown lag"))
-        elif facts.lag.get(at):
-            self.deadlines.pop(at, None)
-            if at in facts.until:
-                self._bound(at)
+            self.deadlines.pop(partition, None)
+            self._blocked.append((partition, "unknown lag"))
+        elif facts.lag.get(partition):
+            self.deadlines.pop(partition, None)
+            if partition in facts.until:
+                self._bound(partition)
             else:
-                self._blocked.append((at, "lag"))
-        elif self._now_ms < self._deadline(at):
-            self._blocked.append((at, "idle"))
+                self._blocked.append((partition, "lag"))
+        elif self._now_ms < self._deadline(partition):
+            self._blocked.append((partition, "idle"))
         else:
             self.enforced = True
 
-    def _deadline(self, at: TopicPartition) -> int:
+    def _deadline(self, partition: TopicPartition) -> int:
         """Return until when an empty input is waited for; a setting that was made shorter counts at once."""
         latest = min(self._now_ms + self._idle_ms, FOREVER)
-        self.deadlines[at] = min(self.deadlines.get(at, latest), latest)
-        return self.deadlines[at]
+        self.deadlines[partition] = min(self.deadlines.get(partition, latest), latest)
+        return self.deadlines[partition]
 
-    def _bound(self, at: TopicPartition) -> None:
+    def _bound(self, partition: TopicPartition) -> None:
         assert self._facts is not None
-        self._bounds.append((self._facts.until[at], QueueId(at, _LAST_LANE)))
+        self._bounds.append((self._facts.until[partition], QueueId(partition, _LAST_LANE)))
 
     def _longest(self) -> tuple[TopicPartition, Reason]:
-        """Return the input that is waited for longest."""
         return min(
             self._blocked,
             key=lambda blocked: (_LASTING[blocked[1]], -self.deadlines.get(blocked[0], 0), blocked[0]),

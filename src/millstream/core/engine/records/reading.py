@@ -48,16 +48,16 @@ class Reading:
         good = Chunk(records, [], [], [], [], None if records.headers is None else [])
         partition_time = queue.newest_timestamp()
         for row in range(len(records)):
-            at = self._deserialized_one(source, queue.partition, records, row, partition_time)
-            if at is None:
+            record = self._deserialized_one(source, queue.partition, records, row, partition_time)
+            if record is None:
                 continue
-            partition_time = max(partition_time, at.timestamp)
+            partition_time = max(partition_time, record.timestamp)
             good.rows.append(row)  # type: ignore[union-attr]
-            good.keys.append(records.keys[row] if raw_key else at.key)
-            good.values.append(records.values[row] if raw_value else at.value)
-            good.timestamps.append(at.timestamp)
+            good.keys.append(records.keys[row] if raw_key else record.key)
+            good.values.append(records.values[row] if raw_value else record.value)
+            good.timestamps.append(record.timestamp)
             if good.headers is not None:
-                good.headers.append(at.headers)
+                good.headers.append(record.headers)
         return good
 
     def _deserialized_one(
@@ -92,8 +92,8 @@ class Reading:
             cause = MillstreamError(error.message) if isinstance(error, DeserializationError) else error
             again = Attempt(self._deserialized_one, (source, partition, records, row, partition_time))
             failure = Failure("deserialize", source.name, cause, raw)
-            found: ConsumerRecord | None = self._runtime.failed(failure, again)
-            return found
+            retried: ConsumerRecord | None = self._runtime.failed(failure, again)
+            return retried
         if record.timestamp < 0:
             self._runtime.drop("negative timestamp")
             return None

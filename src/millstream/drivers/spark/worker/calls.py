@@ -1,10 +1,9 @@
-"""Calls: what a task asks of the station beside its executor in a micro-batch.
+"""Calls: what a task asks of the async worker beside its executor in a micro-batch.
 
-Before its step it hears what has come of its calls, if there are any; behind it, it hands over the new ones. So a station is only
-started for a task that has something to call. It never waits for a call. While calls
-are under way, the task asks to be woken, soon if they are young, later if they have been running for long: nobody
-can tell when they end. While none runs (an endpoint is left alone, a rate is limited, a batch waits for more), it is woken when the next
-one begins.
+Before its step, it collects the results of its in-flight calls, if there are any; after it, it sends the new ones. So an async worker
+is only started for a task that has something to call. The task never waits for a call. While calls are running, it asks to be woken,
+soon if they are young, later if they have been running for long: nobody can tell when they end. While none runs (an endpoint is left
+alone, a rate is limited, a batch waits for more), it is woken when the next one begins.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
+from millstream.core.asynchronous.async_worker import Answered, AsyncWorker, Work
 from millstream.core.asynchronous.call import Call, Ticket
-from millstream.core.asynchronous.station import Answered, Station, Work
 from millstream.core.engine.outcome import Outcome
 from millstream.core.engine.task import Task
 from millstream.core.ports import BatchId
 from millstream.drivers.spark.clock import host_clock
 
-Stations: TypeAlias = Callable[[str], Station]
-"""Gives the station beside this executor, of the calls that belong to a checkpoint."""
+AsyncWorkerOf: TypeAlias = Callable[[str], AsyncWorker]
+"""Returns the async worker beside this executor, of the calls that belong to a checkpoint."""
 
 _LATEST_MS = 1_000
 
@@ -32,19 +31,19 @@ class TaskCalls:
         task: The task, before its step.
         batch: The micro-batch.
         ahead_ms: By how much the application's clock is ahead of that of this host.
-        stations: Gives the station.
+        async workers: Gives the async worker.
     """
 
-    def __init__(self, task: Task, batch: BatchId, ahead_ms: int, stations: Stations) -> None:
+    def __init__(self, task: Task, batch: BatchId, ahead_ms: int, async_workers: AsyncWorkerOf) -> None:
         self._task = task
         self._batch = batch.number
         self._ahead_ms = ahead_ms
-        self._station = stations(batch.checkpoint)
-        held = task.under_way()
-        self._told = bool(held)
-        self._answered = self._ask(held) if held else Answered()
+        self._async_worker = async_workers(batch.checkpoint)
+        in_flight = task.under_way()
+        self._reported = bool(in_flight)
+        self._answered = self._ask(in_flight) if in_flight else Answered()
         self.lost = len(self._answered.lost)
-        """How many calls the station did not have any more."""
+        """How many calls the async worker did not have any more."""
 
     def collect(self) -> None:
         """Pass the task the results of its calls."""
@@ -53,13 +52,13 @@ class TaskCalls:
         self._task.lost(self._answered.lost)
 
     def hand_over(self, outcome: Outcome) -> None:
-        """Hand over what the step has issued. What was answered is held until the next micro-batch: this one may fail."""
+        """Send the calls that the step has issued. Results stay with the async worker until the next micro-batch: this one may fail."""
         if outcome.issue:
-            held = None if self._told else self._task.under_way()
-            self._answered = self._ask(held, outcome.issue)
+            in_flight = None if self._reported else self._task.under_way()
+            self._answered = self._ask(in_flight, outcome.issue)
 
     def wake_at_ms(self, now_ms: int) -> int | None:
-        """Return when to look for what has come of the calls that are under way; None if there are none."""
+        """Return when to look for results of the calls that are under way; None if there are none."""
         if not self._task.under_way():
             return None
         times = [time for work in self._answered.work.values() for time in _times(work)]
@@ -67,7 +66,7 @@ class TaskCalls:
 
     @property
     def work(self) -> Mapping[str, Work]:
-        """What there is to see of each operator in the station."""
+        """What there is to see of each operator in the async worker."""
         return self._answered.work
 
     def per_call(self, operator: str) -> int:
@@ -76,13 +75,13 @@ class TaskCalls:
 
     @property
     def loop_lag_ms(self) -> int:
-        """By how much the event loop of the station was late lately."""
+        """By how much the event loop of the async worker was late lately."""
         return self._answered.loop_lag_ms
 
-    def _ask(self, held: Collection[Ticket] | None, issue: Iterable[Call] = ()) -> Answered:
+    def _ask(self, in_flight: Collection[Ticket] | None, issue: Iterable[Call] = ()) -> Answered:
         now_ms = host_clock() + self._ahead_ms
-        return self._station.ask(
-            str(self._task.id), self._batch, now_ms, held, issue, options=self._task.calls
+        return self._async_worker.ask(
+            str(self._task.id), self._batch, now_ms, in_flight, issue, options=self._task.calls
         )
 
 

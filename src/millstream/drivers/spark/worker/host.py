@@ -54,7 +54,7 @@ from millstream.drivers.spark.globals import positions_from
 from millstream.drivers.spark.inputs import TaskInputs
 from millstream.drivers.spark.spec import TopologySpec
 from millstream.drivers.spark.times import decode_times, latest, timed_topics
-from millstream.drivers.spark.worker.calls import Stations, TaskCalls
+from millstream.drivers.spark.worker.calls import AsyncWorkerOf, TaskCalls
 from millstream.drivers.spark.worker.changelogs import Changelogs
 from millstream.drivers.spark.worker.copies import CopiesSpec, TaskCopies
 from millstream.drivers.spark.worker.filling import Filled, GlobalTopics
@@ -94,7 +94,7 @@ class HostSpec:
         global_topics: Reads the topics of global stores, None if there are none.
         max_task_idle_ms: How long a task waits for an empty input; -1 waits for nothing.
         cache_bytes: What the caches of a task may hold; with 0 every update of a table is forwarded.
-        stations: Gives the station that makes the calls of asynchronous operators, None if there are no such operators.
+        async_workers: Returns the async worker that makes the calls of asynchronous operators, None if there are no such operators.
         repeats_sends: Whether a micro-batch that is run again sends again what it sent; else it sends nothing.
     """
 
@@ -105,7 +105,7 @@ class HostSpec:
     global_topics: GlobalTopics | None = None
     max_task_idle_ms: int = NEVER_WAIT
     cache_bytes: int = 0
-    stations: Stations | None = None
+    async_workers: AsyncWorkerOf | None = None
     repeats_sends: bool = True
 
     @cached_property
@@ -374,11 +374,11 @@ class _TaskBatch:
             task.close()
 
     def _with_calls(self, task: Task) -> Outcome:
-        assert self._spec.stations is not None
-        self._calls = calls = TaskCalls(task, wire.batch_of(self._batch), self._ahead_ms, self._spec.stations)
-        calls.collect()
+        assert self._spec.async_workers is not None
+        self._calls = TaskCalls(task, wire.batch_of(self._batch), self._ahead_ms, self._spec.async_workers)
+        self._calls.collect()
         outcome = task.step(self._now_ms)
-        calls.hand_over(outcome)
+        self._calls.hand_over(outcome)
         return outcome
 
     def _inform(self, task: Task) -> None:

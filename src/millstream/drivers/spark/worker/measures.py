@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from millstream.core.asynchronous.book import CallFigures
+from millstream.core.asynchronous.operator_state import CallFigures
 from millstream.core.engine.outcome import Outcome, TaskMetrics
 from millstream.core.metrics.metric import Metric, Number
 from millstream.core.ports import store_of

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, NamedTuple, cast
 
-from millstream.core.asynchronous.book import CallCounts, together
-from millstream.core.asynchronous.frontier import Progress
+from millstream.core.asynchronous.committable_offset import Progress
+from millstream.core.asynchronous.operator_state import CallCounts, together
 from millstream.core.engine.outcome import Outcome
 from millstream.core.engine.records.readiness import Reason, Waiting
 from millstream.core.engine.threads import ThreadFigures
@@ -49,11 +49,11 @@ class CallReport(CallCounts):
 
     Attributes:
         look_at_ms: When to look for what has come of calls, or the next attempt is due; None if nothing is unfinished.
-        running: Calls that run in the station.
-        queued: Calls in the station that have not begun, by what they wait for, as ``Queued`` has it.
+        running: Calls that run in the async worker.
+        queued: Calls in the async worker that have not begun, by what they wait for, as ``Queued`` has it.
         longest_ms: For how long the oldest call that runs has been running.
-        loop_lag_ms: By how much the event loop of the station was late lately.
-        lost: Calls that the station did not have any more.
+        loop_lag_ms: By how much the event loop of the async worker was late lately.
+        lost: Calls that the async worker did not have any more.
         hottest: Which key came most often, for each operator that calls keys in their order.
     """
 
@@ -175,7 +175,7 @@ def call_report(outcome: Outcome, calls: TaskCalls | None, now_ms: int) -> CallR
 
     Args:
         outcome: What became of the step.
-        calls: What the station has of them, None if no operator of the task calls.
+        calls: What the async worker has of them, None if no operator of the task calls.
         now_ms: The time of the micro-batch, ms since the epoch.
     """
     if not outcome.calls:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from millstream.core.asynchronous.frontier import Progress
+from millstream.core.asynchronous.committable_offset import Progress
 from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.records.queue import QueueId
 from millstream.core.engine.records.readiness import Reason, Waiting

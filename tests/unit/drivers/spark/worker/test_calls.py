@@ -6,8 +6,8 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
+from millstream.core.asynchronous.async_worker import Answered, Queued, Work
 from millstream.core.asynchronous.call import Ticket
-from millstream.core.asynchronous.station import Answered, Queued, Work
 from millstream.core.engine.task import Task
 from millstream.core.ports import BatchId
 from millstream.drivers.spark.worker.calls import TaskCalls
@@ -26,7 +26,7 @@ class Holding:
 
 
 class Telling:
-    """A station that tells of some work."""
+    """An async worker that tells of some work."""
 
     def __init__(self, *works: Work) -> None:
         self.works = {str(n): work for n, work in enumerate(works)}

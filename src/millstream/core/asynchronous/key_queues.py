@@ -1,0 +1,120 @@
+"""Key queues: the calls of one key follow each other where they run, one by one or a few at a time.
+
+At order ``key``, a record that has to wait *blocks* its key: the calls behind it are returned to the task, and so are those that still
+arrive, until the task knows of it or the record itself comes again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable
+
+from millstream.core.asynchronous.call import Call, Ticket
+from millstream.core.asynchronous.run_queue import WaitingCall, drop
+from millstream.core.model.calls import Calls
+
+
+class KeyQueues:
+    """The key queues of one operator. Owned by its dispatcher.
+
+    Args:
+        calls: The operator's options.
+    """
+
+    def __init__(self, calls: Calls) -> None:
+        self.serial = calls.order == "key"
+        """Whether the calls of a key run one by one, in order."""
+        self._limit = 1 if self.serial else calls.max_in_flight_per_key
+        self._queues: dict[Hashable, _KeyQueue] = {}
+        self._blocked: dict[Hashable, Ticket] = {}
+
+    @property
+    def size(self) -> int:
+        """How many calls wait for others of their key."""
+        return sum(len(queue.waiting) for queue in self._queues.values())
+
+    def limits(self, call: Call) -> bool:
+        """Return whether a call may have to wait for others of its key."""
+        return call.queue_key is not None and self._limit is not None
+
+    def blocks(self, call: Call) -> bool:
+        """Return whether a record in front of a new call blocks its key; the record itself unblocks it."""
+        ticket = self._blocked.get(call.queue_key)
+        if ticket is None or ticket.number == call.ticket.number:
+            self._blocked.pop(call.queue_key, None)
+            return False
+        return True
+
+    def enter(self, call: Call, now_ms: int) -> bool:
+        """Add a new call; return whether it may run now."""
+        assert self._limit is not None
+        queue = self._queues.get(call.queue_key)
+        if queue is None:
+            queue = self._queues[call.queue_key] = _KeyQueue()
+        if queue.running < self._limit:
+            queue.running += 1
+            return True
+        queue.waiting.append((call, now_ms))
+        return False
+
+    def waiting_behind(self, call: Call) -> int:
+        """Return how many calls could join a call in a batch."""
+        return len(self._queues[call.queue_key].waiting) if self.serial and call.queue_key is not None else 0
+
+    def take_behind(self, call: Call, limit: int, now_ms: int) -> Iterable[Call]:
+        """Take the calls behind one that are due, to run in the same batch."""
+        if self.serial and call.queue_key is not None:
+            queue = self._queues[call.queue_key]
+            while limit > 0 and queue.waiting and queue.waiting[0][0].due_ms <= now_ms:
+                limit -= 1
+                queue.running += 1
+                yield queue.waiting.popleft()[0]
+
+    def leave(self, call: Call, *, waits: bool) -> tuple[list[Ticket], list[WaitingCall]]:
+        """Remove a call that ran.
+
+        Args:
+            call: The call.
+            waits: Whether its record has to wait, which blocks its key at order ``key``.
+
+        Returns:
+            The calls that are returned to the task, and those that may run now.
+        """
+        assert self._limit is not None
+        key = call.queue_key
+        queue = self._queues[key]
+        queue.running -= 1
+        if waits and self.serial:
+            first = self._blocked.get(key, call.ticket)
+            self._blocked[key] = min(first, call.ticket, key=lambda ticket: ticket.number)
+        returned: list[Ticket] = []
+        if key in self._blocked:
+            returned = [behind.ticket for behind, _ in queue.waiting]
+            queue.waiting.clear()
+        runs: list[WaitingCall] = []
+        while queue.waiting and queue.running < self._limit:
+            queue.running += 1
+            runs.append(queue.waiting.popleft())
+        if not queue.running:
+            del self._queues[key]
+        return returned, runs
+
+    def drop(self, tickets: Collection[Ticket]) -> None:
+        """Forget waiting calls."""
+        for queue in self._queues.values():
+            drop(queue.waiting, tickets)
+
+    def unblock(self, tickets: Collection[Ticket]) -> None:
+        """Let records no longer block their keys."""
+        for key in [key for key, ticket in self._blocked.items() if ticket in tickets]:
+            del self._blocked[key]
+
+
+class _KeyQueue:
+    """The calls of a key: those that wait, and how many are in the run queue or running."""
+
+    __slots__ = ("running", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[WaitingCall] = deque()
+        self.running = 0

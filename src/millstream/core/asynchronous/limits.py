@@ -1,0 +1,170 @@
+"""Limits of an operator's calls: how many begin in a time, and which endpoints are left alone because they keep failing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator
+
+from millstream.core.asynchronous.call import Call, Ticket
+from millstream.core.asynchronous.run_queue import WaitingCall, drop
+from millstream.core.model.calls import CircuitBreaker
+from millstream.core.model.durations import millis
+
+
+class RateLimit:
+    """The rate limit of one operator.
+
+    The times of the last calls are kept, as many as may begin: the next one may when the first of them is long enough ago. So the
+    limit holds for *every* stretch of that length, which services with a hard quota ask for; a bucket that refills would let up
+    to twice as many begin in the first one.
+
+    Args:
+        calls: How many calls may begin per time.
+        per_ms: The time, ms.
+
+    Example:
+        >>> rate = RateLimit(2, 1000)
+        >>> [rate.take(0), rate.take(400), rate.take(500), rate.next_ms(500)]
+        [True, True, False, 1000]
+    """
+
+    __slots__ = ("_begun", "_calls", "_per")
+
+    def __init__(self, calls: int, per_ms: int) -> None:
+        self._calls = calls
+        self._per = per_ms
+        self._begun: deque[int] = deque()
+
+    def next_ms(self, now_ms: int) -> int:
+        """Return when the next call may begin: now or later."""
+        return now_ms if len(self._begun) < self._calls else max(now_ms, self._begun[0] + self._per)
+
+    def take(self, now_ms: int) -> bool:
+        """Note that a call begins, if it may."""
+        if self.next_ms(now_ms) > now_ms:
+            return False
+        if len(self._begun) == self._calls:
+            self._begun.popleft()
+        self._begun.append(now_ms)
+        return True
+
+
+class Breaker:
+    """The circuit breaker of one endpoint.
+
+    *closed*: calls go through; so many failures in a row open it. *open*: nothing goes through until a time. Then it is
+    *half-open*: one call goes through, as a try; its failure opens the breaker again, its success closes it.
+
+    Args:
+        settings: When it opens, and for how long.
+
+    Example:
+        >>> breaker = Breaker(CircuitBreaker(failures=1, reset_after=100))
+        >>> breaker.failed(0)
+        >>> breaker.allows(99), breaker.allows(100)
+        (False, True)
+    """
+
+    __slots__ = ("_failures", "_most", "_opens_ms", "_reset", "_trying")
+
+    def __init__(self, settings: CircuitBreaker) -> None:
+        self._most = settings.failures
+        self._reset = millis(settings.reset_after)
+        self._failures = 0
+        self._trying = False
+        self._opens_ms: int | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether calls go through."""
+        return self._opens_ms is None
+
+    @property
+    def try_at_ms(self) -> int | None:
+        """From when on one call may go through as a try; None if the breaker is closed, or a try runs."""
+        return None if self._trying else self._opens_ms
+
+    def allows(self, now_ms: int) -> bool:
+        """Return whether a call may go through."""
+        return self._opens_ms is None or (now_ms >= self._opens_ms and not self._trying)
+
+    def began(self) -> None:
+        """Note that a call goes through."""
+        self._trying = self._opens_ms is not None
+
+    def failed(self, now_ms: int) -> None:
+        """Note that an attempt failed."""
+        self._failures += 1
+        if self._trying or self._failures >= self._most:
+            self._opens_ms = now_ms + self._reset
+            self._trying = False
+
+    def succeeded(self) -> None:
+        """Note that an attempt gave an answer."""
+        self._failures = 0
+        self._trying = False
+        self._opens_ms = None
+
+
+class Endpoints:
+    """The circuit breakers of one operator, by endpoint, and the calls that wait for them.
+
+    Args:
+        settings: When a breaker opens, and for how long; None if the operator has none.
+    """
+
+    def __init__(self, settings: CircuitBreaker | None) -> None:
+        self._settings = settings
+        self._breakers: dict[str, Breaker] = {}
+        self._waiting: dict[str, deque[WaitingCall]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def allows(self, call: Call, now_ms: int) -> bool:
+        """Return whether a call may go through."""
+        if self._settings is None:
+            return True
+        breaker = self._breakers.get(call.endpoint)
+        if breaker is None:
+            breaker = self._breakers[call.endpoint] = Breaker(self._settings)
+        return breaker.allows(now_ms)
+
+    def wait(self, waiting: WaitingCall) -> None:
+        """Keep a call that may not go through."""
+        self._waiting.setdefault(waiting[0].endpoint, deque()).append(waiting)
+
+    def began(self, endpoint: str) -> None:
+        """Note that a call goes through."""
+        if self._settings is not None:
+            self._breakers[endpoint].began()
+
+    def ended(self, endpoint: str, now_ms: int, *, failed: bool) -> Collection[WaitingCall]:
+        """Note how a call ended; return the calls that may go through now."""
+        breaker = self._breakers.get(endpoint)
+        if breaker is None:
+            return ()
+        if failed:
+            breaker.failed(now_ms)
+        else:
+            breaker.succeeded()
+        return self._waiting.pop(endpoint, ()) if breaker.closed else ()
+
+    def take_tries(self, now_ms: int) -> Iterator[WaitingCall]:
+        """Take one call of each endpoint that may be tried again."""
+        for endpoint in [endpoint for endpoint in self._waiting if self._breakers[endpoint].allows(now_ms)]:
+            waiting = self._waiting[endpoint]
+            yield waiting.popleft()
+            if not waiting:
+                del self._waiting[endpoint]
+
+    def try_times_ms(self) -> list[int]:
+        """Return when the endpoints that calls wait for may be tried again."""
+        times = (self._breakers[endpoint].try_at_ms for endpoint in self._waiting)
+        return [time for time in times if time is not None]
+
+    def drop(self, tickets: Collection[Ticket]) -> list[Call]:
+        """Take the waiting calls of some tickets out."""
+        dropped = [call for waiting in self._waiting.values() for call in drop(waiting, tickets)]
+        self._waiting = {endpoint: waiting for endpoint, waiting in self._waiting.items() if waiting}
+        return dropped

@@ -1,0 +1,168 @@
+"""Backlog: the in-flight records of an operator that lie in stores and not in memory.
+
+Reading all in-flight records at the start of each micro-batch would make it slower with every record. So two kinds stay in stores:
+
+* a record that waits for a time and holds up no other lies in the delay queue until it is due;
+* a record behind many of its key lies in the spill queue, and so does one behind many of its partition at order ``partition``.
+
+A record leaves the backlog with its number and its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any, Final, TypeAlias
+
+from millstream.core.asynchronous.in_flight_window import InFlightWindow
+from millstream.core.asynchronous.reorder_buffer import ReorderBuffer
+from millstream.core.engine.asynchronous.delay_queue import DelayQueue
+from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord
+from millstream.core.engine.asynchronous.ordering import Ordering
+from millstream.core.engine.asynchronous.record_keys import group_bytes, group_from
+from millstream.core.engine.asynchronous.spill_queue import SpillQueue
+from millstream.core.engine.punctuate import NEVER
+from millstream.core.engine.runtime import Runtime
+from millstream.core.model.durations import earliest
+from millstream.core.topology.asynchronous import Asynchronous, IssuingProcess
+
+_BLOCKED_KEY: Final = 32
+"""How many records of one key are in memory while one of them waits and blocks the others."""
+_LONG_KEY: Final = 512
+"""How many records of one key are in memory at least; of a partition whose order is kept, as many as the in-flight window holds."""
+
+Stored: TypeAlias = tuple[int, tuple[Any, ...]]
+"""Number and row of a record."""
+
+
+class Backlog:
+    """The backlog of one operator. Owned by its in-flight records.
+
+    Args:
+        node: The operator.
+        runtime: The task.
+        ordering: The order of its records.
+        window: The records in memory, by what they wait for.
+        reorder_buffer: The records in memory, in the order in which they retire.
+    """
+
+    def __init__(
+        self,
+        node: Asynchronous | IssuingProcess,
+        runtime: Runtime,
+        ordering: Ordering,
+        window: InFlightWindow,
+        reorder_buffer: ReorderBuffer,
+    ) -> None:
+        carried, stores = node.carried, runtime.stores
+        self._memory = memory = runtime.memory(carried.store.name)
+        self._order = node.calls.order
+        rows, keys = stores[carried.delayed.name], stores[carried.delayed_keys.name]
+        self.delayed = DelayQueue(rows, keys, memory)
+        self.spilled = SpillQueue(stores[carried.parked.name], memory)
+        self._ordering = ordering
+        self._window = window
+        self._reorder_buffer = reorder_buffer
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """Approximate arrival time of the oldest record, ms since the epoch; None if there is none."""
+        return earliest(self.delayed.oldest, self.spilled.oldest)
+
+    @property
+    def next_due(self) -> int | None:
+        """When the first delayed record is due, ms since the epoch; None if none is delayed."""
+        return None if self.delayed.next == NEVER else self.delayed.next
+
+    def last_number(self) -> int:
+        """Return the largest number of a record, -1 if there is none. Scans the stores."""
+        return max(self.delayed.last_number(), self.spilled.last_number())
+
+    def save(self) -> None:
+        """Store the summaries, if they have changed, and the order by which records lie here."""
+        self._memory["parks_by"], self._memory["order"] = self._ordering.spills_by, self._order
+        self.delayed.save()
+        self.spilled.save()
+
+    def take_misplaced(self) -> list[Stored]:
+        """Take the records that lie where an edited order would not find them."""
+        stored: list[Stored] = []
+        order, spills_by = self._order, self._ordering.spills_by
+        if self._ordering.by_partition or self._memory.get("order", order) != order:
+            stored += self.take_all_delayed()
+        if self._memory.get("parks_by", spills_by) != spills_by:
+            for group in self.spilled.groups:
+                stored += self.spilled.take(group, len(self.spilled))
+        return stored
+
+    # Delay.
+
+    def can_delay(self, record: InFlightRecord, now_ms: int) -> bool:
+        """Return whether a record waits, and holds up no other."""
+        if record.due_ms is None or self._ordering.by_partition or record.due_ms <= now_ms:
+            return False
+        if len(self.spilled) and group_bytes(record.key_id) in self.spilled:
+            return False
+        return self._window.waits_alone(record.number) and self._reorder_buffer.is_alone(record.number)
+
+    def delay(self, record: InFlightRecord) -> None:
+        """Move a record from memory to the delay queue."""
+        assert record.due_ms is not None
+        blocks = self._ordering.by_key and record.key is not None
+        key = group_bytes(record.key_id) if blocks else None
+        self.delayed.put(record.number, record.due_ms, key, record.label, record.row())
+        self._window.remove(record.number)
+        self._reorder_buffer.remove(record.number)
+
+    def take_due(self, until_ms: int) -> Iterator[Stored]:
+        """Take the delayed records that are due before a time."""
+        while self.delayed.next <= until_ms:
+            yield self.delayed.take()
+
+    def take_all_delayed(self) -> Iterator[Stored]:
+        """Take all delayed records."""
+        while self.delayed.next != NEVER:
+            yield self.delayed.take()
+
+    def take_blocking(self, record: InFlightRecord) -> Stored | None:
+        """Take the delayed record that a new one must not overtake; None if there is none."""
+        if not self._ordering.by_key or record.key is None or not len(self.delayed):
+            return None
+        return self.delayed.take_key(group_bytes(record.key_id))
+
+    # Spill.
+
+    def must_spill(self, record: InFlightRecord) -> bool:
+        """Return whether a new record has so many of its key or partition in front that it goes to the spill queue."""
+        group = self._ordering.spill_group(record)
+        if group is None:
+            return False
+        size = self._size_in_memory(group)
+        if size >= _BLOCKED_KEY and size >= self._max_in_memory(group):
+            return True
+        return len(self.spilled) > 0 and group_bytes(group) in self.spilled
+
+    def spill(self, record: InFlightRecord) -> None:
+        """Put a new record in the spill queue."""
+        group = self._ordering.spill_group(record)
+        self.spilled.put(group_bytes(group), record.number, record.label, record.row())
+
+    def refill(self) -> Iterator[Stored]:
+        """Take spilled records of the keys or partitions of which most records in memory have retired."""
+        for packed in self.spilled.groups:
+            group = group_from(packed)
+            size, limit = self._size_in_memory(group), self._max_in_memory(group)
+            if size <= limit // 2:
+                yield from self.spilled.take(packed, limit - size)
+
+    def _size_in_memory(self, group: Hashable) -> int:
+        if self._ordering.spills_by == "key":
+            return self._window.size(group)
+        return self._reorder_buffer.size(group)
+
+    def _max_in_memory(self, group: Hashable) -> int:
+        """Return how many records of a key or partition stay in memory before others are spilled."""
+        if self._ordering.spills_by != "key":
+            return self._window.limit
+        if self._window.is_blocked(group):
+            return _BLOCKED_KEY
+        return max(_LONG_KEY, 2 * self._window.raised_limit(group))

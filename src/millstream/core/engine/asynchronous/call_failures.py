@@ -1,0 +1,74 @@
+"""Failed calls: what becomes of their records, and what people are told."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millstream.core.asynchronous.call import Failed, Waits
+from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord
+from millstream.core.engine.failures import where
+from millstream.core.engine.runtime import Runtime
+from millstream.core.model.answers import DeadLetter
+from millstream.core.model.calls import OnFailure
+from millstream.core.model.errors import ProcessingError
+
+_LOGGED_AFTER: Final = frozenset({5, 50, 500, 5_000, 50_000})
+"""After how many failed attempts at a record the log says why: an application that tries again for ever must say so."""
+
+
+class CallFailures:
+    """The failed calls of one operator. Owned by its in-flight records.
+
+    Args:
+        operator: The operator's node.
+        policy: What happens to a record whose call failed for good.
+        runtime: The task.
+    """
+
+    def __init__(self, operator: str, policy: OnFailure, runtime: Runtime) -> None:
+        self._operator = operator
+        self._policy = policy
+        self._runtime = runtime
+
+    def note_retry(self, record: InFlightRecord, settled: Waits) -> None:
+        """Log why a record is tried again and again."""
+        failed = settled.attempt - 1
+        if failed in _LOGGED_AFTER:
+            self._runtime.notice(
+                f"{self._call_of(record)} has failed {failed} times and is tried again, the last time with {settled.cause}"
+            )
+
+    def stop_if_final(self, record: InFlightRecord, failed: Failed) -> None:
+        """Stop the application if that is the policy.
+
+        Raises:
+            ProcessingError: If it is.
+        """
+        if self._policy == "fail" and not failed.to_dead_letters:
+            facts = {"error": failed.cause, "attempts": failed.attempts}
+            stops = ProcessingError(self._message(record, failed))
+            raise self._runtime.with_letter(
+                stops, "call", self._operator, record.raw, facts=facts, error=failed.error
+            ) from failed.error
+
+    def drop(self, record: InFlightRecord, failed: Failed) -> bool:
+        """Drop a record, with a dead letter if there is to be one; return whether there is."""
+        runtime, policy = self._runtime, self._policy
+        runtime.drop("failed call")
+        runtime.notice(self._message(record, failed))
+        if not (failed.to_dead_letters or isinstance(policy, DeadLetter)):
+            return False
+        topic = policy.text if isinstance(policy, DeadLetter) else runtime.policies.dead_letter_topic
+        facts = {"error": failed.cause, "attempts": failed.attempts}
+        runtime.dead_letter(topic, "call", self._operator, record.raw, facts=facts, error=failed.error)
+        return True
+
+    def _message(self, record: InFlightRecord, failed: Failed) -> str:
+        attempts = "1 attempt" if failed.attempts == 1 else f"{failed.attempts} attempts"
+        return (
+            f"{self._call_of(record)} failed for good after {attempts}: {failed.cause}. Correct the function, let "
+            "retry=ms.Retry(...) try such failures again, or set on_failure='skip' or on_failure=ms.dead_letter('topic')"
+        )
+
+    def _call_of(self, record: InFlightRecord) -> str:
+        return f"the call of {self._operator} in task {self._runtime.task_id} {where(record.raw)}"

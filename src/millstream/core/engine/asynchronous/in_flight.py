@@ -1,0 +1,399 @@
+"""In-flight records of one asynchronous operator, from their arrival until their effects are applied.
+
+A record goes through three stages (KIP-311). It is *issued*: sent to the async worker, which calls the user's function for it. It is
+*executed* there, across any number of micro-batches. It *retires*: the task applies its effects, all of them in one step and in the
+order that the operator promises, and only then does its offset count as processed. In detail, its states are:
+
+========== ============================================ ==========================================================
+state      where it is                                  next
+========== ============================================ ==========================================================
+spilled    spill queue, behind many of its key          queued
+queued     in-flight window                             in flight
+in flight  async worker, under its last ticket          queued (returned or lost), waiting, finished
+waiting    in-flight window, until its next attempt     delayed, in flight
+delayed    delay queue, if it holds up no other record  waiting, when it is due or another record of its key comes
+finished   reorder buffer, behind unfinished records    retired
+========== ============================================ ==========================================================
+
+Between two steps, the records lie in stores of the task, so they are committed together with everything else of the micro-batch:
+inputs, numbers of attempts, due times, results that wait for their turn. A record that begins and ends within a step leaves no trace
+there. After a restart, the operator continues from the stores. Calls that the async worker still has are not issued again; those it
+has lost are (:meth:`InFlightRecords.lost`), as the same attempt.
+
+A record that is sent again gets a new *ticket*. Results for its earlier tickets are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
+
+from millstream.core.asynchronous.call import (
+    LEAST_MS,
+    Call,
+    Done,
+    Failed,
+    Returned,
+    Settled,
+    Skipped,
+    Ticket,
+    Waits,
+    in_words,
+)
+from millstream.core.asynchronous.operator_state import CallFigures
+from millstream.core.asynchronous.reorder_buffer import ReorderBuffer
+from millstream.core.engine.asynchronous.backlog import Backlog, Stored
+from millstream.core.engine.asynchronous.call_failures import CallFailures
+from millstream.core.engine.asynchronous.flow_control import FlowControl
+from millstream.core.engine.asynchronous.hot_keys import HotKeys
+from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore, Request
+from millstream.core.engine.asynchronous.ordering import Ordering
+from millstream.core.engine.asynchronous.record_keys import key_id
+from millstream.core.engine.runtime import Runtime
+from millstream.core.model.calls import Calls
+from millstream.core.model.durations import earliest
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Headers
+from millstream.core.topology.asynchronous import Asynchronous, IssuingProcess
+
+_AHEAD_MS: Final = 2_000
+"""How long before it is due a record is sent: its call begins in time, whenever the next micro-batch does."""
+_STEP_MS: Final = 1_000
+"""A clock that went back by less than this went on: planners of two hosts may follow each other."""
+_PER_KEY: Final = 128
+"""How many records of one key may be sent at least: they follow each other without a micro-batch in between."""
+RequestOf: TypeAlias = Callable[[InFlightRecord], tuple[Callable[..., Any], tuple[Any, ...]]]
+"""Returns the function to call for a record, and its arguments."""
+
+
+class InFlightRecords:
+    """The in-flight records of one operator. Owned by the task.
+
+    Args:
+        node: The operator.
+        runtime: The task.
+        request_of: Returns the function to call for a record, and its arguments.
+        apply: Applies the effects of a result.
+        per_key: How many records of a key may be in flight; with one, the next is issued after the effects of the last are applied.
+    """
+
+    def __init__(
+        self,
+        node: Asynchronous | IssuingProcess,
+        runtime: Runtime,
+        request_of: RequestOf,
+        apply: Callable[[InFlightRecord, Any], None],
+        *,
+        per_key: int = _PER_KEY,
+    ) -> None:
+        carried = node.carried
+        self.name = node.name
+        self.calls: Calls | None = node.calls
+        self._calls = node.calls
+        self._runtime = runtime
+        self._serdes = (carried.key, carried.value)
+        self._store = InFlightStore(runtime.stores[carried.store.name])
+        self._request_of, self._apply_effects = request_of, apply
+        self._failures = CallFailures(node.name, node.calls.on_failure, runtime)
+        self._memory = runtime.memory(carried.store.name)
+        self._ordering = Ordering.of(node.calls)
+        self._one_by_one = self._ordering.by_key and per_key == 1
+        self._flow = FlowControl(node.calls, self._ordering, per_key, self._memory)
+        self._window = self._flow.window
+        self._reorder_buffer = ReorderBuffer()
+        self._backlog = Backlog(node, runtime, self._ordering, self._window, self._reorder_buffer)
+        self._records: dict[int, InFlightRecord] = {}
+        self._changed: set[int] = set()
+        self._results: list[tuple[Ticket, Settled]] = []
+        self._retiring: list[int] = []
+        """What retires at the beginning of the next step: what a result must be committed for first, and after a restart what no
+        longer has to wait because the order was edited."""
+        self._ending: list[int] = []
+        """What leaves the window at the beginning of the next step."""
+        self._reloaded: list[int] = []
+        """Numbers of records that were loaded from the backlog, the smallest first; some have retired."""
+        self._counts = dict.fromkeys(("settled", "retries", "dead_letters", "ignored"), 0)
+        self._resume()
+        self._next: int = self._memory["next"] if "next" in self._memory else self._first_unused()
+        self._hot_keys = HotKeys(self._records, self._next)
+        runtime.async_operators.append(self)
+
+    # Issue.
+
+    def take(
+        self, key: Any, value: Any, timestamp: int, headers: Headers, request: Request | None = None
+    ) -> None:
+        """Add the current record."""
+        origin, now_ms = self._runtime.metadata(), self._runtime.now_ms
+        record = InFlightRecord(
+            self._next, origin, key, value, timestamp, headers=headers, request=request, came_ms=now_ms
+        )
+        self._next += 1
+        self._identify(record)
+        if record.partition is not None and record.origin is not None:
+            self._runtime.unfinished_offsets[record.partition].begin(record.origin.offset)
+        if self._backlog.must_spill(record):
+            self._backlog.spill(record)
+            if self._ordering.by_key:
+                self._hot_keys.note_spilled(record)
+            return
+        blocking = self._backlog.take_blocking(record)
+        if blocking is not None:
+            self._reload(blocking)
+        self._records[record.number] = record
+        self._reorder_buffer.add(record.number, self._ordering.reorder_group(record))
+        self._window.add(record.number, self._ordering.queue_key(record))
+        self._changed.add(record.number)
+
+    def issue(self) -> list[Call]:
+        """Return the calls to issue now."""
+        runtime, calls = self._runtime, []
+        soon = runtime.now_ms + _AHEAD_MS
+        for stored in chain(self._backlog.take_due(soon), self._backlog.refill()):
+            self._reload(stored)
+        while (number := self._window.take(soon)) is not None:
+            record = self._records[number]
+            try:
+                function, args = self._request_of(record)
+                endpoint = (
+                    "" if self._calls.endpoint is None else self._calls.endpoint(record.key, record.value)
+                )
+            except Exception as error:
+                self._settle(record, Failed(record.attempt, in_words(error), error))
+                continue
+            record.turn += 1
+            record.epoch = runtime.epoch
+            self._changed.add(number)
+            ticket = Ticket(self.name, number, record.turn, runtime.epoch)
+            key, due_ms = self._ordering.queue_key(record), record.due_ms or 0
+            calls.append(Call(ticket, function, args, key, record.attempt, record.begun_ms, endpoint, due_ms))
+        return calls
+
+    def under_way(self) -> list[Ticket]:
+        """Return the tickets of the records that are with the async worker."""
+        return [
+            Ticket(self.name, record.number, record.turn, record.epoch)
+            for record in self._records.values()
+            if record.epoch is not None
+        ]
+
+    def lost(self, ticket: Ticket) -> None:
+        """Take back a call that the async worker has lost: it will be issued again, as the same attempt."""
+        record = self._record_of(ticket)
+        if record is not None:
+            record.epoch = None
+            self._window.give_back(record.number)
+            self._changed.add(record.number)
+
+    # Retire.
+
+    def done(self, ticket: Ticket, settled: Settled) -> None:
+        """Store the result of a call; the next step applies its effects."""
+        self._results.append((ticket, settled))
+
+    def collect(self) -> None:
+        """Process the results that have come, in their order."""
+        self._follow_clock()
+        retiring, self._retiring = self._retiring, []
+        for number in retiring:
+            self._retire(self._records[number])
+        ending, self._ending = self._ending, []
+        for number in ending:
+            self._window.end(number)
+        results, self._results = self._results, []
+        self._flow.set_limit(sum(not isinstance(settled, Returned) for _, settled in results))
+        answered: list[InFlightRecord] = []
+        returned: list[int] = []
+        for ticket, settled in results:
+            record = self._record_of(ticket)
+            if record is None:
+                self._counts["ignored"] += 1
+            elif isinstance(settled, Returned):
+                record.epoch = None
+                self._changed.add(record.number)
+                returned.append(record.number)
+            else:
+                answered.append(record)
+                self._settle(record, settled)
+        for number in sorted(returned, reverse=True):  # each goes in front of those behind it
+            self._window.give_back(number)
+        self._flow.set_limits_of_keys(record.key_id for record in answered)
+
+    def _settle(self, record: InFlightRecord, settled: Settled) -> None:
+        record.epoch = None
+        self._changed.add(record.number)
+        self._counts["settled"] += 1
+        if isinstance(settled, Waits):
+            self._wait(record, settled)
+            return
+        if isinstance(settled, Failed):
+            self._failures.stop_if_final(record, settled)
+        record.settled = settled
+        at_once = self._runtime.repeats_sends
+        if at_once or not self._one_by_one:
+            self._window.end(record.number)
+        else:
+            self._ending.append(record.number)
+        retiring = self._reorder_buffer.finish(record.number)
+        if not at_once:
+            self._retiring += retiring
+            return
+        for number in retiring:
+            self._retire(self._records[number])
+
+    def _wait(self, record: InFlightRecord, settled: Waits) -> None:
+        self._counts["retries"] += settled.why == "retry"
+        self._failures.note_retry(record, settled)
+        record.attempt, record.begun_ms = settled.attempt, settled.begun_ms
+        record.due_ms, record.why = settled.due_ms, settled.why
+        if settled.why == "until":
+            record.due_ms = max(settled.due_ms, self._runtime.now_ms + LEAST_MS)
+        self._window.wait(record.number, record.due_ms)
+
+    def _retire(self, record: InFlightRecord) -> None:
+        runtime, settled = self._runtime, record.settled
+        runtime.override = record
+        try:
+            if isinstance(settled, Done):
+                self._apply(record, settled.value)
+            elif isinstance(settled, Failed):
+                self._counts["dead_letters"] += self._failures.drop(record, settled)
+            else:
+                assert isinstance(settled, Skipped), settled
+                runtime.drop("skipped call")
+        finally:
+            runtime.override = None
+        del self._records[record.number]
+        self._changed.add(record.number)
+        if record.partition is not None and record.origin is not None:
+            runtime.unfinished_offsets[record.partition].end(record.origin.offset)
+
+    def _apply(self, record: InFlightRecord, value: Any) -> None:
+        try:
+            self._apply_effects(record, value)
+        except Exception as error:
+            self._runtime.on_error("process", self.name, error)
+
+    # State.
+
+    def save(self) -> None:
+        """Bring the stores up to date."""
+        self._memory["next"] = self._next
+        records, now_ms = self._records, self._runtime.now_ms
+        for number in self._changed:
+            record = records.get(number)
+            if record is not None and self._backlog.can_delay(record, now_ms):
+                self._backlog.delay(record)
+                del records[number]
+        if self._changed:
+            self._memory["now_ms"] = now_ms
+        self._store.write(sorted(self._changed), records)
+        self._changed.clear()
+        self._backlog.save()
+
+    def next_due(self) -> int | None:
+        """Return when a record is to be sent or retires next, ms since the epoch and not before now; None if never."""
+        if self._retiring:
+            return self._runtime.now_ms
+        first = earliest(self._window.next_due(), self._backlog.next_due)
+        return None if first is None else max(first - _AHEAD_MS, self._runtime.now_ms)
+
+    def figures(self) -> CallFigures:
+        """Return the metrics and reset the counters."""
+        window, delayed, spilled = self._window, self._backlog.delayed, self._backlog.spilled
+        waits = sum(self._records[number].why != "retry" for number in window.waiting_numbers())
+        by_key = self._ordering.spills_by == "key"
+        figures = CallFigures(
+            with_async_worker=window.in_flight - len(self._ending),
+            waiting=window.waiting + len(delayed),
+            delayed=waits + delayed.delayed,
+            parked=window.parked + len(spilled),
+            held=self._reorder_buffer.finished + len(self._retiring),
+            room=self._flow.room(len(spilled)),
+            most_per_key=window.longest + (spilled.longest if by_key else 0),
+            oldest_ms=self._oldest_ms(),
+            hottest=self._hot_keys.take_hottest(self._next) if self._ordering.by_key else None,
+            **self._counts,
+        )
+        self._counts = dict.fromkeys(self._counts, 0)
+        return figures
+
+    def _oldest_ms(self) -> int | None:
+        records, reloaded = self._records, self._reloaded
+        while reloaded and reloaded[0] not in records:
+            heappop(reloaded)
+        numbers = [next(iter(records), None), reloaded[0] if reloaded else None]  # the others are in order
+        came = [records[number].came_ms for number in numbers if number is not None]
+        return earliest(*came, self._backlog.oldest_ms)
+
+    def _record_of(self, ticket: Ticket) -> InFlightRecord | None:
+        """Return the record of a ticket; None if the ticket is not its last."""
+        record = self._records.get(ticket.number)
+        if record is None or record.epoch != ticket.epoch or record.turn != ticket.turn:
+            return None
+        return record
+
+    # Restart.
+
+    def _resume(self) -> None:
+        """Load what the last micro-batch left unfinished."""
+        backlog = self._backlog
+        for partition, offset, times in chain(backlog.delayed.offsets(), backlog.spilled.offsets()):
+            self._runtime.unfinished_offsets[partition].begin(offset, times)
+        records = self._store.read()
+        offsets: dict[TopicPartition, list[int]] = {}
+        for record in records:
+            if record.partition is not None and record.origin is not None:
+                offsets.setdefault(record.partition, []).append(record.origin.offset)
+        for partition, begun in offsets.items():
+            self._runtime.unfinished_offsets[partition].begin_all(begun)
+        for number, row in backlog.take_misplaced():
+            self._changed.add(number)
+            records.append(InFlightRecord.from_row(number, row))
+        for record in sorted(records, key=attrgetter("number")):
+            self._enter(record)
+
+    def _first_unused(self) -> int:
+        """Return an unused record number, for stores that come without the operator's memory."""
+        return 1 + max(max(self._records, default=-1), self._backlog.last_number())
+
+    def _enter(self, record: InFlightRecord) -> None:
+        """Take a record from a store into memory."""
+        self._identify(record)
+        number = record.number
+        self._records[number] = record
+        self._reorder_buffer.add(number, self._ordering.reorder_group(record))
+        if record.settled is not None:
+            self._retiring += self._reorder_buffer.finish(number)
+            return
+        key, in_flight = self._ordering.queue_key(record), record.epoch is not None
+        self._window.resume(number, key, due_ms=None if in_flight else record.due_ms, in_flight=in_flight)
+
+    def _reload(self, stored: Stored) -> None:
+        number, row = stored
+        self._enter(InFlightRecord.from_row(number, row))
+        self._changed.add(number)
+        heappush(self._reloaded, number)
+
+    def _follow_clock(self) -> None:
+        """After the clock went back, make retries and delays due no later; only ``until`` keeps its time."""
+        back_ms = self._memory.get("now_ms", self._runtime.now_ms) - self._runtime.now_ms
+        if back_ms < _STEP_MS:
+            return
+        for stored in self._backlog.take_all_delayed():
+            self._reload(stored)
+        for number in list(self._window.waiting_numbers()):
+            record = self._records[number]
+            if record.due_ms is not None and record.why != "until":
+                record.due_ms -= back_ms
+                record.begun_ms = None if record.begun_ms is None else record.begun_ms - back_ms
+                self._window.bring_forward(number, record.due_ms)
+            self._changed.add(number)
+
+    def _identify(self, record: InFlightRecord) -> None:
+        """Set what identifies the record's key: here, in the async worker, and in stores."""
+        record.serdes = self._serdes
+        record.key_id = key_id(record.key, self._serdes[0])

@@ -1,0 +1,324 @@
+"""In-flight record: a record that an asynchronous operator has taken and not finished, and the store of these records.
+
+On Spark, all of them are read at the beginning of each micro-batch, and most come and go within one or two. So they are stored in
+*blocks* of a few hundred, pickled together: that takes a fraction of what a put and a delete of each would. The numbers of the finished
+records of a block are written next to it; when they are half of it, the others move to a new block. So a record that stays for long
+costs nothing while others come and go.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from millstream.core.asynchronous.call import Failed, Settled
+from millstream.core.engine.failures import RawRecord
+from millstream.core.model.errors import ProcessingError, SerdeError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Headers, RecordMetadata
+from millstream.core.model.serdes import Serde
+
+_BLOCK: Final = 512
+"""How many records a block has at most."""
+_BLOCK_BYTES: Final = 1 << 17
+"""How many bytes of values, about: a block is a value of a changelog topic."""
+_USUAL_BYTES: Final = 256
+
+Origin: TypeAlias = tuple[str, int, int]
+"""Topic, partition and offset."""
+
+_partition = lru_cache(1024)(TopicPartition)
+
+
+class Label(NamedTuple):
+    """What a record is known by in a store that is not read as a whole.
+
+    Attributes:
+        origin: Where it came from; None is nowhere.
+        came_ms: When it came to the operator, ms since the epoch.
+        why: What it waits for, if it waits for a time.
+    """
+
+    origin: Origin | None
+    came_ms: int
+    why: str | None
+
+
+class Request(NamedTuple):
+    """What a processor has issued for a record.
+
+    Attributes:
+        function: What is called.
+        args: With what.
+        then: The method of the processor that gets the result.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    then: str
+
+
+class InFlightRecord:
+    """A record that has come and not retired. Owned by its operator."""
+
+    __slots__ = (
+        "attempt",
+        "begun_ms",
+        "came_ms",
+        "due_ms",
+        "epoch",
+        "headers",
+        "key",
+        "key_id",
+        "number",
+        "origin",
+        "partition",
+        "request",
+        "serdes",
+        "settled",
+        "timestamp",
+        "turn",
+        "value",
+        "why",
+    )
+
+    number: int
+    origin: RecordMetadata | None
+    partition: TopicPartition | None
+    key: Any
+    key_id: Hashable
+    value: Any
+    timestamp: int
+    headers: Headers
+    request: Request | None
+    came_ms: int
+    attempt: int
+    begun_ms: int | None
+    due_ms: int | None
+    why: str | None
+    """What it waits for until then: a ``retry``, a ``delay``, or ``until`` a time that its function named."""
+    turn: int
+    """How often it was sent to an async worker."""
+    epoch: str | None
+    """Which attempt at a micro-batch did so last; None if the record is not with the async worker."""
+    settled: Settled | None
+    serdes: tuple[Serde[Any], Serde[Any]]
+
+    def __init__(
+        self,
+        number: int,
+        origin: RecordMetadata | None,
+        key: Any,
+        value: Any,
+        timestamp: int,
+        *,
+        headers: Headers,
+        request: Request | None,
+        came_ms: int,
+    ) -> None:
+        self.number = number
+        self.origin = origin
+        self.partition = None if origin is None else _partition(origin.topic, origin.partition)
+        self.key = key
+        self.value = value
+        self.timestamp = timestamp
+        self.headers = headers
+        self.request = request
+        self.came_ms = came_ms
+        self.attempt = 1
+        self.turn = 0
+        self.begun_ms = self.due_ms = self.why = self.epoch = self.settled = None
+
+    @property
+    def raw(self) -> RawRecord:
+        """The record as failures report it."""
+        key, value = in_bytes(self.serdes[0], self.key), in_bytes(self.serdes[1], self.value)
+        offset = -1 if self.origin is None else self.origin.offset
+        return self.partition, offset, key, value, self.timestamp, self.headers
+
+    def row(self) -> tuple[Any, ...]:
+        """Return the row to store."""
+        return (
+            self.origin and tuple(self.origin),
+            self.key,
+            self.value,
+            self.timestamp,
+            self.headers,
+            self.request and tuple(self.request),
+            self.came_ms,
+            self.attempt,
+            self.begun_ms,
+            None if self.due_ms is None else (self.due_ms, self.why),
+            self.turn,
+            self.epoch,
+            _without_error(self.settled),
+        )
+
+    @property
+    def label(self) -> Label:
+        """What it is known by in a store that is not read as a whole."""
+        origin = self.origin
+        named = None if origin is None else (origin.topic, origin.partition, origin.offset)
+        return Label(named, self.came_ms, self.why)
+
+    @classmethod
+    def from_row(cls, number: int, row: tuple[Any, ...]) -> InFlightRecord:
+        """Read a row made by :meth:`row`."""
+        record = cls.__new__(cls)
+        record.number = number
+        (
+            origin,
+            record.key,
+            record.value,
+            record.timestamp,
+            record.headers,
+            request,
+            record.came_ms,
+            record.attempt,
+            record.begun_ms,
+            due,
+            record.turn,
+            record.epoch,
+            record.settled,
+        ) = row
+        record.due_ms, record.why = due or (None, None)
+        record.origin = origin and RecordMetadata(*origin)
+        record.partition = origin and _partition(origin[0], origin[1])
+        record.request = request and Request(*request)
+        return record
+
+
+class InFlightStore:
+    """The in-flight records of an operator in their store. Owned by the operator.
+
+    A block lies at an even key, the numbers of what is finished in it at the odd one behind it.
+
+    Args:
+        store: The store, by int64.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._block_of: dict[int, int] = {}
+        self._blocks: dict[int, tuple[int, ...]] = {}
+        self._gone: dict[int, set[int]] = {}
+        self._beside: set[int] = set()
+        """The blocks that have something written beside them."""
+        self._next = 0
+
+    def read(self) -> list[InFlightRecord]:
+        """Return all that are there, by number."""
+        entries = dict(self._store.all())
+        self._gone = {key // 2: set(numbers) for key, numbers in entries.items() if key % 2}
+        self._beside = set(self._gone)
+        records: list[InFlightRecord] = []
+        for key, rows in entries.items():
+            if key % 2:
+                continue
+            block, gone = key // 2, self._gone.get(key // 2, ())
+            self._blocks[block] = tuple(number for number, _ in rows)
+            left = [InFlightRecord.from_row(number, row) for number, row in rows if number not in gone]
+            self._block_of.update((record.number, block) for record in left)
+            records += left
+        self._next = 1 + max(self._blocks, default=-1)
+        if any(record.number > following.number for record, following in pairwise(records)):
+            records.sort(key=attrgetter("number"))
+        return records
+
+    def write(self, changed: Iterable[int], unfinished: Mapping[int, InFlightRecord]) -> None:
+        """Write records, and delete those that are finished; what comes and goes between two writes leaves no trace.
+
+        Args:
+            changed: Those to look at, by number.
+            unfinished: Those that are to be there.
+        """
+        fresh: list[InFlightRecord] = []
+        touched: set[int] = set()
+        for number in changed:
+            block = self._block_of.pop(number, None)
+            if block is not None:
+                self._gone.setdefault(block, set()).add(number)
+                touched.add(block)
+            record = unfinished.get(number)
+            if record is not None:
+                fresh.append(record)
+        for block in touched:
+            numbers, gone = self._blocks[block], self._gone[block]
+            if len(gone) * 2 < len(numbers):
+                self._store.put(2 * block + 1, tuple(gone))
+                self._beside.add(block)
+            else:
+                fresh += (unfinished[number] for number in numbers if number not in gone)
+                self._delete(block)
+        for records in _in_blocks(fresh):
+            self._put(records)
+
+    def _put(self, records: list[InFlightRecord]) -> None:
+        block, self._next = self._next, self._next + 1
+        try:
+            self._store.put(2 * block, tuple((record.number, record.row()) for record in records))
+        except SerdeError as error:
+            raise _not_to_be_kept(records, error) from error
+        self._blocks[block] = tuple(record.number for record in records)
+        self._block_of.update(dict.fromkeys(self._blocks[block], block))
+
+    def _delete(self, block: int) -> None:
+        self._store.put(2 * block, None)
+        if block in self._beside:
+            self._store.put(2 * block + 1, None)
+            self._beside.remove(block)
+        del self._blocks[block], self._gone[block]
+
+
+def in_bytes(serde: Serde[Any], part: Any) -> bytes | None:
+    """Return a key or value as bytes for people and dead letters: if it does not fit its serde as JSON, or else as Python shows it."""
+    if part is None or isinstance(part, bytes):
+        return part
+    for serialize in (serde.serialize, _json):
+        try:
+            return serialize(part)
+        except Exception:
+            continue
+    return repr(part).encode()
+
+
+def _json(part: Any) -> bytes:
+    return json.dumps(part, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def _in_blocks(records: list[InFlightRecord]) -> Iterator[list[InFlightRecord]]:
+    block: list[InFlightRecord] = []
+    size = 0
+    for record in records:
+        block.append(record)
+        size += len(record.value) if isinstance(record.value, (str, bytes)) else _USUAL_BYTES
+        if len(block) == _BLOCK or size >= _BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def _not_to_be_kept(records: Iterable[InFlightRecord], error: SerdeError) -> Exception:
+    for record in records:
+        try:
+            pickle.dumps(record.row())
+        except Exception as cause:
+            partition, offset, *_ = record.raw
+            return ProcessingError(
+                f"the record of {partition} at offset {offset} waits for its call and cannot be kept for as long: {cause}. Keys, "
+                "values and what a processor issues have to be something that pickle can write"
+            )
+    return error
+
+
+def _without_error(settled: Settled | None) -> Settled | None:
+    """Return the result without its exception, which may not be picklable."""
+    if not isinstance(settled, Failed) or settled.error is None:
+        return settled
+    return Failed(settled.attempts, settled.cause, None, settled.to_dead_letters)

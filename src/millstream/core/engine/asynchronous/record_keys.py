@@ -1,0 +1,69 @@
+"""Record keys: what tells the keys of in-flight records apart, in the task, in the async worker and in stores."""
+
+from __future__ import annotations
+
+import pickle
+import reprlib
+from collections.abc import Hashable
+from io import BytesIO
+from typing import Any, Final
+
+from millstream.core.engine.asynchronous.in_flight_record import in_bytes
+from millstream.core.model.serde_formats import with_former_names
+from millstream.core.model.serdes import Serde
+
+_BY_VALUE: Final = frozenset({str, bytes, int, type(None)})
+"""Types of keys of which two are equal if, and only if, their bytes are; of 1, 1.0 and True that is not so."""
+_STORED_MODULE: Final = "millstream.core.engine.ledger"
+"""The module of :class:`_Pickled` in stored bytes. They are compared with those of older checkpoints, so it stays."""
+_FRAME: Final = slice(3, 11)
+"""Where a pickle has the length of its first frame."""
+
+
+def key_id(key: Any, serde: Serde[Any]) -> Hashable:
+    """Return what identifies a key: itself, or its pickle."""
+    if type(key) in _BY_VALUE:
+        return key  # type: ignore[no-any-return]
+    try:
+        return _Pickled.of(key)
+    except Exception:  # it could not be stored either: the error says so when it is to be
+        return in_bytes(serde, key)
+
+
+def key_text(identity: Hashable) -> str:
+    """Return a key for people."""
+    return reprlib.repr(pickle.loads(identity) if isinstance(identity, _Pickled) else identity)
+
+
+def group_bytes(group: Hashable) -> bytes:
+    """Return the identity of a key, or a partition, as bytes for a store."""
+    packed = pickle.dumps(group, protocol=5)
+    if not isinstance(group, _Pickled):
+        return packed
+    now, stored = _short_text(__name__), _short_text(_STORED_MODULE)
+    length = int.from_bytes(packed[_FRAME], "little") + len(stored) - len(now)
+    framed = packed[: _FRAME.start] + length.to_bytes(8, "little")
+    return framed + packed[_FRAME.stop :].replace(now, stored, 1)
+
+
+def group_from(packed: bytes) -> Hashable:
+    """Read what :func:`group_bytes` returned, also before the project had its name."""
+    group: Hashable = with_former_names(packed)
+    return group
+
+
+def _short_text(text: str) -> bytes:
+    """Return a text as a pickle has it."""
+    return pickle.SHORT_BINUNICODE + bytes([len(text)]) + text.encode()
+
+
+class _Pickled(bytes):
+    """The pickle of a key: equal keys give equal bytes, also where parts of one are the same object."""
+
+    @classmethod
+    def of(cls, key: object) -> _Pickled:
+        out = BytesIO()
+        pickler = pickle.Pickler(out, protocol=5)
+        pickler.fast = True  # writes each part in full, in place of a reference to the first of two
+        pickler.dump(key)
+        return cls(out.getvalue())

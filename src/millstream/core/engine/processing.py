@@ -1,0 +1,223 @@
+"""Processing: how a task runs the records that it takes from its queues, and punctuates in between.
+
+A run of records is processed in one of three ways:
+
+* record by record, with the compiled functions;
+* in columns: runs of one source are collected, and processed together when another source is next or the step ends;
+* by threads: runs are collected until they make a block (``millstream.core.engine.threads``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any
+
+from millstream.core.engine import columns
+from millstream.core.engine.compile import Call, Compiled
+from millstream.core.engine.recorder import Effects, replay
+from millstream.core.engine.records.queue import Chunk, RecordQueue
+from millstream.core.engine.runtime import Piece, Runtime
+from millstream.core.engine.threads import Fronts
+from millstream.core.model.errors import StoreError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.ports import Threads
+from millstream.core.topology.nodes import Source
+from millstream.core.topology.patterns import source_of
+from millstream.core.topology.plan import SubTopology
+from millstream.core.topology.processor import PunctuationType
+
+
+class Processing:
+    """Runs the records of a task. Owned by it.
+
+    Args:
+        sub: The sub-topology.
+        compiled: Its functions.
+        threads: Call the functions of operators without state; None leaves them to the thread that owns the task.
+
+    Attributes:
+        columnar: The columnar forms of the sources that have one, by name.
+        threads: The part that threads run; None if there is none.
+        processed: Number of records processed.
+        punctuated: Number of punctuations.
+    """
+
+    def __init__(self, sub: SubTopology, compiled: Compiled, threads: Threads | None) -> None:
+        self._sub = sub
+        self._compiled = compiled
+        self._runtime: Runtime = compiled.runtime
+        self._sources = {topic: source for source in sub.sources for topic in source.topics}
+        self.threads = None if threads is None else Fronts(sub, compiled, threads) or None
+        self._timed = bool(compiled.clocks or compiled.contexts)
+        """Whether anything depends on the time of a partition of which the task has a key range."""
+        by_columns = self.threads is None and not compiled.clocks
+        self.columnar = columns.entries(sub, compiled) if by_columns else {}
+        self._collected: list[Piece] = []
+        """Runs of one source that were taken and wait to be processed together, in columns."""
+        self.processed = self.punctuated = 0
+
+    def source(self, partition: TopicPartition) -> Source:
+        """Return the source of a partition; a topic that matches only a pattern becomes known.
+
+        Raises:
+            StoreError: If no source reads the topic.
+        """
+        source = self._sources.get(partition.topic)
+        if source is None:
+            source = source_of(self._sub.sources, partition.topic)
+            if source is None:
+                raise StoreError(
+                    f"task {self._runtime.task_id} was fed records of {partition}, which is none of its topics; this is a bug"
+                )
+            self._sources[partition.topic] = source
+        return source
+
+    def run(self, queue: RecordQueue, end: int) -> None:
+        """Process a run: the records of the first chunk of a queue, to before an index."""
+        if self.threads is not None:
+            return self._collect_for_threads(self.threads, queue, end)
+        name, start = self._sources[queue.partition.topic].name, queue.index
+        if name in self.columnar:
+            return self._collect_columns(queue, end)
+        self._run_columns()
+        self._run_rows(Piece(queue.partition, queue.chunks[0], start, end), self._compiled.entries[name])
+        queue.taken(end)
+        self.processed += end - start
+        return None
+
+    def pass_time(self, queue: RecordQueue) -> None:
+        """Take the time of the partition behind the records of a key range."""
+        chunk = queue.chunks[0]
+        assert chunk.keyed_before is not None
+        if self._timed:
+            self.finish()
+            self.leave_records()
+            self._advance(queue.partition, chunk.order[0], chunk.keyed_before[0])
+        else:
+            self._runtime.stream_time = max(self._runtime.stream_time, chunk.order[0])
+        queue.taken(1)
+
+    def finish(self) -> None:
+        """Process what was collected."""
+        self._run_columns()
+        if self.threads is not None:
+            self._run_block(self.threads)
+
+    def leave_records(self) -> None:
+        """Leave the last record: none is current."""
+        self._runtime.partition = None
+        self._runtime.chunk = None
+
+    def punctuate(self, kind: PunctuationType, now_ms: int) -> None:
+        """Call the punctuators that are due."""
+        runtime = self._runtime
+        self.leave_records()
+        while (schedule := runtime.punctuations.first_due(kind, now_ms)) is not None:
+            schedule.advance(now_ms)
+            self.punctuated += 1
+            try:
+                schedule.callback(now_ms)
+            except Exception as error:
+                runtime.on_error("process", schedule.node, error)
+        runtime.refresh_due()
+
+    def take_counts(self) -> tuple[int, int]:
+        """Return the number of processed records and of punctuations, and reset both."""
+        counts = self.processed, self.punctuated
+        self.processed = self.punctuated = 0
+        return counts
+
+    def _advance(self, partition: TopicPartition, time: int, keyed_time: int) -> None:
+        """Move on to the time of a partition, of all its records and of those with a key."""
+        runtime = self._runtime
+        if time > runtime.stream_time:
+            runtime.stream_time = time
+        for clock in self._compiled.clocks_behind(self.source(partition).name):
+            clock(keyed_time)
+        if runtime.stream_time >= runtime.due_stream_time:
+            self.punctuate(PunctuationType.STREAM_TIME, runtime.stream_time)
+
+    # In columns.
+
+    def _collect_columns(self, queue: RecordQueue, end: int) -> None:
+        """Take a run, to be processed together with others of its source."""
+        piece = Piece(queue.partition, queue.chunks[0], queue.index, end)
+        if self._collected and self._source_of(self._collected[0]) is not self._source_of(piece):
+            self._run_columns()
+        self._collected.append(piece)
+        queue.taken(end)
+        self._runtime.stream_time = max(self._runtime.stream_time, queue.partition_time)
+        self.processed += end - piece.start
+
+    def _run_columns(self) -> None:
+        if self._collected:
+            pieces, self._collected = self._collected, []
+            self._runtime.take(pieces)
+            entry = self.columnar[self._source_of(pieces[0]).name]
+            entry.call(entry.columns(pieces))
+
+    def _source_of(self, piece: Piece) -> Source:
+        return self._sources[piece.partition.topic]
+
+    # By threads.
+
+    def _collect_for_threads(self, threads: Fronts, queue: RecordQueue, end: int) -> None:
+        """Take a run, to be processed together with others; what makes a block is processed at once."""
+        start, chunk = queue.index, queue.chunks[0]
+        name = self._sources[queue.partition.topic].name
+        queue.taken(end)
+        self.processed += end - start
+        while start < end:
+            cut = min(end, start + threads.room)
+            threads.set_aside(name, Piece(queue.partition, chunk, start, cut))
+            if not threads.room:
+                self._run_block(threads)
+            start = cut
+
+    def _run_block(self, threads: Fronts) -> None:
+        """Process a block: threads execute the first part, this one does the rest."""
+        for name, piece, effects in threads.execute():
+            entry: Call = self._compiled.entries[name] if effects is None else replay
+            self._run_rows(piece, entry, effects)
+
+    # Record by record.
+
+    def _run_rows(self, piece: Piece, entry: Call, effects: list[Effects] | None = None) -> None:
+        """Process a run record by record; ``effects``, if given, take the place of the keys."""
+        partition, chunk, start, end = piece
+        runtime = self._runtime
+        runtime.partition, runtime.chunk = partition, chunk
+        # What is before the run is not walked over: inputs that alternate would take quadratic time.
+        columns: list[Any] = [chunk.keys, chunk.values, chunk.timestamps]
+        if start:
+            columns = [column[start:end] for column in columns]
+        if effects is not None:
+            columns[0] = effects
+        headers = repeat(()) if chunk.headers is None else chunk.headers[start:end]
+        rows: Iterable[tuple[Any, ...]] = zip(range(start, end), *columns, headers)
+        if chunk.before is not None and self._timed:
+            rows = self._in_time(rows, partition, chunk)
+        for index, key, value, timestamp, header in rows:
+            runtime.index = index
+            if timestamp > runtime.stream_time:
+                runtime.stream_time = timestamp
+            entry(key, value, timestamp, header)
+            if runtime.stream_time >= runtime.due_stream_time:
+                self.punctuate(PunctuationType.STREAM_TIME, runtime.stream_time)
+                runtime.partition, runtime.chunk = partition, chunk
+
+    def _in_time(
+        self, rows: Iterable[tuple[Any, ...]], partition: TopicPartition, chunk: Chunk
+    ) -> Iterator[tuple[Any, ...]]:
+        """Return the rows of a key range; in front of each, time is moved on to that of the partition there."""
+        assert chunk.before is not None
+        assert chunk.keyed_before is not None
+        runtime, last = self._runtime, (-1, -1)
+        for row in rows:
+            times = chunk.before[row[0]], chunk.keyed_before[row[0]]
+            if times != last:
+                last = times
+                self._advance(partition, *times)
+                runtime.partition, runtime.chunk = partition, chunk
+            yield row

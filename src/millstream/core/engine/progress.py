@@ -1,0 +1,63 @@
+"""Progress of a task: how far it has processed each partition, with unfinished records of asynchronous operators in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millstream.core.asynchronous.committable_offset import Progress, UnfinishedOffsets
+from millstream.core.engine.records.queue import PartitionGroup
+from millstream.core.model.ids import TopicPartition
+
+
+class TaskProgress:
+    """The progress of a task. Owned by it.
+
+    Args:
+        group: The queues of the task.
+        restored: The progress at the last commit.
+        unfinished: The unfinished offsets of each partition.
+    """
+
+    def __init__(
+        self,
+        group: PartitionGroup,
+        restored: Mapping[TopicPartition, Progress],
+        unfinished: Mapping[TopicPartition, UnfinishedOffsets],
+    ) -> None:
+        self._group = group
+        self._restored = restored
+        self._unfinished = unfinished
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the offset before which everything has been taken, also of partitions that brought nothing this time."""
+        before = {partition: progress.position for partition, progress in self._restored.items()}
+        queues = self._group.queues.values()
+        return before | {q.partition: offset for q in queues if (offset := q.committable()) is not None}
+
+    def committable(self) -> dict[TopicPartition, int]:
+        """Return the offset that may be committed, per partition."""
+        unfinished = self._unfinished
+        return {
+            partition: unfinished[partition].committable(position) if partition in unfinished else position
+            for partition, position in self.positions().items()
+        }
+
+    def by_partition(self) -> dict[TopicPartition, Progress]:
+        """Return what a restart must know of each partition."""
+        return {
+            partition: self._unfinished.get(partition, UnfinishedOffsets()).progress(position)
+            for partition, position in self.positions().items()
+        }
+
+    def lowest_shuffled(self) -> dict[TopicPartition, int]:
+        """Return the lowest offset that is buffered or unfinished, per partition that is read through lanes."""
+        straight = self.positions()
+        low = {
+            partition: lowest
+            for partition, offsets in self._unfinished.items()
+            if partition not in straight and (lowest := offsets.lowest()) is not None
+        }
+        for queue in self._group.queues.values():
+            if queue.partition not in straight and (head := queue.head_offset()) is not None:
+                low[queue.partition] = min(head, low.get(queue.partition, head))
+        return low

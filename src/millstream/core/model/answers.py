@@ -1,0 +1,136 @@
+"""Answers: what the function of an asynchronous operator may return instead of a result.
+
+* :func:`retry`: the attempt failed; try again later;
+* :func:`delay`: it is too early; call again at a given time;
+* :func:`dead_letter`: no attempt can succeed; send the record to a dead-letter topic;
+* :func:`skip`: nothing to do for this record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from millstream.core.model.durations import Duration, not_negative
+
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True)
+class TryAgain:
+    """The attempt failed; created by :func:`retry`. If ``in_ms`` is None, the operator's :class:`Retry` defines the wait."""
+
+    in_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Later:
+    """It is too early; created by :func:`delay`. Exactly one is set: a time, or a wait from now, both in ms."""
+
+    until_ms: int | None = None
+    in_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """No attempt can succeed; created by :func:`dead_letter`.
+
+    Attributes:
+        text: As the result of a call, the cause; as ``on_failure`` of an operator, the topic.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Nothing to do for the record; created by :func:`skip`."""
+
+
+def retry(in_: Duration | None = None) -> TryAgain:
+    """Report that the attempt failed and should be retried.
+
+    Args:
+        in_: Wait before the next attempt, at least 1 ms; None uses the operator's :class:`Retry`. ``Retry`` also limits the number
+            of attempts; without one there is no limit.
+
+    Returns:
+        A value for the function of an asynchronous operator to return.
+
+    Source: KIP-311, "Robust failure handling with retries".
+
+    Example:
+        >>> retry(in_=500)
+        TryAgain(in_ms=500)
+    """
+    return TryAgain(None if in_ is None else not_negative("retry(in_=...)", in_))
+
+
+def delay(until: int | datetime | None = None, *, in_: Duration | None = None) -> Later:
+    """Report that it is too early for this record: the function is called again at a given time, as the same attempt.
+
+    Args:
+        until: Time, as ms since the epoch or a ``datetime`` with a time zone.
+        in_: Wait from now, instead of a time; at least 1 ms.
+
+    Returns:
+        A value for the function of an asynchronous operator to return.
+
+    Raises:
+        ValueError: Unless exactly one of the two is set, or if a datetime has no time zone.
+        TypeError: If the time has another type, in particular a float such as the result of ``time.time()``, which is in seconds.
+
+    Source: KIP-311, "Delayed processing".
+
+    Example:
+        >>> delay(until=1_700_000_000_000)
+        Later(until_ms=1700000000000, in_ms=None)
+    """
+    if (until is None) == (in_ is None):
+        raise ValueError("delay() wants a time, until=..., or how long from now, in_=...")
+    if in_ is not None:
+        return Later(in_ms=not_negative("delay(in_=...)", in_))
+    if isinstance(until, datetime):
+        if until.tzinfo is None:
+            raise ValueError(
+                f"delay(until={until!r}): a datetime without a time zone is a different time in each place; give it one"
+            )
+        until = -(
+            (_EPOCH - until) // timedelta(milliseconds=1)
+        )  # rounded up, so that the call is never too early
+    if not isinstance(until, int) or isinstance(until, bool):
+        raise TypeError(
+            f"delay(until={until!r}): a time is an int of ms since the epoch, or a datetime with a time zone"
+        )
+    return Later(until_ms=until)
+
+
+def dead_letter(text: str) -> DeadLetter:
+    """Report that no attempt can succeed, with the cause; or, as ``on_failure`` of an operator, name the dead-letter topic.
+
+    Args:
+        text: As the result of a call, the cause: the record goes to the topic of ``on_failure=ms.dead_letter(...)``, or else to
+            that of the setting ``dead_letter_topic``. As ``on_failure``, the topic.
+
+    Returns:
+        A value for the function of an asynchronous operator to return, or for ``on_failure``.
+
+    Example:
+        >>> dead_letter("no such customer")
+        DeadLetter(text='no such customer')
+    """
+    return DeadLetter(str(text))
+
+
+def skip() -> Skip:
+    """Report that there is nothing to do for the record: it is dropped and counted as such.
+
+    Returns:
+        A value for the function of an asynchronous operator to return.
+
+    Example:
+        >>> skip()
+        Skip()
+    """
+    return Skip()

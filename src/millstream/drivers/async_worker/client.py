@@ -1,0 +1,293 @@
+"""Client: how a worker reaches the async worker of its executor, and starts it if there is none."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Final
+
+from millstream.core.asynchronous.async_worker import Answered
+from millstream.core.asynchronous.call import Call, Ticket, grouped, in_words
+from millstream.core.model.calls import Calls
+from millstream.core.model.errors import AsyncWorkerError
+from millstream.drivers.async_worker.messages import (
+    LENGTH_BYTES,
+    Answer,
+    Orders,
+    Question,
+    columns,
+    dumped,
+    framed,
+    pickled,
+    unpacked,
+)
+from millstream.drivers.private import directory_behind, process_directory
+
+_START_S: Final = 60.0
+_PAUSE_S: Final = 0.02
+"""Between two looks whether an async worker listens: nothing tells of a socket that comes into being."""
+_ATTEMPTS: Final = 10
+_IDLE_S: Final = 300.0
+_FUNCTIONS: Final = 10_000
+_CREDENTIALS: Final = struct.Struct("3i")
+_ANSWER_S: Final = 60.0
+_SCRATCH: Final = "SPARK_LOCAL_DIRS"
+"""Name of the environment variable in which Spark tells workers the directories of their executor's block manager."""
+_LINK: Final = "millstream-async-workers"
+_TAIL: Final = 2_000
+_STDERR: Final = 2
+
+EXECUTOR: Final = "MILLSTREAM_EXECUTOR_PID"
+"""Name of the environment variable that tells workers the process id of their executor."""
+
+
+@dataclass(frozen=True)
+class AsyncWorkerAddress:
+    """Which async worker: that of an application on this host, beside one executor.
+
+    Attributes:
+        application: Names the application and its checkpoint.
+        executor: Process id of what the async worker ends with.
+        link: Symbolic link to the directory of its socket. Its parent is the executor's, writable by this user alone.
+        idle_s: Seconds without a question after which it ends, if it has nothing to do; three times as many if it has.
+    """
+
+    application: str
+    executor: int
+    link: Path
+    idle_s: float = _IDLE_S
+
+    @classmethod
+    def here(cls, application: str) -> AsyncWorkerAddress:
+        """Return the address of the async worker beside the executor that this worker belongs to."""
+        scratch = os.environ.get(_SCRATCH, "").partition(",")[0] or process_directory()
+        return cls(application, int(os.environ.get(EXECUTOR) or os.getppid()), Path(scratch, _LINK))
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens: in a private directory with a random name, which all workers of the executor find by its link."""
+        name = hashlib.blake2b(f"{self.application}/{self.executor}".encode(), digest_size=10).hexdigest()
+        return directory_behind(self.link) / f"{name}.sock"
+
+
+class AsyncWorkerConnection:
+    """A connection to an async worker. Implements ``AsyncWorker``. Kept by a worker for all its tasks; used by one thread.
+
+    Args:
+        address: The async worker.
+        answer_s: How many seconds the async worker may be silent when it is asked.
+    """
+
+    def __init__(self, address: AsyncWorkerAddress, answer_s: float = _ANSWER_S) -> None:
+        self._address = address
+        self._answer_s = answer_s
+        self._socket: socket.socket | None = None
+        self._digests: dict[int, tuple[Any, bytes]] = {}
+        self._pickles: dict[bytes, bytes] = {}
+
+    def ask(
+        self,
+        task: str,
+        batch: int,
+        now_ms: int,
+        in_flight: Collection[Ticket] | None,
+        calls: Iterable[Call] = (),
+        *,
+        options: Mapping[str, Calls] | None = None,
+    ) -> Answered:
+        """Tell which tickets a task holds, let calls be made, and hear what has come of the others: see ``AsyncWorker``."""
+        if len(self._digests) > _FUNCTIONS:  # of processors that make a new one for each call
+            self._digests.clear()
+            self._pickles.clear()
+        digests = {name: self._digest(option) for name, option in (options or {}).items()}
+        tickets = None if in_flight is None else grouped(in_flight)
+        answer = self._answer(Question(task, batch, now_ms, tickets, self._orders(calls), digests))
+        answered = unpacked(answer)
+        if answered is None:
+            raise AsyncWorkerError(answer.refused)
+        return answered
+
+    def close(self) -> None:
+        """Hang up; the async worker goes on."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _orders(self, calls: Iterable[Call]) -> dict[str, Orders]:
+        orders: dict[str, list[tuple[Any, ...]]] = {}
+        for (operator, *ticket), function, *rest in calls:
+            orders.setdefault(operator, []).append((*ticket, self._digest(function), *rest))
+        return {operator: columns(rows) for operator, rows in orders.items()}
+
+    def _digest(self, what: Any) -> bytes:
+        """Return the digest of a function or of options; each object is pickled once."""
+        known = self._digests.get(id(what))
+        if known is not None:
+            return known[1]
+        try:
+            data = pickled(what)
+        except Exception as error:
+            raise AsyncWorkerError(
+                f"{what!r} cannot be pickled to be called in the async worker: {in_words(error)}. Let the function "
+                "make what it needs (connections, locks, open files) at its first call, and keep it in a module or an attribute"
+            ) from error
+        digest = hashlib.blake2b(data, digest_size=16).digest()
+        self._digests[id(what)] = (what, digest)
+        self._pickles[digest] = data
+        return digest
+
+    def _answer(self, question: Question) -> Answer:
+        """Ask, with the functions that the async worker does not know: it may forget others for another task meanwhile."""
+        answer = self._asked(question)
+        if answer.unknown:
+            answer = self._asked(self._with_pickles(question, answer.unknown))
+        if answer.unknown:
+            answer = self._asked(self._with_pickles(question, question.needed()))
+        return answer
+
+    def _with_pickles(self, question: Question, digests: Collection[bytes]) -> Question:
+        return replace(question, pickles={option: self._pickles[option] for option in digests})
+
+    def _asked(self, question: Question) -> Answer:
+        """Ask; again for each result by itself, if one of them keeps the others from being unpickled."""
+        data = self._sent(question)
+        try:
+            answer: Answer = pickle.loads(data)
+        except Exception:
+            answer = pickle.loads(self._sent(replace(question, apart=True)))
+        return answer
+
+    def _sent(self, question: Question) -> bytes:
+        """Ask, through a new connection if the old one is dead: the question may be asked again."""
+        message = framed(dumped(question))
+        for _ in range(_ATTEMPTS):
+            try:
+                connection = self._connected()
+                connection.sendall(message)
+                return _exactly(connection, int.from_bytes(_exactly(connection, LENGTH_BYTES), "big"))
+            except TimeoutError as error:
+                blocked = self._why_silent()
+                self.close()  # the answer may still come, and is that to no other question
+                raise AsyncWorkerError(blocked) from error
+            except OSError as error:  # also of an async worker that dies but still takes connections
+                self.close()
+                failed = error
+                time.sleep(_PAUSE_S)
+        raise AsyncWorkerError(f"the async worker at {self._address.socket} does not answer: {failed}")
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = _connect(self._address.socket) or self._started()
+            self._socket.settimeout(self._answer_s)
+        return self._socket
+
+    def _why_silent(self) -> str:
+        return (
+            f"the async worker {_process_behind(self._socket)}does not answer for {self._answer_s:g} s. A coroutine probably blocks its "
+            "event loop, and so all other calls: call a plain function, which runs on a thread, or use an asynchronous client "
+            "library"
+        )
+
+    def _started(self) -> socket.socket:
+        """Start an async worker and wait until it answers; whoever loses the race for the lock ends by itself.
+
+        The one that won it may be about to end, so another one is started as long as none answers.
+        """
+        path = self._address.socket
+        deadline = time.monotonic() + _START_S
+        with tempfile.TemporaryFile() as printed:
+            started = self._start(path, printed)
+            while (connection := _connect(path)) is None:
+                code = started.poll()
+                if code or time.monotonic() > deadline:
+                    raise AsyncWorkerError(_why_not(path, code, printed))
+                if code is None:
+                    time.sleep(_PAUSE_S)
+                else:
+                    started = self._start(path, printed)
+            sys.stderr.write(_text(printed))
+        return connection
+
+    def _start(self, path: Path, printed: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start an async worker, which prints to a file until it listens, and then to where this process prints."""
+        log = os.dup(_STDERR)
+        try:
+            return subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "millstream.drivers.async_worker",
+                    str(path),
+                    str(self._address.executor),
+                    str(self._address.idle_s),
+                    str(log),
+                ],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stdin=subprocess.DEVNULL,
+                stderr=printed,
+                pass_fds=[log],
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+
+
+def _why_not(path: Path, code: int | None, printed: IO[bytes]) -> str:
+    """Say why no async worker answers, with the code its process ended with, None if it runs, and the end of what it printed."""
+    if code is None:
+        what = f"did not come up within {_START_S:.0f} s; its process still runs"
+    elif code:
+        what = f"did not come up: its process ended with code {code}"
+    else:
+        what = (
+            f"did not come up within {_START_S:.0f} s: each process that was started ended with code 0, as another one holds "
+            f"{path.with_suffix('.lock')} and does not listen; look for it with lslocks, and end it"
+        )
+    text = _text(printed)[-_TAIL:].strip()
+    return f"the async worker at {path} {what}. It printed: {text or 'nothing'}"
+
+
+def _text(printed: IO[bytes]) -> str:
+    printed.seek(0)
+    return printed.read().decode(errors="replace")
+
+
+def _connect(path: Path) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with suppress(FileNotFoundError, ConnectionRefusedError):
+        connection.connect(str(path))
+        return connection
+    connection.close()
+    return None
+
+
+def _process_behind(connection: socket.socket | None) -> str:
+    """Return which process listens at the other end, if the system knows."""
+    if connection is None or not hasattr(socket, "SO_PEERCRED"):
+        return ""
+    process, _, _ = _CREDENTIALS.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    return f"(process {process}) "
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = bytearray(size)
+    view, end = memoryview(data), 0
+    while end < size:
+        got = connection.recv_into(view[end:])
+        if not got:
+            raise ConnectionResetError("it has hung up")
+        end += got
+    return bytes(data)

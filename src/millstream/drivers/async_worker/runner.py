@@ -1,0 +1,183 @@
+"""Runner: makes the calls that the sessions of an async worker begin, on one event loop and a pool of threads.
+
+A coroutine function runs on the event loop. Any other function runs on a thread of its operator's pool; if it gives something to
+await, that runs on the event loop. A call that is given up is cancelled, and never begins if it had not; a thread cannot be, so
+it is left to itself, and there is a new pool, which the calls behind it use.
+
+Calls of one key never overlap at order ``key``, but for a thread that goes on after its timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
+
+from millstream.core.asynchronous.async_worker import Answered
+from millstream.core.asynchronous.start import Start
+from millstream.drivers.async_worker.messages import Question
+from millstream.drivers.async_worker.session import Session
+
+_THREADS = 1_024
+_PULSE_S = 0.1
+
+
+_EPOCH_NS = time.time_ns() - time.monotonic_ns()
+
+
+def now_ms() -> int:
+    """Return the time, ms since the epoch, by a clock that nobody sets: calls take as long as they take."""
+    return (_EPOCH_NS + time.monotonic_ns()) // 1_000_000
+
+
+def ended_ms() -> int:
+    """Return the time as that of an end, ms since the epoch: the next whole one, so that no wait from then on is too short."""
+    return -(-(_EPOCH_NS + time.monotonic_ns()) // 1_000_000)
+
+
+_CallId: TypeAlias = tuple[str, str, int]
+"""Which call: task, operator and number of its start."""
+
+
+class _Outcome(NamedTuple):
+    """What a function gave or raised, as a value: ``StopIteration`` is one that no future takes."""
+
+    result: Any = None
+    error: BaseException | None = None
+
+
+def _outcome(run: Callable[[], Any]) -> _Outcome:
+    try:
+        return _Outcome(run())
+    except BaseException as error:
+        return _Outcome(error=error)
+
+
+class Runner:
+    """Runs the calls of all tasks of an async worker. Lives on the event loop."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+        self._tasks: dict[_CallId, asyncio.Task[None]] = {}
+        """Of the calls that have not been ended; whoever takes one out ends it."""
+        self._threads: dict[_CallId, Future[_Outcome]] = {}
+        self._given_up: set[asyncio.Task[None]] = set()
+        """Those that still end by themselves: a loop keeps its tasks only as long as somebody else does."""
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="millstream-call")
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon = False
+        self._closed = False
+        self.loop_lag_ms = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do and nothing to fetch."""
+        return not self._tasks and all(session.idle for session in self._sessions.values())
+
+    def ask(self, question: Question, loaded: dict[bytes, Any]) -> Answered:
+        """Take in what a task says, and begin what may begin.
+
+        Raises:
+            AsyncWorkerError: If the question is of a micro-batch that is over.
+        """
+        session = self._sessions.setdefault(question.task, Session(question.task))
+        answered = session.ask(question, loaded, now_ms())
+        self._look_soon()
+        return replace(answered, loop_lag_ms=self.loop_lag_ms)
+
+    async def pulse(self) -> None:
+        """Measure for ever by how much the event loop is late."""
+        while True:
+            due = time.monotonic() + _PULSE_S
+            await asyncio.sleep(_PULSE_S)
+            late = round((time.monotonic() - due) * 1000)
+            self.loop_lag_ms = max(late, self.loop_lag_ms * 9 // 10)
+
+    def close(self) -> None:
+        """Begin nothing any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look_soon(self) -> None:
+        """Look for what may begin, once for all that ends in the same turn of the loop."""
+        if not self._soon:
+            self._soon = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Give up what takes too long, begin what may begin, and see when to look again."""
+        self._soon = False
+        if self._closed:
+            return
+        now = now_ms()
+        for task, session in self._sessions.items():
+            for operator, number in session.expire(now):
+                self._give_up((task, operator, number))
+            for operator, start in session.start(now):
+                self._begin((task, operator, start.number), start)
+        if self._timer is not None:
+            self._timer.cancel()
+        wakes = [
+            wake_ms for session in self._sessions.values() if (wake_ms := session.wake_at_ms(now)) is not None
+        ]
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(min(wakes) - now, 1) / 1000, self._go_on) if wakes else None
+
+    def _begin(self, call_id: _CallId, start: Start) -> None:
+        self._tasks[call_id] = asyncio.get_running_loop().create_task(self._run(call_id, start))
+
+    async def _run(self, call_id: _CallId, start: Start) -> None:
+        try:
+            answers = await self._answers(call_id, start)
+        except BaseException as error:
+            # Whatever a call raises is its answer; nothing of it may end the async worker.
+            answers = start.raised(error)
+        if self._tasks.pop(call_id, None) is None:
+            return
+        task, operator, number = call_id
+        self._sessions[task].end(operator, number, answers, ended_ms())
+        self._look_soon()
+
+    async def _answers(self, call_id: _CallId, start: Start) -> list[Any]:
+        if _is_coroutine(start.calls[0].function):
+            result = start.run()
+        else:
+            result, error = await self._on_thread(call_id, start)
+            if error is not None:
+                return start.raised(error)
+        if inspect.isawaitable(result):
+            result = await result
+        return start.answers(result)
+
+    async def _on_thread(self, call_id: _CallId, start: Start) -> _Outcome:
+        future = self._threads[call_id] = self._pool.submit(_outcome, start.run)
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            self._threads.pop(call_id, None)
+
+    def _give_up(self, call_id: _CallId) -> None:
+        """Cancel a call that was ended for its timeout."""
+        task = self._tasks.pop(call_id, None)
+        if task is None:
+            return
+        self._given_up.add(task)
+        task.add_done_callback(self._given_up.discard)
+        future = self._threads.pop(call_id, None)
+        if future is not None and not future.cancel() and future.running():
+            self._pool.shutdown(wait=False)
+            self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="millstream-call")
+        task.cancel()
+
+
+def _is_coroutine(function: Any) -> bool:
+    code = getattr(function, "__code__", None)
+    if code is not None and code.co_flags & inspect.CO_COROUTINE:
+        return True
+    function = inspect.unwrap(function)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

@@ -1,0 +1,261 @@
+"""Server: the async worker as a process, which tasks reach through a socket of this host.
+
+It is started by the first worker that needs it and serves all tasks of one executor. It ends when the executor has gone, and when
+nobody has asked anything for a while: soon if there is nothing to do, later if an application has left calls behind in a Spark
+session that goes on. Only one process can hold the lock beside the socket, so two
+workers that start one at the same time still get one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import gc
+import os
+import pickle
+import socket as sockets
+import stat
+import sys
+from collections.abc import Collection, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any, Final
+
+from millstream.core.asynchronous.call import in_words
+from millstream.core.model.errors import AsyncWorkerError
+from millstream.drivers.async_worker.messages import (
+    LENGTH_BYTES,
+    Answer,
+    Question,
+    answer_bytes,
+    dumped,
+    framed,
+)
+from millstream.drivers.async_worker.runner import Runner
+
+_LOOK_S: Final = 0.5
+_CANCEL_S: Final = 2.0
+"""How long calls that are cancelled may take to clean up behind them when the async worker ends."""
+_TIMES_IDLE: Final = 3
+_LARGEST: Final = 1 << 34
+_STDERR: Final = 2
+_MOST_FUNCTIONS: Final = 1_000
+_COLLECT: Final = (50_000, 20, 50)
+"""When garbage is looked for: seldom, as tens of thousands of calls wait here, and looking at all of them takes longer than making them."""
+
+
+class FunctionCache:
+    """The functions and options that an async worker has unpickled, as many as were used lately.
+
+    A function is sent once and then goes by its digest, so what it keeps (a session of an HTTP client, say) lives as long as it is used.
+    A program that makes a new function for each call would fill the memory of an async worker, so those are forgotten that were not
+    needed for longest. Who needs one again is asked to send it again. Calls that wait or run have their functions in hand.
+
+    Args:
+        most: How many are kept, besides those that are needed at the moment.
+    """
+
+    def __init__(self, most: int = _MOST_FUNCTIONS) -> None:
+        self._most = most
+        self.by_digest: dict[bytes, Any] = {}
+        """Functions and options, the one that was needed longest ago first."""
+
+    def load(self, pickles: Mapping[bytes, bytes]) -> None:
+        """Unpickle what is not known."""
+        for digest, data in pickles.items():
+            if digest not in self.by_digest:
+                self.by_digest[digest] = pickle.loads(data)
+
+    def missing(self, needed: Collection[bytes]) -> frozenset[bytes]:
+        """Return the digests of what is needed and not known; what is known counts as used now."""
+        known = self.by_digest
+        for digest in needed:
+            if digest in known:
+                known[digest] = known.pop(digest)
+        for digest in list(known)[: max(len(known) - max(self._most, len(needed)), 0)]:
+            del known[digest]
+        return frozenset(digest for digest in needed if digest not in known)
+
+
+class AsyncWorkerServer:
+    """An async worker.
+
+    Args:
+        socket: Where it listens. The directory is its user's alone.
+        executor: Process id of what it ends with.
+        idle_s: Seconds without a question after which it ends, if it has nothing to do; three times as many if it has.
+        log: Descriptor of where it prints as soon as it listens; who has started it reads what it prints before.
+    """
+
+    def __init__(self, socket: Path, executor: int, idle_s: float, log: int) -> None:
+        self._socket = socket
+        self._executor = executor
+        self._idle_s = idle_s
+        self._log = log
+        self._runner = Runner()
+        self._functions = FunctionCache()
+        self._asked_at = 0.0
+
+    async def serve(self) -> None:
+        """Serve until the executor has gone, or nobody needs it any more."""
+        loop = asyncio.get_running_loop()
+        self._asked_at = loop.time()
+        self._socket.unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(self._talk, self._socket)
+        os.dup2(self._log, _STDERR)
+        os.close(self._log)
+        pulse = loop.create_task(self._runner.pulse())
+        try:
+            while _is_alive(self._executor) and not self._unused(loop.time()):
+                await asyncio.sleep(_LOOK_S)
+                with suppress(OSError):
+                    os.utime(
+                        self._socket.with_suffix(".lock")
+                    )  # old files are deleted in directories for temporary ones
+        finally:
+            self._runner.close()
+            self._socket.unlink(missing_ok=True)
+            server.close()
+            pulse.cancel()
+
+    def _unused(self, now: float) -> bool:
+        """Return whether nobody has asked for so long that nobody will: a task asks every second as long as it waits for a call."""
+        enough = self._idle_s if self._runner.idle else _TIMES_IDLE * self._idle_s
+        return now - self._asked_at > enough
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the questions of one worker, one after the other."""
+        with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            while True:
+                length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
+                answer = self._answer(await reader.readexactly(min(length, _LARGEST)))
+                writer.write(framed(answer))
+                await writer.drain()
+        writer.close()
+
+    def _answer(self, message: bytes) -> bytes:
+        """Answer, or say why not: whoever asked gets an answer in any case."""
+        try:
+            question: Question = pickle.loads(message)
+            self._asked_at = asyncio.get_running_loop().time()
+            return self._answer_to(question)
+        except AsyncWorkerError as refused:
+            return dumped(Answer(refused=refused.message))
+        except Exception as error:
+            return dumped(Answer(refused=_refusal(error)))
+
+    def _answer_to(self, question: Question) -> bytes:
+        """Answer, or ask for the functions that are not known here."""
+        self._functions.load(question.pickles)
+        unknown = self._functions.missing(question.needed())
+        if unknown:
+            return dumped(Answer(unknown=unknown))
+        return answer_bytes(self._runner.ask(question, self._functions.by_digest), question.apart)
+
+
+def _refusal(error: Exception) -> str:
+    return (
+        f"the async worker cannot take the calls it was given: {in_words(error)}. What it was given are the function, its "
+        "arguments and the options: they are pickled by the worker and unpickled in the async worker, a process beside it, which "
+        "has to be able to import what they are made of"
+    )
+
+
+def run(socket: Path, executor: int, idle_s: float, log: int) -> None:
+    """Run an async worker, unless there is one already.
+
+    Args:
+        socket: Where it listens.
+        executor: Process id of what it ends with.
+        idle_s: Seconds without a question after which it ends, if it has nothing to do; three times as many if it has.
+        log: Descriptor of where it prints as soon as it listens; who has started it reads what it prints before.
+    """
+    with suppress(BlockingIOError), _locked(socket.with_suffix(".lock")) as lock:
+        _clean(socket.parent)
+        os.register_at_fork(after_in_child=partial(_release_in_child, socket, lock))
+        gc.freeze()
+        gc.set_threshold(*_COLLECT)
+        _run(_served(AsyncWorkerServer(socket, executor, idle_s, log)))
+
+
+async def _served(server: AsyncWorkerServer) -> None:
+    """Serve, and end the process: also if a thread hangs or a coroutine will not be cancelled, which the loop would wait for."""
+    await server.serve()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=_CANCEL_S)
+    for child in active_children():  # which the exit of an interpreter would end
+        child.terminate()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(0)
+
+
+def _run(serving: Coroutine[Any, Any, None]) -> None:
+    """Run on uvloop where it is installed: it takes two thirds of the time per call."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(serving)
+    else:
+        uvloop.run(serving)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """Hold the lock of an async worker, and return its descriptor.
+
+    Raises:
+        BlockingIOError: If an async worker holds it.
+    """
+    with open(path, "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield lock.fileno()
+
+
+def _clean(directory: Path) -> None:
+    """Delete the sockets that async workers left which were killed."""
+    for socket in directory.glob("*.sock"):
+        with suppress(OSError), _locked(socket.with_suffix(".lock")):
+            socket.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _release_in_child(path: Path, lock: int) -> None:
+    """Release the descriptors of an async worker in a child that a function of the user forks.
+
+    With a child that holds the socket, its connections or the lock, nobody could tell that the async worker has died, and no other could
+    take its place. The descriptors stay in use, as objects that the child has copies of may close them once more.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in [lock, *_sockets_at(path)]:
+        os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
+
+
+def _sockets_at(path: Path) -> Iterator[int]:
+    """Return the descriptors of a socket that listens and of its connections, also of those that nobody has looked at yet."""
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):  # the descriptor that the listing used
+            descriptor = int(name)
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode) and _address_of(descriptor) == str(path):
+                yield descriptor
+
+
+def _address_of(descriptor: int) -> object:
+    with sockets.socket(fileno=os.dup(descriptor)) as copy:
+        return copy.getsockname()

@@ -1,0 +1,181 @@
+"""Session: what an async worker does for one task.
+
+It keeps the calls of the task between its micro-batches. It has a *channel* per operator: a dispatcher, which decides which calls run,
+and a result buffer, which keeps results until the task has committed them. A session has no clock and no thread: the async worker
+supplies the time and executes the calls, so everything that is decided can be tested with values.
+
+The task uses the application's clock, which somebody may set or move; calls use the async worker's, which nobody moves. Times are
+converted between the two: each stays as far from now as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+from millstream.core.asynchronous.async_worker import Answered, Work
+from millstream.core.asynchronous.call import Call, InFlightTickets, Settled, Ticket, Waits, tickets
+from millstream.core.asynchronous.dispatcher import Dispatcher
+from millstream.core.asynchronous.result_buffer import ResultBuffer
+from millstream.core.asynchronous.start import Start
+from millstream.core.model.durations import earliest
+from millstream.core.model.errors import AsyncWorkerError
+from millstream.drivers.async_worker.messages import Question
+
+_LATELY = 50
+_STEP_MS = 1_000
+"""Clocks that differ by less are the same: between asking and hearing some time passes, too."""
+
+
+class _Channel(NamedTuple):
+    """One operator: the digest of its options, since when each of its calls has been running, and how long they take."""
+
+    options: bytes
+    dispatcher: Dispatcher
+    results: ResultBuffer
+    began: dict[int, int]
+    pace: _Pace
+
+
+class _Pace:
+    """How long calls took lately, on average."""
+
+    def __init__(self) -> None:
+        self.call_ms = 0.0
+        self._ended = 0
+
+    def note(self, took_ms: int) -> None:
+        """Take in a call; one of the last fifty, about, has a fiftieth of the say."""
+        self._ended = min(self._ended + 1, _LATELY)
+        self.call_ms += (took_ms - self.call_ms) / self._ended
+
+
+class Session:
+    """The calls of one task. Owned by the async worker.
+
+    Args:
+        task: The task.
+    """
+
+    def __init__(self, task: str) -> None:
+        self._task = task
+        self._batch = -1
+        self._channels: dict[str, _Channel] = {}
+        self._numbers = count(1)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call runs or waits, and there is no result."""
+        return all(channel.results.idle for channel in self._channels.values())
+
+    def ask(self, question: Question, loaded: Mapping[bytes, Any], now_ms: int) -> Answered:
+        """Answer the question of a task.
+
+        Args:
+            question: The question.
+            loaded: Functions and options by digest, all of the question among them.
+            now_ms: The time by the async worker's clock, ms since the epoch.
+
+        Returns:
+            What has become of its calls.
+
+        Raises:
+            AsyncWorkerError: If the question is of a micro-batch that is over: an attempt at it that was thought lost may still be at
+                work somewhere.
+        """
+        if question.batch < self._batch:
+            raise AsyncWorkerError(
+                f"task {self._task} is in micro-batch {self._batch} already; this attempt at {question.batch} is too late"
+            )
+        self._batch = question.batch
+        ahead_ms = question.now_ms - now_ms
+        if abs(ahead_ms) < _STEP_MS:
+            ahead_ms = 0
+        for operator, digest in question.options.items():
+            self._set_options(operator, digest, loaded)
+        lost = None if question.in_flight is None else self._begin(question.in_flight)
+        for operator, orders in question.orders.items():
+            results = self._channels[operator].results
+            for number, turn, epoch, function, *rest in zip(*orders):
+                ticket = Ticket(operator, number, turn, epoch)
+                if lost:
+                    lost.discard(ticket)
+                if not results.knows(ticket):
+                    results.offer(_by_our_clock(Call(ticket, loaded[function], *rest), ahead_ms), now_ms)
+        return Answered(
+            () if lost is None else tuple(self._settled(ahead_ms)),
+            tuple(sorted(lost or ())),
+            {name: self._work_of(channel, now_ms) for name, channel in self._channels.items()},
+        )
+
+    def start(self, now_ms: int) -> Iterator[tuple[str, Start]]:
+        """Return what begins now, with its operator."""
+        for name, channel in self._channels.items():
+            for start in channel.dispatcher.start(now_ms):
+                channel.began[start.number] = now_ms
+                yield name, start
+
+    def end(self, operator: str, number: int, answers: Sequence[Any], now_ms: int) -> None:
+        """Take in the answers of a start."""
+        channel = self._channels[operator]
+        began = channel.began.pop(number, None)
+        if began is not None:
+            channel.pace.note(now_ms - began)
+        channel.dispatcher.end(number, answers, now_ms)
+
+    def expire(self, now_ms: int) -> list[tuple[str, int]]:
+        """Time out what takes too long, and return its operators and numbers."""
+        expired = [
+            (name, number)
+            for name, channel in self._channels.items()
+            for number in channel.dispatcher.expire(now_ms)
+        ]
+        for name, number in expired:
+            self._channels[name].began.pop(number, None)
+        return expired
+
+    def wake_at_ms(self, now_ms: int) -> int | None:
+        """Return when something begins or times out without an answer; None if never."""
+        return earliest(*(channel.dispatcher.wake_at_ms(now_ms) for channel in self._channels.values()))
+
+    def _begin(self, in_flight: Mapping[str, InFlightTickets]) -> set[Ticket]:
+        """Begin a micro-batch with the tickets that the task has in flight, and return those that are lost."""
+        unknown = (
+            tickets(name, numbers) for name, numbers in in_flight.items() if name not in self._channels
+        )
+        lost = (
+            channel.results.begin(name, in_flight.get(name, {})) for name, channel in self._channels.items()
+        )
+        return set().union(*unknown, *lost)
+
+    def _settled(self, ahead_ms: int) -> Iterator[tuple[Ticket, Settled]]:
+        for channel in self._channels.values():
+            for ticket, settled in channel.results.results():
+                yield ticket, _by_the_clock_of_the_task(settled, ahead_ms)
+
+    def _set_options(self, operator: str, digest: bytes, loaded: Mapping[bytes, Any]) -> None:
+        """Make the dispatcher of an operator, anew if its options have changed: what it had is lost to the task then."""
+        if operator in self._channels and self._channels[operator].options == digest:
+            return
+        dispatcher = Dispatcher(loaded[digest], f"{self._task}:{operator}", self._numbers)
+        self._channels[operator] = _Channel(digest, dispatcher, ResultBuffer(dispatcher), {}, _Pace())
+
+    def _work_of(self, channel: _Channel, now_ms: int) -> Work:
+        ages = [now_ms - began for began in channel.began.values()] or [0]
+        dispatcher = channel.dispatcher
+        queued, early_ms = dispatcher.queued(now_ms), dispatcher.early_ms(now_ms)
+        wake_at_ms = now_ms if channel.results.has_news else dispatcher.wake_at_ms(now_ms)
+        next_ms = None if wake_at_ms is None else max(wake_at_ms - now_ms, 0)
+        return Work(len(channel.began), queued, max(ages), min(ages), channel.pace.call_ms, early_ms, next_ms)
+
+
+def _by_our_clock(call: Call, ahead_ms: int) -> Call:
+    if not ahead_ms:
+        return call
+    begun_ms = None if call.begun_ms is None else call.begun_ms - ahead_ms
+    return call._replace(due_ms=call.due_ms and call.due_ms - ahead_ms, begun_ms=begun_ms)
+
+
+def _by_the_clock_of_the_task(settled: Settled, ahead_ms: int) -> Settled:
+    return settled.moved(ahead_ms) if ahead_ms and isinstance(settled, Waits) else settled

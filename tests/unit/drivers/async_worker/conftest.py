@@ -1,0 +1,16 @@
+"""The connection that a test asks its async worker through; which one that is, each file says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from millstream.drivers.async_worker import AsyncWorkerAddress, AsyncWorkerConnection
+
+
+@pytest.fixture
+def connection(address: AsyncWorkerAddress) -> Iterator[AsyncWorkerConnection]:
+    connection = AsyncWorkerConnection(address)
+    yield connection
+    connection.close()

@@ -1,0 +1,329 @@
+"""What functions of users do to an async worker that they should not, and async workers that end, hang or do not start."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from millstream.core.asynchronous.call import Call, Done, Failed, Ticket
+from millstream.core.model.calls import CircuitBreaker
+from millstream.core.model.errors import AsyncWorkerError
+from millstream.drivers.async_worker import AsyncWorkerAddress, AsyncWorkerConnection
+from millstream.drivers.async_worker.messages import Answer, Question
+from millstream.drivers.async_worker.runner import now_ms
+from millstream.drivers.private import process_directory
+from unit.drivers.async_worker.asking import Asker, added, await_end, doubled, executor
+
+SOON_S = 8
+
+
+class Refuses:
+    """Can be pickled, and raises when it is unpickled."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (raises, (self.error,))
+
+    def __call__(self, _: Any) -> None: ...
+
+
+class KeywordsError(Exception):
+    def __init__(self, message: str, *, request: Any) -> None:
+        super().__init__(message)
+        self.request = request
+
+
+def raises(error: Exception) -> None:
+    raise error
+
+
+@pytest.fixture
+def address() -> Iterator[AsyncWorkerAddress]:
+    with executor() as process:
+        address = AsyncWorkerAddress(uuid4().hex, process.pid, process_directory() / "async-workers")
+        yield address
+    await_end(address, "the async worker goes on without its executor")
+
+
+def await_exit(process: int) -> None:
+    """Wait until a process that is no child of this one has ended."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return
+    try:
+        ended, _, _ = select.select([descriptor], [], [], SOON_S)
+        assert ended, f"process {process} goes on"
+    finally:
+        os.close(descriptor)
+
+
+def await_true(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SOON_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)  # between two looks at what another process does
+
+
+# What calls give and raise.
+
+
+def test_an_error_that_cannot_be_unpickled_fails_its_record_and_no_other(
+    connection: AsyncWorkerConnection,
+) -> None:
+    def fails(value: int) -> int:
+        if value == 1:
+            raise KeywordsError("404", request=None)
+        return value
+
+    asker = Asker(connection, fails)
+    asker.ask(0, 1, 2)
+    settled = asker.until_settled(SOON_S)
+    assert (settled[0], settled[2]) == (Done(0), Done(2))
+    assert isinstance(settled[1], Failed)
+    assert settled[1].cause == "KeywordsError: 404"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("here not"), FileNotFoundError("/there")])
+def test_a_result_that_cannot_be_unpickled_fails_its_record_and_no_other(
+    connection: AsyncWorkerConnection, error: Exception
+) -> None:
+    asker = Asker(connection, lambda value: Refuses(error) if value == 1 else value)
+    asker.ask(0, 1, 2)
+    settled = asker.until_settled(SOON_S)
+    assert (settled[0], settled[2]) == (Done(0), Done(2))
+    assert isinstance(settled[1], Failed)
+    assert f"cannot be unpickled: {type(error).__name__}: {error}" in settled[1].cause
+
+
+@pytest.mark.parametrize("options", [{}, {"circuit_breaker": CircuitBreaker(failures=1, reset_after=1)}])
+def test_a_plain_function_that_raises_stop_iteration_fails(
+    connection: AsyncWorkerConnection, options: dict[str, Any]
+) -> None:
+    def first(value: int) -> int:
+        return next(iter([value] if value else []))
+
+    asker = Asker(connection, first, max_in_flight=1, order="completion", **options)
+    asker.ask(0, 1)
+    settled = asker.until_settled(SOON_S)
+    assert isinstance(settled[0], Failed)
+    assert settled[0].cause.startswith("StopIteration")
+    assert settled[1] == Done(1)
+
+
+# What an async worker cannot take.
+
+
+@pytest.mark.parametrize("value", [Refuses(RuntimeError("no such module")), 1], ids=["argument", "function"])
+def test_what_it_cannot_unpickle_is_told_with_its_cause(
+    connection: AsyncWorkerConnection, value: Any
+) -> None:
+    asker = Asker(
+        connection, doubled if isinstance(value, Refuses) else Refuses(RuntimeError("no such module"))
+    )
+    with pytest.raises(AsyncWorkerError, match="RuntimeError: no such module"):
+        asker.ask(value)
+    other = Asker(connection, doubled)
+    other.ask(1)
+    assert other.until_settled(SOON_S) == {0: Done(2)}
+
+
+class Interrupted(AsyncWorkerConnection):
+    """A worker's line, while another worker asks whenever this one is about to send its functions."""
+
+    def __init__(self, address: AsyncWorkerAddress, meanwhile: Callable[[], object]) -> None:
+        super().__init__(address)
+        self.meanwhile = meanwhile
+
+    def _asked(self, question: Question) -> Answer:
+        if question.pickles:
+            self.meanwhile()
+        return super()._asked(question)
+
+
+def test_functions_that_it_forgets_while_it_is_asked_are_sent(
+    address: AsyncWorkerAddress, connection: AsyncWorkerConnection
+) -> None:
+    def calls(first: int, end: int) -> list[Call]:
+        numbers = range(first, end)
+        return [Call(Ticket("call", n, 1, "e"), partial(added, n), (1,), None) for n in numbers]
+
+    options = Asker(connection, added).options
+    starts = count(10_000, 2_000)
+
+    def meanwhile() -> None:
+        first = next(starts)
+        connection.ask("B", 0, now_ms(), None, calls(first, first + 1_100), options=options)
+
+    interrupted = Interrupted(address, meanwhile)
+    interrupted.ask("A", 0, now_ms(), None, calls(0, 600), options=options)
+    assert not interrupted.ask("A", 1, now_ms(), None, calls(300, 1_200), options=options).settled
+    interrupted.close()
+
+
+# Children.
+
+
+def test_a_child_of_a_function_does_not_hold_the_place_of_an_async_worker_that_died(
+    connection: AsyncWorkerConnection,
+) -> None:
+    def forks(_: int) -> tuple[int, int]:
+        child = os.fork()
+        if not child:
+            signal.pause()
+        return os.getpid(), child
+
+    asker = Asker(connection, forks)
+    asker.ask(1)
+    (done,) = asker.until_settled(SOON_S).values()
+    assert isinstance(done, Done)
+    worker, child = done.value
+    try:
+        os.kill(worker, signal.SIGKILL)
+        after = Asker(connection, doubled)
+        with ThreadPoolExecutor() as other:
+            asked = other.submit(after.ask, 1)
+            try:
+                asked.result(SOON_S)
+            finally:
+                os.kill(child, signal.SIGKILL)  # which lets the thread go on as well
+        assert after.until_settled(SOON_S) == {0: Done(2)}
+    finally:
+        await_exit(child)
+
+
+# How it starts.
+
+
+def test_an_async_worker_that_cannot_start_is_told_at_once_with_what_it_printed(
+    address: AsyncWorkerAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no module of that name >&2\nexit 3\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    begun = time.monotonic()
+    with pytest.raises(AsyncWorkerError, match=r"code 3\. It printed: no module of that name"):
+        AsyncWorkerConnection(address).ask("t", 0, now_ms(), None)
+    assert time.monotonic() - begun < SOON_S
+
+
+def test_another_one_is_started_when_the_first_found_the_lock_of_one_that_ended(
+    address: AsyncWorkerAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = tmp_path / "journal"
+    journal.touch()
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho started >>{journal}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    connection = AsyncWorkerConnection(address)
+    with ThreadPoolExecutor() as other:
+        with open(address.socket.with_suffix(".lock"), "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            asked = other.submit(connection.ask, "t", 0, now_ms(), None)
+            await_true(lambda: len(journal.read_text().splitlines()) > 1)
+        assert not asked.result(SOON_S).settled
+    connection.close()
+
+
+# How it ends.
+
+
+def hangs_on_a_thread(tell: Path, value: int) -> None:
+    (tell / str(value)).write_text(str(os.getpid()))
+    time.sleep(60)  # the thread that hangs
+
+
+async def hangs_in_spite_of_cancellation(tell: Path, value: int) -> None:
+    (tell / str(value)).write_text(str(os.getpid()))
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+
+async def waits(tell: Path, value: int) -> None:
+    (tell / str(value)).write_text(str(os.getpid()))
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("function", [hangs_on_a_thread, hangs_in_spite_of_cancellation, waits])
+def test_it_ends_with_its_executor_whatever_calls_do_and_begins_no_other(
+    function: Callable[..., Any], tmp_path: Path
+) -> None:
+    with executor() as process:
+        connection = AsyncWorkerConnection(
+            AsyncWorkerAddress(uuid4().hex, process.pid, process_directory() / "async-workers")
+        )
+        Asker(connection, partial(function, tmp_path), max_in_flight=1, order="completion").ask(0, 1, 2)
+        await_true(lambda: (tmp_path / "0").exists() and (tmp_path / "0").read_text() != "")
+    await_exit(int((tmp_path / "0").read_text()))
+    connection.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+
+
+def test_the_processes_of_a_pool_end_with_it() -> None:
+    pools: list[ProcessPoolExecutor] = []
+
+    def in_pool(_: int) -> tuple[int, int]:
+        pools.append(ProcessPoolExecutor(1))
+        return os.getpid(), pools[0].submit(os.getpid).result()
+
+    with executor() as process:
+        connection = AsyncWorkerConnection(
+            AsyncWorkerAddress(uuid4().hex, process.pid, process_directory() / "async-workers")
+        )
+        asker = Asker(connection, in_pool)
+        asker.ask(1)
+        (done,) = asker.until_settled(SOON_S).values()
+        connection.close()
+    assert isinstance(done, Done)
+    for ended in done.value:
+        await_exit(ended)
+
+
+# Silence.
+
+
+def test_a_coroutine_that_blocks_the_event_loop_is_told(address: AsyncWorkerAddress, tmp_path: Path) -> None:
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+
+    async def blocks(value: int) -> int:
+        begun.write_text(str(os.getpid()))
+        while not go_on.exists():
+            time.sleep(0.005)  # what blocks the loop
+        return value
+
+    connection = AsyncWorkerConnection(address, answer_s=0.3)
+    patient = Asker(AsyncWorkerConnection(address), blocks)
+    patient.ask(7)
+    await_true(lambda: begun.exists() and begun.read_text() != "")
+    with pytest.raises(AsyncWorkerError) as raised:
+        Asker(connection, doubled).ask(1)
+    assert f"(process {begun.read_text()}) does not answer for 0.3 s" in str(raised.value)
+    assert "a plain function, which runs on a thread" in str(raised.value)
+    go_on.touch()
+    assert patient.until_settled(SOON_S) == {0: Done(7)}
+    again = Asker(connection, doubled)
+    again.ask(4)
+    assert again.until_settled(SOON_S) == {0: Done(8)}
+    connection.close()
+    patient.connection.close()

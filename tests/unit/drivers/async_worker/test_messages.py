@@ -1,0 +1,73 @@
+"""What travels between a worker and its async worker, also if it can only be pickled."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from typing import Any
+
+import pytest
+
+from millstream.core.asynchronous.async_worker import Answered
+from millstream.core.asynchronous.call import Done, Failed, Settled, Ticket, Waits
+from millstream.core.model.errors import ProcessingError
+from millstream.drivers.async_worker.messages import answer_bytes, unpacked
+
+
+class KeywordsError(Exception):
+    """Like the errors of some clients: what it is made of is not what it keeps."""
+
+    def __init__(self, message: str, *, request: Any) -> None:
+        super().__init__(message)
+        self.request = request
+
+
+class NoEntry:
+    """Can be pickled, and no more."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (int, ("no entry",))
+
+
+def arrived(*settled: Settled, apart: bool = False) -> list[Settled]:
+    tickets = [Ticket("call", number, 1, "e") for number, _ in enumerate(settled)]
+    answer = unpacked(pickle.loads(answer_bytes(Answered(tuple(zip(tickets, settled))), apart)))
+    assert answer is not None
+    assert [ticket for ticket, _ in answer.settled] == tickets
+    return [one for _, one in answer.settled]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+    "error", [KeywordsError("404", request=None), KeywordsError("404", request=threading.Lock())]
+)
+def test_an_error_that_does_not_survive_the_way_is_told_in_words(error: Exception, apart: bool) -> None:
+    done, failed = arrived(Done(1), Failed(3, "KeywordsError: 404", error), apart=apart)
+    assert done == Done(1)
+    assert isinstance(failed, Failed)
+    assert (failed.attempts, failed.cause) == (3, "KeywordsError: 404")
+    assert (type(failed.error), str(failed.error)) == (ProcessingError, "KeywordsError: 404")
+
+
+def test_an_error_that_survives_it_stays_what_it_is() -> None:
+    (failed,) = arrived(Failed(1, "KeyError: 'k'", KeyError("k")))
+    assert isinstance(failed, Failed)
+    assert (type(failed.error), failed.error and failed.error.args) == (KeyError, ("k",))
+
+
+def test_a_result_that_cannot_be_unpickled_takes_no_other_with_it() -> None:
+    waits = Waits(5, 2, 0, "retry")
+    done, failed, waiting = arrived(Done(1), Done(NoEntry()), waits, apart=True)
+    assert (done, waiting) == (Done(1), waits)
+    assert isinstance(failed, Failed)
+    assert "operator 'call'" in failed.cause
+    assert "cannot be unpickled: ValueError: invalid literal" in failed.cause
+    assert "plain values" in failed.cause
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_result_that_cannot_be_pickled_takes_no_other_with_it(apart: bool) -> None:
+    done, failed = arrived(Done(1), Done(threading.Lock()), apart=apart)
+    assert done == Done(1)
+    assert isinstance(failed, Failed)
+    assert "cannot be pickled to bring it to the task" in failed.cause

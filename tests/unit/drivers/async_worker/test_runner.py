@@ -1,0 +1,102 @@
+"""Where an async worker runs a function: on its event loop, or on a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+
+from millstream.core.asynchronous.call import Failed, Settled
+from millstream.core.asynchronous.effects import Acting, Performing
+from millstream.core.model.calls import Calls
+from millstream.drivers.async_worker import runner as module
+from millstream.drivers.async_worker.messages import Order, Question, columns
+from millstream.drivers.async_worker.runner import Runner, _is_coroutine, ended_ms, now_ms
+
+
+async def coroutine(*args: Any) -> None: ...
+
+
+def plain(*args: Any) -> None: ...
+
+
+class Callable:
+    async def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize("wrap", [lambda function: function, Performing, Acting, partial])
+def test_coroutine_functions_run_on_the_loop_however_they_are_wrapped(wrap: Any) -> None:
+    assert _is_coroutine(wrap(coroutine))
+    assert not _is_coroutine(wrap(plain))
+
+
+def test_so_does_an_object_that_is_called_as_one() -> None:
+    assert _is_coroutine(Callable())
+
+
+def test_an_end_is_never_counted_before_it_was() -> None:
+    for _ in range(1_000):
+        before = module._EPOCH_NS + time.monotonic_ns()
+        assert ended_ms() * 1_000_000 >= before
+
+
+def question(batch: int, *orders: Any, held: int = 0) -> Question:
+    told = {"call": {("e", 1): set(range(held))}}
+    return Question("t", batch, now_ms(), told, {"call": columns(orders)}, {"call": b"options"})
+
+
+def order(number: int) -> Order:
+    return Order(number, 1, "e", b"function", (number,), None, 1, None, "", 0)
+
+
+async def until_settled(runner: Runner, loaded: dict[bytes, Any], many: int) -> list[Settled]:
+    deadline = time.monotonic() + 8
+    while len(settled := runner.ask(question(1, held=many), loaded).settled) < many:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+    return [one for _, one in settled]
+
+
+def test_what_waits_for_a_thread_when_it_is_given_up_is_never_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_THREADS", 1)
+    begun: list[int] = []
+    go_on = threading.Event()
+
+    def call(value: int) -> int:
+        begun.append(value)
+        go_on.wait(8)
+        return value
+
+    async def scenario() -> None:
+        runner = Runner()
+        pool = runner._pool
+        options = Calls(max_in_flight=3, timeout=100, order="completion")
+        loaded = {b"function": call, b"options": options}
+        runner.ask(question(0, *map(order, range(3)), held=3), loaded)
+        settled = await until_settled(runner, loaded, 3)
+        assert all(isinstance(one, Failed) for one in settled)
+        go_on.set()
+        pool.shutdown(wait=True)
+
+    asyncio.run(scenario())
+    assert begun == [0]
+
+
+def test_a_thread_that_hangs_is_not_counted_once_its_call_was_given_up() -> None:
+    go_on = threading.Event()
+
+    async def scenario() -> None:
+        runner = Runner()
+        loaded = {b"function": lambda _: go_on.wait(8), b"options": Calls(timeout=50, order="completion")}
+        runner.ask(question(0, order(0), held=1), loaded)
+        (failed,) = await until_settled(runner, loaded, 1)
+        assert isinstance(failed, Failed)
+        runner.ask(question(2), loaded)
+        assert runner.idle
+        go_on.set()
+
+    asyncio.run(scenario())

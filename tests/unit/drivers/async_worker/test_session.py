@@ -1,0 +1,241 @@
+"""What an async worker decides for one task, by values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millstream.core.asynchronous.async_worker import Queued
+from millstream.core.asynchronous.call import Done, Raised, Returned, Ticket, Waits, grouped
+from millstream.core.asynchronous.start import Start
+from millstream.core.model.answers import delay
+from millstream.core.model.calls import Calls, CircuitBreaker, Retry
+from millstream.core.model.errors import AsyncWorkerError
+from millstream.drivers.async_worker.messages import Order, Question, columns
+from millstream.drivers.async_worker.session import Session
+
+DAY_MS = 86_400_000
+FUNCTION, OPTIONS, OTHERS = b"function", b"options", b"others"
+LOADED: dict[bytes, Any] = {
+    FUNCTION: str.upper,
+    OPTIONS: Calls(retry=Retry(initial=10, jitter=0)),
+    OTHERS: Calls(order="completion"),
+}
+
+
+def ticket(number: int, epoch: str) -> Ticket:
+    return Ticket("call", number, 1, epoch)
+
+
+def order(at: Ticket, line: str = "k") -> Order:
+    return Order(at.number, at.turn, at.epoch, FUNCTION, ("v",), line, 1, None, "", 0)
+
+
+def question(
+    *orders: Order, held: tuple[Ticket, ...] = (), batch: int = 1, options: bytes = OPTIONS, now_ms: int = 0
+) -> Question:
+    every = [*held, *(Ticket("call", *each[:3]) for each in orders)]
+    return Question("0_0", batch, now_ms, grouped(every), {"call": columns(orders)}, {"call": options})
+
+
+def starts(session: Session, now_ms: int = 0) -> list[Start]:
+    return [start for _, start in session.start(now_ms)]
+
+
+def begun(session: Session, now_ms: int = 0) -> list[Ticket]:
+    return [call.ticket for start in starts(session, now_ms) for call in start.calls]
+
+
+def test_an_answer_is_given_until_the_task_no_longer_holds_its_ticket() -> None:
+    session, first = Session("0_0"), ticket(0, "a")
+    session.ask(question(order(first)), LOADED, 0)
+    (start,) = starts(session)
+    session.end("call", start.number, ["V"], 5)
+    for _ in range(2):
+        answer = session.ask(question(held=(first,), batch=2), LOADED, 6)
+        assert (answer.settled, answer.lost) == (((first, Done("V")),), ())
+    assert not session.idle
+    assert session.ask(question(batch=3), LOADED, 7).settled == ()
+    assert session.idle
+
+
+def test_a_question_that_is_asked_again_makes_no_second_call() -> None:
+    session, first = Session("0_0"), ticket(0, "a")
+    for _ in range(2):
+        session.ask(question(order(first)), LOADED, 0)
+    assert begun(session) == [first]
+
+
+def test_what_it_does_not_know_is_lost() -> None:
+    session, held = Session("0_0"), ticket(0, "a")
+    assert session.ask(question(held=(held,)), LOADED, 0).lost == (held,)
+    gone = Ticket("gone", 0, 1, "a")
+    assert session.ask(question(held=(gone,)), LOADED, 0).lost == (gone,)
+
+
+def test_calls_of_a_failed_attempt_at_a_batch_are_not_made() -> None:
+    session = Session("0_0")
+    session.ask(question(*(order(ticket(n, "a"), f"k{n}") for n in range(3))), LOADED, 0)
+    session.ask(question(), LOADED, 0)
+    assert begun(session) == []
+    assert session.idle
+
+
+def test_a_failed_attempt_at_a_batch_blocks_no_key() -> None:
+    session = Session("0_0")
+    session.ask(question(order(ticket(0, "a"))), LOADED, 0)
+    (start,) = starts(session)
+    session.end("call", start.number, [Raised(OSError("down"))], 1)
+    again = ticket(5, "b")
+    session.ask(question(), LOADED, 2)
+    answer = session.ask(question(order(again)), LOADED, 2)
+    assert answer.settled == ()
+    assert begun(session) == [again]
+
+
+@pytest.mark.parametrize("ahead_ms", [-DAY_MS, DAY_MS])
+def test_a_retry_waits_as_long_by_a_clock_of_the_application_that_is_ahead_or_behind(ahead_ms: int) -> None:
+    session, first = Session("0_0"), ticket(0, "a")
+    now = 2 * DAY_MS
+    session.ask(question(order(first), now_ms=now + ahead_ms), LOADED, now)
+    (start,) = starts(session, now)
+    session.end("call", start.number, [Raised(OSError("down"))], now + 5)
+    answer = session.ask(question(held=(first,), batch=2, now_ms=now + 6 + ahead_ms), LOADED, now + 6)
+    (settled,) = answer.settled
+    waits = Waits(now + ahead_ms + 15, 2, now + ahead_ms, "retry", "OSError: down")
+    assert settled == (first, waits)
+    again = Order(0, 2, "a", FUNCTION, ("v",), "k", 2, waits.begun_ms, "", waits.due_ms)
+    session.ask(question(again, batch=3, now_ms=now + 7 + ahead_ms), LOADED, now + 7)
+    assert begun(session, now + 14) == []
+    assert begun(session, now + 15) == [Ticket("call", 0, 2, "a")]
+
+
+def test_a_time_that_a_function_names_is_one_of_the_applications_clock() -> None:
+    session, first = Session("0_0"), ticket(0, "a")
+    session.ask(question(order(first), now_ms=DAY_MS), LOADED, 0)
+    (start,) = starts(session)
+    session.end("call", start.number, [delay(until=DAY_MS + 500)], 1)
+    answer = session.ask(question(held=(first,), batch=2, now_ms=DAY_MS + 2), LOADED, 2)
+    assert answer.settled == ((first, Waits(DAY_MS + 500, 1, None, "until")),)
+
+
+def waiting(session: Session, first: Ticket, behind: Ticket) -> None:
+    """Let a record wait while one of its key arrives, and hear of both."""
+    session.ask(question(order(first)), LOADED, 0)
+    (start,) = starts(session)
+    session.end("call", start.number, [Raised(OSError("down"))], 1)
+    answer = session.ask(question(order(behind), held=(first,), batch=2), LOADED, 2)
+    waits = Waits(11, 2, 0, "retry", "OSError: down")
+    assert answer.settled == ((first, waits), (behind, Returned()))
+    assert begun(session, 3) == []
+
+
+def test_a_record_that_waits_blocks_its_key_until_it_comes_again() -> None:
+    session, first, behind = Session("0_0"), ticket(0, "a"), ticket(1, "a")
+    waiting(session, first, behind)
+    again, then = first._replace(turn=2), behind._replace(turn=2)
+    session.ask(question(order(again), order(then), batch=3), LOADED, 11)
+    assert begun(session, 11) == [again]
+
+
+def test_a_record_that_waited_blocks_nothing_when_the_task_was_elsewhere_meanwhile() -> None:
+    session, first, behind = Session("0_0"), ticket(0, "a"), ticket(1, "a")
+    waiting(session, first, behind)
+    session.ask(question(batch=3), LOADED, 11)  # then the other records are finished at another async worker
+    late = ticket(7, "z")
+    session.ask(question(order(late), batch=9), LOADED, 900)
+    assert begun(session, 900) == [late]
+
+
+def test_answers_to_calls_under_other_options_change_nothing() -> None:
+    session, first = Session("0_0"), ticket(0, "a")
+    session.ask(question(order(first)), LOADED, 0)
+    (old,) = starts(session)
+    assert session.ask(question(held=(first,), batch=2, options=OTHERS), LOADED, 1).lost == (first,)
+    second = first._replace(turn=2)
+    session.ask(question(order(second), batch=2, options=OTHERS), LOADED, 1)
+    (new,) = starts(session)
+    session.end("call", old.number, ["late"], 2)
+    assert session.ask(question(held=(second,), batch=3, options=OTHERS), LOADED, 3).settled == ()
+    session.end("call", new.number, ["V"], 4)
+    assert session.ask(question(held=(second,), batch=3, options=OTHERS), LOADED, 5).settled == (
+        (second, Done("V")),
+    )
+
+
+def test_a_question_of_a_batch_that_is_over_is_refused() -> None:
+    session = Session("0_0")
+    session.ask(question(batch=2), LOADED, 0)
+    with pytest.raises(AsyncWorkerError, match="task 0_0 is in micro-batch 2 already"):
+        session.ask(question(order(ticket(0, "a")), batch=1), LOADED, 0)
+    assert begun(session) == []
+
+
+def test_it_tells_what_calls_wait_for_and_how_long_they_take() -> None:
+    loaded = {**LOADED, OPTIONS: Calls(max_in_flight=2, rate_limit=(2, 1_000))}
+    session = Session("0_0")
+    orders = [order(ticket(n, "a"), line) for n, line in enumerate("aabcc")]
+    assert session.ask(question(*orders), loaded, 0).work["call"].queued == Queued(line=2, place=3)
+    first, second = starts(session)
+    assert session.ask(question(*orders), loaded, 1).work["call"].queued == Queued(line=2, place=1)
+    session.end("call", first.number, ["V"], 10)
+    session.end("call", second.number, ["V"], 20)
+    work = session.ask(question(*orders, batch=2), loaded, 20).work["call"]
+    assert (work.running, work.call_ms) == (0, 15)
+    assert work.queued == Queued(line=1, rate=2)
+
+
+def test_it_tells_what_an_open_breaker_holds_back() -> None:
+    breaker = CircuitBreaker(failures=1, reset_after=1_000)
+    loaded = {**LOADED, OPTIONS: Calls(max_in_flight=1, circuit_breaker=breaker)}
+    session = Session("0_0")
+    orders = [order(ticket(n, "a"), line) for n, line in enumerate("abc")]
+    session.ask(question(*orders), loaded, 0)
+    (start,) = starts(session)
+    session.end("call", start.number, [Raised(OSError("down"))], 5)
+    assert starts(session, 6) == []
+    assert session.ask(question(*orders[1:], batch=2), loaded, 6).work["call"].queued == Queued(breaker=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "next_ms"),
+    [
+        (Calls(max_in_flight=1, rate_limit=(1, 60_000)), 60_000 - 6),
+        (Calls(max_in_flight=1, circuit_breaker=CircuitBreaker(failures=1, reset_after=1_000)), 1_000 - 1),
+        (Calls(max_in_flight=1), 0),
+    ],
+    ids=["rate", "breaker", "at once"],
+)
+def test_it_tells_when_a_call_begins_next(options: Calls, next_ms: int) -> None:
+    loaded = {**LOADED, OPTIONS: options}
+    session = Session("0_0")
+    orders = [order(ticket(n, "a"), line) for n, line in enumerate("abc")]
+    session.ask(question(*orders), loaded, 0)
+    (start,) = starts(session)
+    assert session.ask(question(*orders), loaded, 1).work["call"].next_ms is None
+    session.end("call", start.number, [Raised(OSError("down"))], 5)
+    if next_ms:
+        assert starts(session, 6) == []
+    assert session.ask(question(*orders[1:], batch=2), loaded, 6).work["call"].next_ms == next_ms
+
+
+def test_it_tells_when_a_batch_that_is_not_full_begins() -> None:
+    loaded = {**LOADED, OPTIONS: Calls(batch=(100, 10_000))}
+    session = Session("0_0")
+    orders = [order(ticket(n, "a"), line) for n, line in enumerate("abc")]
+    session.ask(question(*orders), loaded, 0)
+    assert starts(session, 1) == []
+    assert session.ask(question(*orders), loaded, 400).work["call"].next_ms == 9_600
+
+
+def test_it_tells_that_there_is_something_to_fetch() -> None:
+    session, first, second = Session("0_0"), ticket(0, "a"), ticket(1, "a")
+    session.ask(question(order(first, "k"), order(second, "l")), LOADED, 0)
+    one, other = starts(session)
+    session.end("call", one.number, ["V"], 5)
+    session.end("call", other.number, [Raised(OSError("down"))], 5)
+    answered = session.ask(Question("0_0", 1, 6, None, {}, {"call": OPTIONS}), LOADED, 6)
+    assert answered.work["call"].next_ms == 0
+    answered = session.ask(question(held=(first, second), batch=2), LOADED, 7)
+    assert answered.work["call"].next_ms is None
