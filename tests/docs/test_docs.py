@@ -27,8 +27,8 @@ from millstream.core.metrics.metric import Number
 from millstream.core.model import errors
 from millstream.drivers.kafka.fetch import _PRESET
 from millstream.drivers.kafka.produce import DEFAULTS
-from millstream.drivers.spark.submit.wanted import FILE_MANAGER, QUERY_CONF, WANTED
-from millstream.drivers.spark.worker.report import CallReport, Hottest, Report
+from millstream.drivers.spark.driver.wanted import FILE_MANAGER, QUERY_CONF, WANTED
+from millstream.drivers.spark.executor.report import CallReport, Hottest, Report
 from millstream.edge.cli.app import app as command_line
 from millstream.edge.client_settings import RULES
 from millstream.edge.metrics.application import EXPORTED

@@ -33,7 +33,7 @@ from millstream.drivers.spark.inputs import (
     WaitSettings,
     changed,
 )
-from millstream.drivers.spark.repartitions import Repartitions
+from millstream.drivers.spark.planner.repartitions import Repartitions
 from unit.helpers import forwarding
 
 from .engines import Visits

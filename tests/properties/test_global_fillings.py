@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 import millstream as ms
 from millstream.core.ports import LocalCopy
 from millstream.core.state.opening import open_store
-from millstream.drivers.spark.worker import filling
-from millstream.drivers.spark.worker.filling import Filled, Filling, GlobalPart, GlobalTopics
+from millstream.drivers.spark.executor import filling
+from millstream.drivers.spark.executor.filling import Filled, Filling, GlobalPart, GlobalTopics
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.state import CutOffError, MortalCopy
 from unit.drivers.topics import FakeTopic

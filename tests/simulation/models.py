@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from millstream.drivers.kafka import delivery, produce, publish
-from millstream.drivers.spark import planner, repartitions, sink, source
-from millstream.drivers.spark.worker import host, statelog
+from millstream.drivers.spark import sink, source
+from millstream.drivers.spark.executor import host, statelog
+from millstream.drivers.spark.planner import planner, repartitions
 from millstream.edge import running
 from simulation.clients import Consumer, Producer
 from simulation.world import World

@@ -14,8 +14,8 @@ from millstream.core.topology.plan import Plan
 from millstream.drivers.kafka.delivery import Transaction
 from millstream.drivers.kafka.transactions import KafkaTransactions
 from millstream.drivers.spark import sink
-from millstream.drivers.spark.worker import restore, statelog
-from millstream.drivers.spark.worker.copies import TaskCopies
+from millstream.drivers.spark.executor import restore, statelog
+from millstream.drivers.spark.executor.copies import TaskCopies
 from millstream.edge.running import RunningApplication
 from simulation import copies, query
 from simulation.clients import Reader

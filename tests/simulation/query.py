@@ -13,12 +13,12 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.ports import BatchId
 from millstream.drivers.kafka.marks import Mark, mark_of
+from millstream.drivers.spark.driver.placement import spark_hash
+from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.drivers.spark.executor.host import TaskHost
 from millstream.drivers.spark.offsets import batch_id, positions_of
 from millstream.drivers.spark.sink import KafkaStreamWriter, SinkSpec
 from millstream.drivers.spark.source import KafkaStreamReader
-from millstream.drivers.spark.submit.placement import spark_hash
-from millstream.drivers.spark.worker.copies import CopiesSpec
-from millstream.drivers.spark.worker.host import TaskHost
 from millstream.edge.group_offsets import GroupOffsets
 from millstream.edge.orders import Orders, StandingOrders
 from millstream.edge.running import RunningApplication

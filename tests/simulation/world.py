@@ -18,12 +18,12 @@ from millstream.core.topology.evolution import Lineage, parts_of
 from millstream.core.topology.layout import lay_out
 from millstream.core.topology.plan import Plan
 from millstream.drivers.kafka import publish, transactions
+from millstream.drivers.spark.driver.placement import grouping_keys
+from millstream.drivers.spark.executor import statelog
+from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.drivers.spark.executor.host import HostSpec
 from millstream.drivers.spark.inputs import WaitSettings
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
-from millstream.drivers.spark.submit.placement import grouping_keys
-from millstream.drivers.spark.worker import statelog
-from millstream.drivers.spark.worker.copies import CopiesSpec
-from millstream.drivers.spark.worker.host import HostSpec
 from simulation.broker import Broker, Entry
 from simulation.checks import Watch, WrongError, check_changelog, check_results, check_store
 from simulation.clients import Producer, Reader

@@ -16,8 +16,8 @@ from millstream.core.model.record import Records
 from millstream.core.ports import Threads, Work
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
-from millstream.drivers.spark.worker.measures import TASK_METRICS
-from millstream.drivers.spark.worker.report import Report
+from millstream.drivers.spark.executor.measures import TASK_METRICS
+from millstream.drivers.spark.executor.report import Report
 
 Row = tuple[Any, ...]
 """Key, value, timestamp, and headers if there are any; texts are written as UTF-8, bytes as they are."""

@@ -19,15 +19,15 @@ from millstream.core.topology.topology import Topology
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.internal_topics import InternalTopics
 from millstream.drivers.spark.clock import Clock, host_clock
+from millstream.drivers.spark.driver.checkpoint import Progress, files_of, manifests, progress_of
+from millstream.drivers.spark.driver.placement import grouping_keys
+from millstream.drivers.spark.driver.query import QuerySpec, start
+from millstream.drivers.spark.driver.session import configured, partitions_of, refuse_connect
+from millstream.drivers.spark.driver.wanted import AS_READ_CONF
+from millstream.drivers.spark.executor.host import HostSpec
+from millstream.drivers.spark.executor.progress import TellApplication
 from millstream.drivers.spark.sink import SinkSpec
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
-from millstream.drivers.spark.submit.checkpoint import Progress, files_of, manifests, progress_of
-from millstream.drivers.spark.submit.placement import grouping_keys
-from millstream.drivers.spark.submit.query import QuerySpec, start
-from millstream.drivers.spark.submit.session import configured, partitions_of, refuse_connect
-from millstream.drivers.spark.submit.wanted import AS_READ_CONF
-from millstream.drivers.spark.worker.host import HostSpec
-from millstream.drivers.spark.worker.progress import TellApplication
 from millstream.drivers.threads import ThreadsOfTasks
 from millstream.edge import contact, rescale
 from millstream.edge.bounded.until import Bound, Until

@@ -11,7 +11,7 @@ from typing import Final
 from millstream.core.asynchronous.station import Queued
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets, flat, positions_from_json
-from millstream.drivers.spark.worker.report import CallReport, Report
+from millstream.drivers.spark.executor.report import CallReport, Report
 from millstream.edge.draining import Left
 from millstream.edge.hot_keys import HotKey, HotKeys
 

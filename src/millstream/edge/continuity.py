@@ -32,8 +32,8 @@ from millstream.core.topology.patterns import source_of
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.routing import Routing, check_routing, left_by, routing_of
 from millstream.drivers.kafka.broker import Broker
-from millstream.drivers.spark.submit.checkpoint import Progress
-from millstream.drivers.spark.worker.snapshots import snapshot_from_json
+from millstream.drivers.spark.driver.checkpoint import Progress
+from millstream.drivers.spark.executor.snapshots import snapshot_from_json
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from millstream.drivers.spark.worker.report import Hottest
+from millstream.drivers.spark.executor.report import Hottest
 
 _LATELY: Final = 10_000
 """After so many sampled records all counts are halved."""

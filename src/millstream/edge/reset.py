@@ -23,7 +23,7 @@ from millstream.core.model.positions import Offsets
 from millstream.core.runtime.reset import Move, Places, Target, internal_topics, moves
 from millstream.core.topology.evolution import Remembered
 from millstream.drivers.kafka.broker import RESET, Broker
-from millstream.drivers.spark.submit.checkpoint import Files, Progress, progress_of
+from millstream.drivers.spark.driver.checkpoint import Files, Progress, progress_of
 
 
 @dataclass(frozen=True)

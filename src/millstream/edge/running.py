@@ -28,10 +28,10 @@ from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
-from millstream.drivers.spark.submit.classes import keep_classes
-from millstream.drivers.spark.worker.copies import CopiesSpec
-from millstream.drivers.spark.worker.progress import QUESTION as RESTORING
-from millstream.drivers.spark.worker.report import Report
+from millstream.drivers.spark.driver.classes import keep_classes
+from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.drivers.spark.executor.progress import QUESTION as RESTORING
+from millstream.drivers.spark.executor.report import Report
 from millstream.edge import contact
 from millstream.edge.continuity import Continuity
 from millstream.edge.draining import Draining, unread

@@ -15,10 +15,10 @@ from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets, flat, positions_from_json
 from millstream.core.runtime.origins import oldest_by_topic
 from millstream.core.topology.plan import Plan
+from millstream.drivers.spark.executor import measures
+from millstream.drivers.spark.executor.progress import RestoreProgress
+from millstream.drivers.spark.executor.report import Report, offsets_of, waiting_of
 from millstream.drivers.spark.inputs import Held
-from millstream.drivers.spark.worker import measures
-from millstream.drivers.spark.worker.progress import RestoreProgress
-from millstream.drivers.spark.worker.report import Report, offsets_of, waiting_of
 from millstream.edge.call_status import (
     CallStatus,
     call_counts,

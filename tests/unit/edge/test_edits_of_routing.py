@@ -25,10 +25,10 @@ from millstream.core.state.segments.log import Manifest, encode_manifest
 from millstream.core.topology.layout import Layout, default_grouper
 from millstream.core.topology.topology import Topology
 from millstream.drivers.spark.clock import Reading
+from millstream.drivers.spark.driver.checkpoint import Progress
+from millstream.drivers.spark.executor.snapshots import snapshot_to_json
 from millstream.drivers.spark.offsets import offset_after
 from millstream.drivers.spark.spec import TopologySpec
-from millstream.drivers.spark.submit.checkpoint import Progress
-from millstream.drivers.spark.worker.snapshots import snapshot_to_json
 from millstream.edge.continuity import Continuity, check_held, continuity
 
 Partitions = Mapping[str, int]

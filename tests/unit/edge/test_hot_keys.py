@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from millstream.drivers.spark.worker.report import CallReport, Hottest, Report
+from millstream.drivers.spark.executor.report import CallReport, Hottest, Report
 from millstream.edge.cli.steering import told
 from millstream.edge.hot_keys import HotKeys
 from millstream.edge.status import Book

@@ -16,8 +16,8 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.runtime.origins import first_offset
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.worker.copies import CopiesSpec
-from millstream.drivers.spark.worker.report import CallReport, Report
+from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.drivers.spark.executor.report import CallReport, Report
 from millstream.edge.continuity import continuity
 from millstream.edge.group_offsets import GroupOffsets
 from millstream.edge.lease import Lease

@@ -9,8 +9,8 @@ import pytest
 from millstream.core.engine.threads import ThreadFigures
 from millstream.core.metrics.metric import Number
 from millstream.core.model.ids import TopicPartition
-from millstream.drivers.spark.worker.progress import RestoreProgress
-from millstream.drivers.spark.worker.report import CallReport, Report
+from millstream.drivers.spark.executor.progress import RestoreProgress
+from millstream.drivers.spark.executor.report import CallReport, Report
 from millstream.edge.status import Book
 from millstream.edge.thread_status import ThreadStatus
 

@@ -8,7 +8,7 @@ knows, the *facts*, into the offset, where a batch that is run again finds the s
 
 ``lag`` is what is left behind the planned end, ``until`` the time that nothing left is before, ``unknown`` says that no broker
 answered, ``bounded`` that this is a run to a fixed end, behind which there is nothing; ``written`` is the time that nothing still to
-be written to a repartition topic is before (``millstream.drivers.spark.written``), left out if none is known. The reader makes of them what one task
+be written to a repartition topic is before (``millstream.drivers.spark.planner.lower_bounds``), left out if none is known. The reader makes of them what one task
 has to know of its inputs, and sends it with the task's records. The rules that a task follows are in
 ``millstream.core.engine.records.readiness``, those of how far to read in ``millstream.core.runtime.alignment``.
 """
@@ -29,7 +29,7 @@ from millstream.core.runtime.alignment import Pace, Situation, aligned
 from millstream.core.runtime.inputs import CoProcessed, Input, co_processed, informed, writers
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.written import until_written
+from millstream.drivers.spark.planner.lower_bounds import until_written
 
 Facts = Mapping[str, Any]
 Flat = dict[TopicPartition, int]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pyspark import cloudpickle
 
-from millstream.drivers.spark.worker.logs import WorkerLogs
+from millstream.drivers.spark.logs import WorkerLogs
 
 
 class _Parts(NamedTuple):

@@ -23,8 +23,8 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.ports import Delivery, Publisher
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.control import ControlAddress
+from millstream.drivers.spark.executor.report import Report, offsets_of
 from millstream.drivers.spark.options import in_driver, in_executor, option_of
-from millstream.drivers.spark.worker.report import Report, offsets_of
 
 log = logging.getLogger("millstream.sink")
 

@@ -31,14 +31,14 @@ from millstream.core.runtime.intake import topics_read_whole
 from millstream.core.topology.evolution import newly_gone
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.clock import Reading
+from millstream.drivers.spark.executor.map_stage import Prefix
+from millstream.drivers.spark.executor.partitioning import split_by_range
 from millstream.drivers.spark.globals import positions_text, with_positions
 from millstream.drivers.spark.inputs import InputReader
 from millstream.drivers.spark.offsets import batch_id, positions_of
-from millstream.drivers.spark.partitioning import split_by_range
-from millstream.drivers.spark.planner import Planner
+from millstream.drivers.spark.planner.planner import Planner
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
 from millstream.drivers.spark.times import times_of
-from millstream.drivers.spark.worker.prefix import Prefix
 
 FORMAT = "millstream"
 

@@ -21,7 +21,7 @@ from millstream.core.model import errors
 from millstream.core.model.errors import MillstreamError, SparkRuntimeError
 from millstream.core.model.record import PartitionTimes, Records
 from millstream.core.ports import BatchId
-from millstream.drivers.spark.executor import where_it_runs
+from millstream.drivers.spark.executor_id import where_it_runs
 
 RECORDS: Final = 1
 """Records for a task's queues."""

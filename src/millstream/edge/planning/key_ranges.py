@@ -13,8 +13,8 @@ from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets, flat, positions_from_json
 from millstream.core.topology.analysis.ranges import divided_plan
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.worker import measures
-from millstream.drivers.spark.worker.report import Report
+from millstream.drivers.spark.executor import measures
+from millstream.drivers.spark.executor.report import Report
 
 _RATE_WINDOW_S = 10.0
 

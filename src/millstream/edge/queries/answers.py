@@ -27,8 +27,8 @@ from millstream.core.state.opening import open_store
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import StoreSpec
 from millstream.drivers.lmdb.queries import LmdbQueries
-from millstream.drivers.spark.worker.copies import CopiesSpec
-from millstream.drivers.spark.worker.report import Report, StateReport
+from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.drivers.spark.executor.report import Report, StateReport
 from millstream.edge.status import Book
 
 _WAIT_S: Final = 10.0

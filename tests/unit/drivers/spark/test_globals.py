@@ -18,10 +18,10 @@ from millstream.core.topology.evolution import Lineage
 from millstream.core.topology.layout import lay_out
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.control import ControlAddress
+from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.globals import GlobalEnds, positions_from, positions_text, with_positions
-from millstream.drivers.spark.planner import Planner
+from millstream.drivers.spark.planner.planner import Planner
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
-from millstream.drivers.spark.submit.placement import grouping_keys
 from unit.drivers.topics import FakeTopic
 
 TOPIC = "products"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millstream.core.metrics.metric import Number, Numbers
-from millstream.drivers.spark.worker.progress import RestoreProgress
-from millstream.drivers.spark.worker.report import CallReport, Hottest, Report
+from millstream.drivers.spark.executor.progress import RestoreProgress
+from millstream.drivers.spark.executor.report import CallReport, Hottest, Report
 from millstream.edge.status import Book, Status
 
 NUMBERS: list[Number] = [

@@ -15,7 +15,7 @@ import pytest
 import millstream as ms
 from millstream.core.model.errors import ControlError
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.worker.report import Report
+from millstream.drivers.spark.executor.report import Report
 from millstream.edge.orders import Orders
 from millstream.edge.settings import Settings, settings_from
 from millstream.edge.status import Status
