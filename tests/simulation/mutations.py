@@ -76,8 +76,8 @@ def offsets_before_records(patch: pytest.MonkeyPatch) -> None:
     answer = RunningApplication._answer
 
     def early(self: Any, question: str, data: Any) -> Any:
-        if question == "plan" and data["ends"]:
-            ends = {TopicPartition(t, p): n for t, found in data["ends"].items() for p, n in found.items()}
+        if question == "plan" and data.ends:
+            ends = {TopicPartition(t, p): n for t, found in data.ends.items() for p, n in found.items()}
             self._group.commit(ends)
         return answer(self, question, data)
 

@@ -22,7 +22,7 @@ from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.driver.query import register
 from millstream.drivers.spark.driver.session import refuse_connect, use_this_python
 from millstream.drivers.spark.driver.wanted import keep_state_in, lacking_lines, tell_lacking
-from millstream.drivers.spark.executor.host import HostSpec
+from millstream.drivers.spark.executor.host_spec import HostSpec
 from millstream.drivers.spark.spec import TopologySpec
 from millstream.edge.cluster import check_secrets
 from millstream.edge.engines import copies_spec

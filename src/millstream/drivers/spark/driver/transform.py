@@ -28,12 +28,14 @@ from millstream.core.model.errors import SparkRuntimeError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
+from millstream.core.runtime.batch_plan import WallClock
 from millstream.drivers.spark import wire
-from millstream.drivers.spark.clock import Reading, host_clock
+from millstream.drivers.spark.clock import host_clock
 from millstream.drivers.spark.driver.modules import send_modules
 from millstream.drivers.spark.driver.query import hosted
-from millstream.drivers.spark.executor.host import HostSpec
-from millstream.drivers.spark.executor.map_stage import Prefix
+from millstream.drivers.spark.executor.host_spec import HostSpec
+from millstream.drivers.spark.executor.map_stage import MapStage
+from millstream.drivers.spark.reads import PlannedRead
 from millstream.drivers.spark.spec import TopologySpec
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -111,14 +113,13 @@ def _chunk_rows(
     records = _records(batch)
     at = TopicPartition(topic, partition % topology.layout.partitions[topic])
     task: TaskId = topology.layout.tasks_of[at][0]
-    now, start, end = Reading(host_clock()), records.offsets[0], records.offsets[-1] + 1
+    clock, start, end = WallClock(host_clock()), records.offsets[0], records.offsets[-1] + 1
     if topology.plan.runs_before_shuffle(topology.plan.subtopologies[task.subtopology]):
-        prefix = Prefix(
-            topology, task, OffsetRange(topic, partition, start, end), "", now, times.get(partition, -1)
-        )
-        yield from prefix.run(records)
-        yield from prefix.finish()
-        times[partition] = prefix.time_ms
+        read = PlannedRead("", clock, times={topic: times})
+        stage = MapStage(topology, task, OffsetRange(topic, partition, start, end), read)
+        yield from stage.run(records)
+        yield from stage.finish()
+        times[partition] = stage.time_ms
         return
     lane = "" if partition == at.partition else str(partition)
     row = (
@@ -131,7 +132,7 @@ def _chunk_rows(
         start,
         end,
         "",
-        *now,
+        *clock,
     )
     yield wire.arrow_rows([(*row, wire.encode(records))])
 

@@ -17,7 +17,7 @@ from millstream.core.model.record import Records
 from millstream.core.ports import ByteStores, ChangelogReader, StoreChange, store_of
 from millstream.core.state.changelog import from_records, is_live, to_records
 from millstream.core.topology.plan import Plan, SubTopology
-from millstream.drivers.spark.executor.progress import RestoreProgress, StoreProgress, Tell
+from millstream.drivers.spark.executor.progress import RestoreListener, RestoreProgress, StoreProgress
 
 _PUBLISHED_AT_ONCE = 20_000
 _SNAPSHOT = b"task "
@@ -95,20 +95,22 @@ class Changelogs:
         return remembered
 
     def content(
-        self, reader: ChangelogReader, remembered: Mapping[str, Any], tell: Tell
+        self, reader: ChangelogReader, remembered: Mapping[str, Any], listener: RestoreListener
     ) -> Iterator[dict[str, list[StoreChange]]]:
-        """Read the content of all stores, a few thousand changes at a time; tell how it goes."""
+        """Read the content of all stores, a few thousand changes at a time."""
         memories = remembered.get("task", {}).get("stores", {})
         for store in self.stores:
             spec, memory = self.sub.stores[store], memories.get(store, {})
-            there = reader.extent(self.plan.changelogs[store], self.task.partition)
-            total = there.end - there.start
-            progress = StoreProgress(RestoreProgress(str(self.task), store, _WHY, None, 1, 0, total), tell)
+            extent = reader.extent(self.plan.changelogs[store], self.task.partition)
+            total = extent.end - extent.start
+            progress = StoreProgress(
+                RestoreProgress(str(self.task), store, _WHY, None, 1, 0, total), listener
+            )
             count = 0
-            for records in reader.read(there):
+            for records in reader.read(extent):
                 count += len(records)
-                found = from_records(spec, records)
-                yield {name: items for name, items in found.items() if is_live(spec, name, memory)}
+                changes = from_records(spec, records)
+                yield {name: items for name, items in changes.items() if is_live(spec, name, memory)}
                 progress.advance(len(records))
             progress.finish(count)
 

@@ -14,7 +14,7 @@ from millstream.core.ports import Sender
 
 
 @contextmanager
-def sending_letters(sender: Sender | None) -> Iterator[None]:
+def sending_dead_letters(sender: Sender | None) -> Iterator[None]:
     """Send the dead letter of an error that passes.
 
     Args:

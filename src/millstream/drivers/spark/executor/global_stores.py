@@ -1,7 +1,7 @@
 """Global stores of a task in a micro-batch: one copy per store and host, which all tasks of the host read.
 
-The copies lie beside those of the tasks, in ``<directory>/global/<store>/<engine>``. Whichever task comes first fills a copy
-(see ``filling.py``), under a lock of the operating system that a crash gives back; the others find it filled. Where an engine
+The copies lie beside those of the tasks, in ``<directory>/global/<store>/<engine>``. Whichever task comes first brings a copy up
+(see ``global_restore.py``), under a lock of the operating system that a crash gives back; the others find it up to date. Where an engine
 lets several processes read, the lock is given back before the task runs, because a view stays as it was when it was opened;
 where it does not, the tasks of a host take turns.
 """
@@ -21,8 +21,13 @@ from millstream.core.model.errors import StoreError
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import ByteReader, ByteStores, LocalCopy, store_of
 from millstream.drivers.spark.executor.copies import CopiesSpec
-from millstream.drivers.spark.executor.filling import Filled, Filling, GlobalPart, GlobalTopics
-from millstream.drivers.spark.executor.progress import Tell
+from millstream.drivers.spark.executor.global_restore import (
+    GlobalPart,
+    GlobalRestore,
+    GlobalRestoreCounts,
+    GlobalTopics,
+)
+from millstream.drivers.spark.executor.progress import RestoreListener
 from millstream.drivers.spark.spec import TopologySpec
 
 DIRECTORY: Final = "global"
@@ -39,13 +44,13 @@ class GlobalStoresSpec:
         topology: The application.
         copies: Where and how local copies are kept.
         topics: What reads their topics.
-        tell: Who hears of the progress.
+        listener: Receives the progress.
     """
 
     topology: TopologySpec
     copies: CopiesSpec
     topics: GlobalTopics
-    tell: Tell
+    listener: RestoreListener
 
     def parts(self) -> list[GlobalPart]:
         """Return the global parts, in the order in which they are locked."""
@@ -67,12 +72,12 @@ class GlobalStores:
 
     Args:
         spec: What the host knows.
-        task: The task, for those who hear of the progress.
+        task: The task, for the progress of restores.
         planned: What the micro-batch sees of the topics.
         now_ms: The wall clock of the micro-batch.
 
     Attributes:
-        filled: What was done to bring the copies up.
+        counts: What was done to bring the copies up to date.
     """
 
     def __init__(self, spec: GlobalStoresSpec, task: str, planned: Offsets, now_ms: int) -> None:
@@ -81,51 +86,58 @@ class GlobalStores:
         self._planned = planned
         self._now_ms = now_ms
         self._views: dict[str, ByteStores] = {}
-        self._held = ExitStack()
-        self.filled = Filled()
+        self._opened_copies = ExitStack()
+        self.counts = GlobalRestoreCounts()
 
     def __enter__(self) -> Self:
         """Bring the copies up and open a view of each.
 
         Raises:
-            MillstreamError: As ``Filling.view_at``.
+            MillstreamError: As ``GlobalRestore.view_at``.
         """
-        with ExitStack() as held:
+        with ExitStack() as opened:
             for part in self._spec.parts():
-                self._views[part.store] = self._opened(part, self._planned[part.topic], held)
-            self._held = held.pop_all()
+                self._views[part.store] = self._opened(part, self._planned[part.topic], opened)
+            self._opened_copies = opened.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._views = {}
-        self._held.close()
+        self._opened_copies.close()
 
     def open(self, name: str) -> ByteReader:
         """Return a byte store of the views; one that does not exist is empty."""
         return self._views[store_of(name)].open(name)
 
-    def _opened(self, part: GlobalPart, planned: Mapping[int, int], held: ExitStack) -> ByteStores:
+    def _opened(self, part: GlobalPart, planned: Mapping[int, int], opened: ExitStack) -> ByteStores:
         copies = self._spec.copies
         engine = copies.engines[part.store]
-        home = Path(copies.directory) / DIRECTORY / part.store
-        lock = HostLock(home / _LOCK)
-        held.callback(lock.release)
+        directory = Path(copies.directory) / DIRECTORY / part.store
+        lock = HostLock(directory / _LOCK)
+        opened.callback(lock.release)
         lock.acquire()
-        _remove_unused(home, engine)
-        copy: LocalCopy = copies.opened(engine, str(home / engine))
-        held.callback(copy.close_view)
-        filling = Filling(part, copy, self._spec.topics, self._task, self._spec.tell, self._now_ms)
-        view = filling.view_at(planned, self.filled)
+        _remove_unused(directory, engine)
+        copy: LocalCopy = copies.opened(engine, str(directory / engine))
+        opened.callback(copy.close_view)
+        restore = GlobalRestore(
+            part,
+            copy,
+            self._spec.topics,
+            task=self._task,
+            listener=self._spec.listener,
+            now_ms=self._now_ms,
+        )
+        view = restore.view_at(planned, self.counts)
         if not copy.exclusive:
             lock.release()
         return view
 
 
-def _remove_unused(home: Path, engine: str) -> None:
+def _remove_unused(directory: Path, engine: str) -> None:
     """Remove the copies of a store in engines that it does not use any longer."""
-    for name in os.listdir(home):
+    for name in os.listdir(directory):
         if name not in (engine, _LOCK):
-            shutil.rmtree(home / name, ignore_errors=True)
+            shutil.rmtree(directory / name, ignore_errors=True)
 
 
 class HostLock:

@@ -17,7 +17,7 @@ from millstream.core.engine.outcome import Outcome, TaskMetrics
 from millstream.core.metrics.metric import Metric, Number
 from millstream.core.ports import store_of
 from millstream.core.state.segments.log import Manifest
-from millstream.drivers.spark.executor.filling import Filled
+from millstream.drivers.spark.executor.global_restore import GlobalRestoreCounts
 
 REMOVED: Final = "unfinished record of a removed operator"
 """The reason of drops of records that an asynchronous operator had not finished when it was removed."""
@@ -33,7 +33,7 @@ class StepFacts:
         task: The task's id.
         outcome: What became of the step.
         read: Topic to the records that came from the broker, and their bytes.
-        filled: What was done to bring global stores up for it.
+        restored_global: What was restored of global stores for it.
         removed: How many unfinished records there were, by the store of an operator that the topology no longer has.
         restored: Changes applied from the log to the local copy beyond the previous batch's.
         manifest: The log of the task's stores, None if there is none.
@@ -44,7 +44,7 @@ class StepFacts:
     task: str
     outcome: Outcome = _NOTHING
     read: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    filled: Filled = field(default_factory=Filled)
+    restored_global: GlobalRestoreCounts = field(default_factory=GlobalRestoreCounts)
     removed: Mapping[str, int] = field(default_factory=dict)
     restored: int = 0
     manifest: Manifest | None = None
@@ -86,13 +86,13 @@ def _each(step: StepFacts, values: Mapping[str, float]) -> Values:
 
 
 def _calls(step: StepFacts, figure: Callable[[CallFigures], float | None]) -> Values:
-    found = ((operator, figure(told)) for operator, told in step.outcome.calls.items())
-    return [((step.task, operator), value) for operator, value in found if value is not None]
+    values = ((operator, figure(calls)) for operator, calls in step.outcome.calls.items())
+    return [((step.task, operator), value) for operator, value in values if value is not None]
 
 
 def _drops(step: StepFacts) -> Values:
     yield from (((step.task, reason), count) for reason, count in step.outcome.metrics.dropped.items())
-    yield from step.filled.dropped.items()
+    yield from step.restored_global.dropped.items()
 
 
 def _sent(outcome: Outcome) -> Mapping[str, float]:
@@ -280,7 +280,7 @@ _STATE: Final = (
             "",
             "global_records",
         ),
-        lambda step: _one(step, step.filled.records),
+        lambda step: _one(step, step.restored_global.records),
     ),
     Measure(
         Metric(
@@ -302,11 +302,11 @@ _STATE: Final = (
 _CALLS: Final = (
     Measure(
         Metric("operator_calls_total", _OPERATOR, "completed attempts of calls"),
-        lambda step: _calls(step, lambda told: told.settled),
+        lambda step: _calls(step, lambda calls: calls.settled),
     ),
     Measure(
         Metric("operator_call_retries_total", _OPERATOR, "attempts that were followed by another"),
-        lambda step: _calls(step, lambda told: told.retries),
+        lambda step: _calls(step, lambda calls: calls.retries),
     ),
     Measure(
         Metric(
@@ -314,11 +314,11 @@ _CALLS: Final = (
             _OPERATOR,
             "records whose call failed for good and that were sent to a dead-letter topic",
         ),
-        lambda step: _calls(step, lambda told: told.dead_letters),
+        lambda step: _calls(step, lambda calls: calls.dead_letters),
     ),
     Measure(
         Metric("operator_unfinished_records", _OPERATOR, "in-flight records of asynchronous operators"),
-        lambda step: _calls(step, lambda told: told.unfinished),
+        lambda step: _calls(step, lambda calls: calls.unfinished),
     ),
     Measure(
         Metric(
@@ -326,7 +326,7 @@ _CALLS: Final = (
             _OPERATOR,
             "when the oldest in-flight record came, seconds since the epoch; absent without one",
         ),
-        lambda step: _calls(step, lambda told: None if told.oldest_ms is None else told.oldest_ms / 1000),
+        lambda step: _calls(step, lambda calls: None if calls.oldest_ms is None else calls.oldest_ms / 1000),
     ),
 )
 

@@ -1,8 +1,8 @@
-"""Progress of a restore, told while it runs: what is restored and why, how fast, and how long it will take.
+"""Progress of a restore, reported while it runs: what is restored and why, how fast, and how long it will take.
 
 A line per store comes at the beginning of a restore that is large, then about one a second, and one at the end; a restore
-that takes less than a second and is small is not told. The application hears the lines if it can, so that they stand in its
-log and in ``status()``. From other hosts it cannot: there the lines go to the log of the Python worker, which Spark writes to its
+that takes less than a second and is small is not reported. The application gets the lines if it can, so that they stand in its
+log and in ``status()``. From other hosts it does not: there the lines go to the log of the Python worker, which Spark writes to its
 own, and the last one of each store comes with the task's report.
 """
 
@@ -38,7 +38,7 @@ class RestoreProgress:
         done: Records done; one that is read and not yet written to the copy counts as half.
         total: Records to do.
         seconds: Time since the beginning.
-        finished: Whether this is the last word.
+        finished: Whether this is the last report.
     """
 
     task: str
@@ -65,20 +65,20 @@ class RestoreProgress:
         """
         origin = "nothing" if self.from_version is None else f"version {self.from_version}"
         doing = "restored" if self.finished else "restoring"
-        told = f"task {self.task}, store {self.store}: {doing} from {origin} to version {self.to_version}"
-        told += f", because {self.why}: {self.done:,.0f} of {self.total:,} records"
+        line = f"task {self.task}, store {self.store}: {doing} from {origin} to version {self.to_version}"
+        line += f", because {self.why}: {self.done:,.0f} of {self.total:,} records"
         rate = self.records_per_s
         if self.finished:
-            return f"{told} in {self.seconds:.1f} s, {rate:,.0f} records/s"
+            return f"{line} in {self.seconds:.1f} s, {rate:,.0f} records/s"
         if not rate:
-            return told
+            return line
         left = max(self.total - self.done, 0) / rate
         return (
-            f"{told} ({100 * self.done / max(self.total, 1):.0f} %), {rate:,.0f} records/s, {left:.0f} s left"
+            f"{line} ({100 * self.done / max(self.total, 1):.0f} %), {rate:,.0f} records/s, {left:.0f} s left"
         )
 
 
-Tell = Callable[[RestoreProgress], bool | None]
+RestoreListener = Callable[[RestoreProgress], bool | None]
 """Reports the progress of a restore; returns whether the report reached the application."""
 
 
@@ -89,8 +89,8 @@ def log_progress(progress: RestoreProgress) -> bool:
 
 
 @dataclass(frozen=True)
-class TellApplication:
-    """Tells the application, if it runs on this host, else the log of this process. Picklable.
+class ApplicationListener:
+    """Reports to the application, if it runs on this host, else the log of this process. Picklable.
 
     Attributes:
         control: Where the application listens; only processes of its host can reach it.
@@ -101,7 +101,7 @@ class TellApplication:
     host: str
 
     @classmethod
-    def here(cls, control: ControlAddress) -> TellApplication:
+    def here(cls, control: ControlAddress) -> ApplicationListener:
         """Make one for the application that runs in this process."""
         return cls(control, socket.gethostname())
 
@@ -113,44 +113,44 @@ class TellApplication:
 
 
 class Relay:
-    """Tells on, and keeps the last word about what the application did not hear: the report of the task brings it.
+    """Passes progress on, and keeps the last line that did not reach the application: the report of the task brings it.
 
     Args:
-        tell: Who hears of the progress.
+        listener: Receives the progress.
     """
 
-    def __init__(self, tell: Tell) -> None:
-        self.unheard: list[str] = []
-        self._tell = tell
+    def __init__(self, listener: RestoreListener) -> None:
+        self.undelivered: list[str] = []
+        self._listener = listener
 
     def __call__(self, progress: RestoreProgress) -> bool:
         """Report, and keep the end of a restore whose report did not reach the application."""
-        heard = bool(self._tell(progress))
-        if progress.finished and not heard:
-            self.unheard.append(f"{progress.line()}, on {this_executor()}")
-        return heard
+        delivered = bool(self._listener(progress))
+        if progress.finished and not delivered:
+            self.undelivered.append(f"{progress.line()}, on {this_executor()}")
+        return delivered
 
 
 class StoreProgress:
-    """Counts the records of one store and tells about once a second. Owned by a restore.
+    """Counts the records of one store and reports about once a second. Owned by a restore.
 
     Args:
         begin: What is restored and why; its total may be an estimate.
-        tell: Who hears it.
+        listener: Receives it.
         clock: A clock that never goes back, in seconds.
     """
 
     def __init__(
-        self, begin: RestoreProgress, tell: Tell, clock: Callable[[], float] = time.monotonic
+        self, begin: RestoreProgress, listener: RestoreListener, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._now = begin
-        self._tell = tell
+        self._listener = listener
         self._clock = clock
         self._began = clock()
         self._due = self._began + _EVERY_S
-        self._told = begin.total >= _LARGE
-        if self._told:
-            tell(begin)
+        self._reported = begin.total >= _LARGE
+        if self._reported:
+            listener(begin)
 
     def advance(self, records: float) -> None:
         """Count records that are done."""
@@ -158,8 +158,8 @@ class StoreProgress:
         self._now = replace(self._now, done=self._now.done + records, seconds=now - self._began)
         if now >= self._due:
             self._due = now + _EVERY_S
-            self._told = True
-            self._tell(self._now)
+            self._reported = True
+            self._listener(self._now)
 
     def finish(self, records: int) -> None:
         """Report the end, if the beginning was reported.
@@ -167,6 +167,6 @@ class StoreProgress:
         Args:
             records: How many records it was.
         """
-        if self._told:
+        if self._reported:
             seconds = self._clock() - self._began
-            self._tell(replace(self._now, done=records, total=records, seconds=seconds, finished=True))
+            self._listener(replace(self._now, done=records, total=records, seconds=seconds, finished=True))

@@ -25,7 +25,12 @@ from millstream.core.ports import RESTORING, LocalCopy, StoreChange, Version
 from millstream.core.state.segments.key_groups import KeyGroup
 from millstream.core.state.segments.log import Manifest, Segment, catch_up, why_restored
 from millstream.drivers.directory import DEFAULT_MEMORY_BYTES
-from millstream.drivers.spark.executor.progress import RestoreProgress, StoreProgress, Tell, log_progress
+from millstream.drivers.spark.executor.progress import (
+    RestoreListener,
+    RestoreProgress,
+    StoreProgress,
+    log_progress,
+)
 
 Needed = list[tuple[KeyGroup, Segment]]
 ReadSegment = Callable[[KeyGroup, Segment], list[StoreChange]]
@@ -39,17 +44,17 @@ _LENGTH_BYTES: Final = 8
 
 @dataclass(frozen=True)
 class RestoreSettings:
-    """What a restore may take, and who hears of it.
+    """What a restore may use.
 
     Attributes:
         memory_bytes: How much memory local copies may take, while they are restored too.
         scratch: Directory of temporary files, None for the system's.
-        tell: Who hears of the progress.
+        listener: Receives the progress.
     """
 
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     scratch: str | None = None
-    tell: Tell = field(default=log_progress)
+    listener: RestoreListener = field(default=log_progress)
 
 
 class Restore:
@@ -73,50 +78,50 @@ class Restore:
         Raises:
             StoreError: If a segment is missing or damaged, or the copy cannot be written.
         """
-        held, wanted = copy.version(), manifest.current
+        current, target = copy.version(), manifest.current
         if manifest.version == 0:
-            if held is not None:
+            if current is not None:
                 copy.wipe()
             return 0
-        if held == wanted:
+        if current == target:
             return 0
-        held = _followed(manifest, copy, held)
-        if held == wanted:
+        current = _with_parked(manifest, copy, current)
+        if current == target:
             return 0
-        why = why_restored(manifest, held, copy.why_empty())
-        needed = catch_up(manifest, held)
+        why = why_restored(manifest, current, copy.why_empty())
+        needed = catch_up(manifest, current)
         if needed is None:
             copy.wipe()
-            held, needed = None, catch_up(manifest, None) or []
-        unfinished = RESTORING if held is None else held._replace(toward=wanted.token)
+            current, needed = None, catch_up(manifest, None) or []
+        unfinished = RESTORING if current is None else current._replace(toward=target.token)
         count = 0
         for store, segments in groupby(needed, key=lambda item: item[0][0]):
-            origin = None if held is None else held.number
-            begin = RestoreProgress(self._task, store, why, origin, wanted.number)
+            origin = None if current is None else current.number
+            begin = RestoreProgress(self._task, store, why, origin, target.number)
             count += self._store(store, list(segments), copy, unfinished, begin)
-        copy.apply({}, wanted, copy.names() - {store for store, _ in manifest.segments})
+        copy.apply({}, target, copy.names() - {store for store, _ in manifest.segments})
         return count
 
     def _store(
         self, store: str, segments: Needed, copy: LocalCopy, unfinished: Version, begin: RestoreProgress
     ) -> int:
-        """Apply the segments of one store; give the number of their changes."""
+        """Apply the segments of one store; return the number of their changes."""
         largest = max(segments, key=lambda item: item[1].size)
         sample = self._read(*largest)
         planned = _memory(sample) * sum(segment.size for _, segment in segments) // max(largest[1].size, 1)
         parts = -(-planned // int(self._settings.memory_bytes * _SHARE))
         progress = StoreProgress(
-            replace(begin, total=sum(segment.changes for _, segment in segments)), self._settings.tell
+            replace(begin, total=sum(segment.changes for _, segment in segments)), self._settings.listener
         )
         runs = (sample if item == largest else self._read(*item) for item in segments)
         with ExitStack() as files:
-            piles = [_Pile(self._file(files) if parts > 1 else None) for _ in range(max(parts, 1))]
-            for records in _heap(runs, piles, _cuts(sample, parts)):
+            ranges = [_KeyRange(self._file(files) if parts > 1 else None) for _ in range(max(parts, 1))]
+            for records in _distributed(runs, ranges, _bounds(sample, parts)):
                 progress.advance(records / 2)
-            for pile in piles:
-                copy.apply({store: pile.taken()}, unfinished)
-                progress.advance(pile.records / 2)
-        count = sum(pile.records for pile in piles)
+            for key_range in ranges:
+                copy.apply({store: key_range.taken()}, unfinished)
+                progress.advance(key_range.records / 2)
+        count = sum(key_range.records for key_range in ranges)
         progress.finish(count)
         return count
 
@@ -124,7 +129,7 @@ class Restore:
         return files.enter_context(tempfile.TemporaryFile(dir=self._settings.scratch))
 
 
-class _Pile:
+class _KeyRange:
     """Runs of changes of one range of keys, oldest first, in memory or in a file."""
 
     def __init__(self, file: IO[bytes] | None) -> None:
@@ -133,7 +138,7 @@ class _Pile:
         self._newest: dict[bytes, bytes | None] = {}
 
     def add(self, run: list[StoreChange]) -> None:
-        """Put a run on top."""
+        """Add a run."""
         self.records += len(run)
         if self._file is None:
             self._newest.update(run)
@@ -153,17 +158,19 @@ class _Pile:
         return list(newest.items())
 
 
-def _heap(runs: Iterable[list[StoreChange]], piles: list[_Pile], cuts: list[bytes]) -> Iterator[int]:
-    """Put runs on the piles of their keys, the first pile below the first cut; give the size of each run."""
+def _distributed(
+    runs: Iterable[list[StoreChange]], ranges: list[_KeyRange], bounds: list[bytes]
+) -> Iterator[int]:
+    """Distribute runs over the ranges of their keys, the first one below the first bound; yield the size of each run."""
     for run in runs:
-        starts = [0, *(bisect_left(run, (cut,)) for cut in cuts), len(run)]
-        for pile, start, end in zip(piles, starts, starts[1:]):
-            pile.add(run if end - start == len(run) else run[start:end])
+        starts = [0, *(bisect_left(run, (bound,)) for bound in bounds), len(run)]
+        for key_range, start, end in zip(ranges, starts, starts[1:]):
+            key_range.add(run if end - start == len(run) else run[start:end])
         yield len(run)
 
 
-def _cuts(sample: list[StoreChange], parts: int) -> list[bytes]:
-    """Return the keys at which a store is cut into parts of about the same size."""
+def _bounds(sample: list[StoreChange], parts: int) -> list[bytes]:
+    """Return the keys at which a store is divided into parts of about the same size."""
     return [sample[len(sample) * n // parts][0] for n in range(1, parts)]
 
 
@@ -172,14 +179,14 @@ def _memory(records: list[StoreChange]) -> int:
     return sum(_ENTRY_BYTES + len(key) + len(value or b"") for key, value in records)
 
 
-def _followed(manifest: Manifest, copy: LocalCopy, held: Version | None) -> Version | None:
-    """Apply the versions after the copy's own that are parked beside it; give the version that is reached."""
-    if held is not None and not manifest.remembers(held):
-        return held
-    for version in manifest.after(held):
+def _with_parked(manifest: Manifest, copy: LocalCopy, current: Version | None) -> Version | None:
+    """Apply the versions after the copy's own that are parked beside it; return the version that is reached."""
+    if current is not None and not manifest.remembers(current):
+        return current
+    for version in manifest.after(current):
         parked = copy.parked(version)
         if parked is None:
             break
         copy.apply(parked.changes, version, parked.dropped)
-        held = version
-    return held
+        current = version
+    return current

@@ -39,12 +39,12 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 def _waits_to_json(snapshot: Snapshot) -> dict[str, Any]:
     """Return what a task that waits for its inputs remembers; most tasks have nothing to remember."""
-    told: dict[str, Any] = {}
+    data: dict[str, Any] = {}
     if snapshot.deadlines:
-        told["deadlines"] = [[*at, deadline] for at, deadline in sorted(snapshot.deadlines.items())]
+        data["deadlines"] = [[*at, deadline] for at, deadline in sorted(snapshot.deadlines.items())]
     if snapshot.waiting is not None:
-        told["waiting"] = [*snapshot.waiting.partition, snapshot.waiting.reason, snapshot.waiting.since_ms]
-    return told
+        data["waiting"] = [*snapshot.waiting.partition, snapshot.waiting.reason, snapshot.waiting.since_ms]
+    return data
 
 
 def _progress_to_json(snapshot: Snapshot) -> dict[str, Any]:

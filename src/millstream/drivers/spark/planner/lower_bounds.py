@@ -1,49 +1,51 @@
-"""What is still to be written to repartition topics: the time that none of it is before.
+"""Lower bounds: a time such that no record still to be written to a repartition topic is before it.
 
-A task that reads a repartition topic and another topic is a micro-batch behind those that write it: what they are given now it
-reads with the next one. While they work through a backlog, read up to one time in each micro-batch, that is known: what the micro-batch
-before left on the broker was not before its time, so nothing that is written now is, either. A micro-batch that begins a backlog
-cannot know it; then nothing is taken before the topic's next records, one micro-batch later. Where the writers have read all there
-was, or read without such a time, nobody knows what they will write, and a task goes on without it, as Kafka Streams does.
+A task that reads a repartition topic and another topic is a micro-batch behind the tasks that write it: what they are given now it
+reads with the next one. While they work through a backlog, read up to one time in each micro-batch, that time is known: what the
+micro-batch before left on the broker was not before its time, so nothing that is written now is, either. A micro-batch that begins a
+backlog cannot know it; then nothing is taken before the topic's next records, one micro-batch later. Where the writers have read all
+there was, or read without such a time, nobody knows what they will write, and a task goes on without it, as Kafka Streams does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
-Facts = Mapping[str, Any]
+from millstream.core.runtime.remaining_inputs import RemainingInputs
 
 
-def until_written(writers: Mapping[str, Collection[str]], before: Facts | None, now: Facts) -> dict[str, int]:
-    """Return, per repartition topic of which it is known, the time that nothing still to be written is before (ms).
+def lower_bounds(
+    writers: Mapping[str, Collection[str]], before: RemainingInputs | None, now: RemainingInputs
+) -> dict[str, int]:
+    """Return, by repartition topic of which it is known, a time (ms) such that no record still to be written to it is before.
 
     Args:
         writers: The topics that each one is written from, those of the first ones first.
-        before: The facts of the micro-batch before this one, None if there was none.
-        now: What is left behind this one.
+        before: What the micro-batch before this one left, None if there was none.
+        now: What this one leaves.
 
     Example:
-        >>> left = {"lag": {"in": {"0": 9}}, "until": {"in": {"0": 70}}, "paused": []}
-        >>> until_written({"again": ["in"]}, left, left), until_written({"again": ["in"]}, None, left)
+        >>> from millstream.core.model.ids import TopicPartition
+        >>> left = RemainingInputs({TopicPartition("in", 0): 9}, {TopicPartition("in", 0): 70})
+        >>> lower_bounds({"again": ["in"]}, left, left), lower_bounds({"again": ["in"]}, None, left)
         ({'again': 70}, {'again': 0})
     """
-    found: dict[str, int] = {}
-    for topic, feeders in writers.items():
-        times = [] if before is None else _left(feeders, before, before.get("written", {}))
+    bounds: dict[str, int] = {}
+    for topic, inputs in writers.items():
+        times = [] if before is None else _times_left(inputs, before, before.to_be_written)
         if not times:
-            times = [at and 0 for at in _left(feeders, now, found)]
-        known = [at for at in times if at is not None]
+            times = [ms and 0 for ms in _times_left(inputs, now, bounds)]
+        known = [ms for ms in times if ms is not None]
         if known and len(known) == len(times):
-            found[topic] = min(known)
-    return found
+            bounds[topic] = min(known)
+    return bounds
 
 
-def _left(feeders: Collection[str], facts: Facts, written: Mapping[str, int]) -> list[int | None]:
+def _times_left(
+    topics: Collection[str], remaining: RemainingInputs, to_be_written: Mapping[str, int]
+) -> list[int | None]:
     """Return the times of what is left of topics, None where it is not known."""
-    times: list[int | None] = [written[topic] for topic in feeders if topic in written]
-    for topic in feeders:
-        if topic not in facts["paused"]:
-            until = facts["until"].get(topic, {})
-            times.extend(until.get(p) for p, lag in facts["lag"].get(topic, {}).items() if lag)
+    times: list[int | None] = [to_be_written[topic] for topic in topics if topic in to_be_written]
+    read = set(topics) - remaining.paused
+    times.extend(remaining.until.get(at) for at, lag in remaining.lag.items() if lag and at.topic in read)
     return times

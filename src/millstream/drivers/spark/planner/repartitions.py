@@ -12,7 +12,7 @@ from typing import Final
 from millstream.core.model.errors import BrokerUnavailableError
 from millstream.core.model.positions import Offsets
 from millstream.core.runtime.admission import admit
-from millstream.drivers.spark.inputs import Held
+from millstream.core.runtime.messages import BufferedRecords
 from millstream.drivers.spark.planner.record_sizes import RECORDS_OF_UNKNOWN_SIZE, RecordSizes
 from millstream.drivers.spark.spec import SourceSpec
 
@@ -61,19 +61,19 @@ class Repartitions:
         log_ends = self._spec.broker.log_end_offsets(self._counts)
         return any(ends[topic] != end for topic, end in log_ends.items())
 
-    def without_full(self, positions: Offsets, ends: Offsets, held: Held) -> Offsets:
-        """Return how far topics may be read if no task takes in more that holds as much as its buffer may.
+    def without_full(self, positions: Offsets, ends: Offsets, records: BufferedRecords) -> Offsets:
+        """Return how far topics may be read without those of tasks whose buffer is full.
 
         Args:
             positions: Where each partition stands.
             ends: How far each may be read otherwise.
-            held: What tasks hold.
+            records: What tasks have buffered.
         """
         most = self._spec.waits.records
         limited = dict(ends)
-        for at, (count, *_) in held.buffered.items():
-            if at.topic in self._counts and at.topic in limited and count >= most:
-                limited[at.topic] = {**limited[at.topic], at.partition: positions[at.topic][at.partition]}
+        for (topic, partition), (count, *_) in records.buffered.items():
+            if topic in self._counts and topic in limited and count >= most:
+                limited[topic] = {**limited[topic], partition: positions[topic][partition]}
         return limited
 
     def admitted(self, positions: Offsets, allowed: Offsets, bytes_per_record: float | None) -> Offsets:

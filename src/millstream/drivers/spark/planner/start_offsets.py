@@ -1,4 +1,4 @@
-"""Beginning: where a query without a checkpoint starts to read, and where topics that a checkpoint does not know are begun."""
+"""Start offsets: where a query without a checkpoint begins to read, and a topic that the checkpoint does not know."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOT_OF_THE_STATE = (
 _NONE_COMMITTED = "the group has committed no offset there"
 
 
-def first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
+def first_offsets(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
     """Begin at the group's committed offsets if there is no state to lose, else where the offset reset says.
 
     Args:
@@ -30,7 +30,7 @@ def first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
     Raises:
         NoOffsetForPartitionError: If an offset reset is "none" and a partition has no offset to begin at.
     """
-    rebuild = bool(spec.begin.get("rebuild"))
+    rebuild = spec.initialization.rebuild
     state_is_lost = bool(spec.topology.plan.store_fingerprints()) and not rebuild
     chosen = spec.broker.reset_offsets(counts)
     if chosen:
@@ -48,7 +48,7 @@ def first_positions(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
     return positions
 
 
-def positions_of_new(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
+def offsets_of_new(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
     """Return where topics begin that the checkpoint does not know.
 
     Args:

@@ -11,10 +11,11 @@ import millstream as ms
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.ids import TaskId
 from millstream.core.ports import OffsetRange
+from millstream.core.runtime.batch_plan import WallClock
 from millstream.core.topology.layout import lay_out
-from millstream.drivers.spark.clock import Reading
 from millstream.drivers.spark.driver.placement import grouping_keys
-from millstream.drivers.spark.executor.map_stage import Prefix
+from millstream.drivers.spark.executor.map_stage import MapStage
+from millstream.drivers.spark.reads import PlannedRead
 from millstream.drivers.spark.spec import TopologySpec
 from unit.helpers import records
 
@@ -37,7 +38,7 @@ class Letterbox:
 
 
 def stopping(letterbox: Letterbox) -> ProcessingError:
-    """Run a prefix that stops at its second record, as a worker does; return the error."""
+    """Run a map stage that stops at its second record, as a worker does; return the error."""
     limit = 2
 
     def decide(context: ms.ErrorContext, error: Exception) -> str:
@@ -55,10 +56,11 @@ def stopping(letterbox: Letterbox) -> ProcessingError:
     policies = ms.ErrorPolicies(operators={"parse": decide}, dead_letter_topic="dead")
     spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), policies, {})
     crossed: TopologySpec = cloudpickle.loads(cloudpickle.dumps(spec))
-    object.__setattr__(crossed, "letters", letterbox)
-    prefix = Prefix(crossed, TaskId(0, 0), OffsetRange("in", 0, 0, 2), "5f3a:4", Reading(0))
+    object.__setattr__(crossed, "dead_letters", letterbox)
+    read = PlannedRead("5f3a:4", WallClock(0))
+    stage = MapStage(crossed, TaskId(0, 0), OffsetRange("in", 0, 0, 2), read)
     with pytest.raises(ProcessingError) as caught:
-        list(prefix.run(records([("a", "good", 1), ("b", "bad", 2)])))
+        list(stage.run(records([("a", "good", 1), ("b", "bad", 2)])))
     return caught.value
 
 

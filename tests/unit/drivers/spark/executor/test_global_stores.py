@@ -17,19 +17,20 @@ from pyspark.sql import Row
 import millstream as ms
 from millstream.core.model.errors import DeserializationError, StoreError
 from millstream.core.ports import Version
+from millstream.core.runtime.task_report import TaskReport
 from millstream.core.state.global_copy import Progress, with_progress
 from millstream.core.state.opening import open_store
 from millstream.core.topology.evolution import Lineage
 from millstream.core.topology.layout import lay_out
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.driver.placement import grouping_keys
-from millstream.drivers.spark.executor import filling
+from millstream.drivers.spark.executor import global_restore
 from millstream.drivers.spark.executor.copies import CopiesSpec
-from millstream.drivers.spark.executor.filling import GlobalTopics
+from millstream.drivers.spark.executor.global_restore import GlobalTopics
 from millstream.drivers.spark.executor.global_stores import GlobalStores, GlobalStoresSpec, HostLock
-from millstream.drivers.spark.executor.host import HostSpec, TaskHost
+from millstream.drivers.spark.executor.host import TaskHost
+from millstream.drivers.spark.executor.host_spec import HostSpec
 from millstream.drivers.spark.executor.progress import RestoreProgress
-from millstream.drivers.spark.executor.report import Report
 from millstream.drivers.spark.spec import TopologySpec
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.topics import FakeTopic
@@ -136,7 +137,7 @@ def test_only_new_records_are_read_and_none_twice(hosts: Hosts) -> None:
     assert hosts.topic.fetched == []
     hosts.topic.write("p1", "new")
     with hosts.stores() as stores:
-        assert stores.filled.records == 1
+        assert stores.counts.records == 1
     ((_, _, start, end),) = hosts.topic.fetched
     assert end - start == 1
 
@@ -231,15 +232,15 @@ def test_a_bad_record_is_left_out_and_counted(hosts: Hosts, policy: Any) -> None
     filled(hosts)
     hosts.topic.write("p1", b"\xff")
     with hosts.stores() as stores:
-        assert [(reason, n) for (_, reason), n in stores.filled.dropped.items()] == [("deserialize error", 1)]
-        assert "failed in stage 'deserialize'" in stores.filled.notices[0]
+        assert [(reason, n) for (_, reason), n in stores.counts.dropped.items()] == [("deserialize error", 1)]
+        assert "failed in stage 'deserialize'" in stores.counts.notices[0]
     assert hosts.content() == EXPECTED
 
 
 def test_a_large_filling_goes_in_pieces_and_goes_on_after_a_crash(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filling, "_RECORDS_AT_ONCE", 3)
+    monkeypatch.setattr(global_restore, "_RECORDS_AT_ONCE", 3)
     hosts.topology = counted()
     filled(hosts)
     expected = hosts.content(host="b")
@@ -323,7 +324,7 @@ class TestProcessesOfAHost:
 class TestATask:
     """The task host with a task that joins orders with the table."""
 
-    def batch(self, hosts: Hosts, order: str) -> tuple[list[Any], Report]:
+    def batch(self, hosts: Hosts, order: str) -> tuple[list[Any], TaskReport]:
         known = hosts.spec()
         host = TaskHost(HostSpec(known.topology, known.copies, hosts.told.append, None, known.topics))
         host.init(Handle(None, {}))
@@ -347,5 +348,5 @@ class TestATask:
         counted = [totals(report) for report in (first, second)]
         assert [each["global_records"] for each in counted] == [12, 0]
         assert [each.get("dropped_records: deserialize error", 0) for each in counted] == [1, 0]
-        assert (len(first.notices), second.notices) == (1, [])
+        assert (len(first.notices), second.notices) == (1, ())
         assert counted[0]["read_records"] == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,13 @@ import pytest
 from pyspark.sql import Row
 
 import millstream as ms
-from millstream.core.engine.records.readiness import NEVER_WAIT
+from millstream.core.engine.records.readiness import NEVER_WAIT, Waiting
 from millstream.core.engine.threads import ThreadFigures
 from millstream.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
 from millstream.core.model.ids import TopicPartition
+from millstream.core.runtime.partition_times import encode_times
+from millstream.core.runtime.remaining_inputs import TaskInput
+from millstream.core.runtime.task_report import TaskReport
 from millstream.core.state.segments.log import decode_manifest
 from millstream.core.topology.evolution import Lineage, Part, continued, parts_of
 from millstream.core.topology.layout import Layout, lay_out
@@ -22,10 +24,9 @@ from millstream.core.topology.plan import Plan
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.executor.copies import CopiesSpec
-from millstream.drivers.spark.executor.host import HostSpec, TaskHost
-from millstream.drivers.spark.executor.report import Report
+from millstream.drivers.spark.executor.host import TaskHost
+from millstream.drivers.spark.executor.host_spec import HostSpec
 from millstream.drivers.spark.spec import TopologySpec
-from millstream.drivers.spark.times import encode_times
 from millstream.drivers.threads import ThreadsOfTasks
 from unit.drivers.engines import COPIES
 from unit.drivers.state import MapState
@@ -122,11 +123,11 @@ def row(kind: int, *cells: Cells, start: int = 0, lane: str = "", topic: str = "
     )  # fmt: skip
 
 
-def told(now_ms: int = 0, **facts: Any) -> Row:
+def told(lag: int = 0, until: int | None = None) -> Row:
     """Give what the reader tells the task of its inputs."""
-    known = {"lag": {}, "until": {}, "paused": [], "ended": [], "unknown": False, **facts}
-    made = row(wire.INPUTS, now_ms=now_ms)
-    return Row(**{**made.asDict(), "payload": json.dumps(known).encode()})
+    other = TopicPartition("other", 0)
+    message = TaskInput({other: lag} if lag else {}, {} if until is None else {other: until})
+    return Row(**{**row(wire.INPUTS).asDict(), "payload": message.encode()})
 
 
 def sent(rows: Sequence[Row]) -> list[tuple[Any, Any]]:
@@ -134,8 +135,8 @@ def sent(rows: Sequence[Row]) -> list[tuple[Any, Any]]:
     return [(key, value) for batch in batches for key, value in zip(batch.keys, batch.values, strict=True)]
 
 
-def report(rows: Sequence[Row]) -> Report:
-    (found,) = [Report.decode(row.payload) for row in rows if row.kind == wire.REPORT]
+def report(rows: Sequence[Row]) -> TaskReport:
+    (found,) = [TaskReport.decode(row.payload) for row in rows if row.kind == wire.REPORT]
     return found
 
 
@@ -157,7 +158,7 @@ def test_batch_after_batch_counts_on(spark: Spark) -> None:
     assert sent(second) == [(b"a", b"2")]
     done = report(second)
     counted = totals(done)
-    assert (done.task, done.offsets) == ("0_0", {"in": {"0": 3}})
+    assert (done.task, done.offsets) == ("0_0", {TopicPartition("in", 0): 3})
     assert [counted[f"{what}_records"] for what in ("read", "processed", "sent")] == [1, 1, 1]
     assert (done.stream_time_ms, totals(done)["restored_changes"], done.first_record_ms) == (3, 0, 0)
 
@@ -227,27 +228,35 @@ class TestATaskWithTwoInputs:
 
     def test_keeps_what_it_may_not_process_yet(self, spark: Spark) -> None:
         spark.idle_ms = 0
-        lag = {"lag": {"other": {"0": 5}}}
-        first = spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5), ("a", "3", 8)), told(**lag)])
+        first = spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5), ("a", "3", 8)), told(lag=5)])
         done = report(first)
-        assert (sent(first), done.offsets, totals(done)["read_records"]) == ([], {"in": {"0": 0}}, 2)
-        assert (done.waiting, done.buffered) == (("other", 0, "lag", 0), [("in", 0, "", 2, 4, 8)])
+        assert (sent(first), done.offsets, totals(done)["read_records"]) == (
+            [],
+            {TopicPartition("in", 0): 0},
+            2,
+        )
+        assert (done.waiting, done.buffered) == (
+            Waiting(TopicPartition("other", 0), "lag", 0),
+            (("in", 0, "", 2, 4, 8),),
+        )
         other = row(wire.RECORDS, ("b", "2", 6), topic="other")
-        second = spark.batch(self.topology(), [other, told(until={"other": {"0": 7}}, **lag)])
+        second = spark.batch(self.topology(), [other, told(lag=5, until=7)])
         assert sent(second) == [(b"a", b"1"), (b"b", b"2")]
-        assert report(second).offsets == {"in": {"0": 1}, "other": {"0": 1}}
+        assert report(second).offsets == {TopicPartition("in", 0): 1, TopicPartition("other", 0): 1}
         third = spark.batch(self.topology(), [told()])
         assert sent(third) == [(b"a", b"3")]
-        assert (report(third).offsets, totals(report(third))["enforced_records"]) == ({"in": {"0": 2}}, 1)
+        assert (report(third).offsets, totals(report(third))["enforced_records"]) == (
+            {TopicPartition("in", 0): 2},
+            1,
+        )
 
     def test_commits_no_gap_behind_a_record_that_it_keeps(self, spark: Spark) -> None:
         spark.idle_ms = 0
-        lag = {"lag": {"other": {"0": 5}}}
-        spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5)), told(**lag)])
+        spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5)), told(lag=5)])
         gap = Row(**{**row(wire.RECORDS, start=1).asDict(), "end": 4})
-        held = spark.batch(self.topology(), [gap, told(**lag)])
-        assert report(held).offsets == {"in": {"0": 0}}
-        assert report(spark.batch(self.topology(), [told()])).offsets == {"in": {"0": 4}}
+        held = spark.batch(self.topology(), [gap, told(lag=5)])
+        assert report(held).offsets == {TopicPartition("in", 0): 0}
+        assert report(spark.batch(self.topology(), [told()])).offsets == {TopicPartition("in", 0): 4}
 
     def test_of_which_it_is_told_nothing_waits_for_none(self, spark: Spark) -> None:
         spark.idle_ms = 0
@@ -266,7 +275,9 @@ def test_pieces_of_a_partition_are_put_in_order(spark: Spark) -> None:
     end = row(wire.RECORDS, start=3).asDict() | {"end": 9}
     out = spark.batch(builder.build(), [Row(**end), *pieces])
     assert [value for _, value in sent(out)] == [b"0", b"1", b"2"]
-    assert report(out).offsets == {"in": {"0": 9}}  # offsets without records at the end are behind us too
+    assert report(out).offsets == {
+        TopicPartition("in", 0): 9
+    }  # offsets without records at the end are behind us too
 
 
 def test_a_tick_starts_a_task_without_records(spark: Spark) -> None:
@@ -506,7 +517,7 @@ class TestPartitionTimesOfReaders:
         assert spark.batch(timed, [self.times(70)]) == []
         spark.batch(timed, [self.times(90)], commit=False)  # an attempt that fails
         spark.batch(timed, [self.times(60)])
-        assert report(spark.batch(timed, [row(wire.TICK)])).times == {"in": {"0": 70}}
+        assert report(spark.batch(timed, [row(wire.TICK)])).times == {TopicPartition("in", 0): 70}
 
     def test_go_when_nothing_extracts_timestamps_any_more(self, spark: Spark) -> None:
         timed = self.topology(timestamp=ms.timestamps.use_partition_time)
@@ -522,6 +533,6 @@ class TestPartitionTimesOfReaders:
         spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 70))])
         assert spark.log
         assert report(spark.batch(self.topology(timestamp=extractor), [row(wire.TICK)])).times == {
-            "in": {"0": 70}
+            TopicPartition("in", 0): 70
         }
         assert not spark.log

@@ -10,22 +10,23 @@ import pytest
 import millstream as ms
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.ports import OffsetRange
+from millstream.core.runtime.batch_plan import WallClock
 from millstream.core.runtime.origins import batch_of
+from millstream.core.runtime.partition_times import decode_times
+from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.layout import lay_out
 from millstream.drivers.spark import wire
-from millstream.drivers.spark.clock import Reading
 from millstream.drivers.spark.driver.placement import grouping_keys
-from millstream.drivers.spark.executor.map_stage import Prefix
-from millstream.drivers.spark.executor.report import Report
+from millstream.drivers.spark.executor.map_stage import MapStage
+from millstream.drivers.spark.reads import PlannedRead
 from millstream.drivers.spark.spec import TopologySpec
-from millstream.drivers.spark.times import decode_times
 from millstream.drivers.threads import ThreadsOfTasks
 from unit.helpers import Meeting, records
 
 TASK = TaskId(0, 0)
 
 
-def ran(mapper: Any, threads: int) -> tuple[list[Any], Report]:
+def ran(mapper: Any, threads: int) -> tuple[list[Any], TaskReport]:
     """Run two chunks of records of one range; give the rows that come out, and the report."""
     builder = ms.StreamsBuilder()
     builder.stream("in").map_values(mapper).group_by(lambda key, value: value[0]).count()
@@ -35,14 +36,14 @@ def ran(mapper: Any, threads: int) -> tuple[list[Any], Report]:
     spec = TopologySpec(
         plan, layout, grouping_keys(layout.tasks), ms.ErrorPolicies(), {}, threads=ThreadsOfTasks(counts)
     )
-    prefix = Prefix(spec, TASK, OffsetRange("in", 0, 0, 8), "5f3a:4:c41d", Reading(0))
+    stage = MapStage(spec, TASK, OffsetRange("in", 0, 0, 8), PlannedRead("5f3a:4:c41d", WallClock(0)))
     rows: list[Any] = []
     for start in (0, 4):
         chunk = records([(None, letter, at) for at, letter in enumerate("abcd")], start)
-        rows.extend(row for batch in prefix.run(chunk) for row in batch.to_pylist())
-    (told,) = [row for batch in prefix.finish() for row in batch.to_pylist()]
+        rows.extend(row for batch in stage.run(chunk) for row in batch.to_pylist())
+    (told,) = [row for batch in stage.finish() for row in batch.to_pylist()]
     assert told["kind"] == wire.REPORT
-    return rows, Report.decode(told["payload"])
+    return rows, TaskReport.decode(told["payload"])
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -73,16 +74,17 @@ def extracted(cuts: list[int]) -> list[int]:
     bounds = [0, *cuts, len(values)]
     for number, (start, end) in enumerate(pairwise(bounds)):
         known = times[TopicPartition("in", 0)]
-        prefix = Prefix(spec, TASK, OffsetRange("in", 0, start, end), f"5f3a:{number}", Reading(0), known)
+        read = PlannedRead(f"5f3a:{number}", WallClock(0), times={"in": {0: known}})
+        stage = MapStage(spec, TASK, OffsetRange("in", 0, start, end), read)
         chunk = records([("k", value, 7) for value in values[start:end]], start)
-        for batch in [*prefix.run(chunk), *prefix.finish(), *prefix.remember()]:
+        for batch in [*stage.run(chunk), *stage.finish(), *stage.remember()]:
             for row in batch.to_pylist():
                 if row["kind"] == wire.SEND:
                     found.extend(wire.decode(row["payload"]).timestamps)
                 if row["kind"] == wire.TIMES:
                     times = dict(decode_times(row["payload"]))
                 if row["kind"] == wire.REPORT:
-                    assert Report.decode(row["payload"]).times == {"in": {"0": prefix.time_ms}}
+                    assert TaskReport.decode(row["payload"]).times == {TopicPartition("in", 0): stage.time_ms}
     return found
 
 
@@ -103,15 +105,15 @@ def test_in_front_of_what_finishes_later_offsets_say_the_micro_batch_and_nothing
     plan = builder.build().plan("app")
     layout = lay_out(plan, {"in": 1})
     spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ms.ErrorPolicies(), {"out": 1})
-    prefix = Prefix(spec, TASK, OffsetRange("in", 0, 10, 14), "5f3a:4:c41d", Reading(0))
+    stage = MapStage(spec, TASK, OffsetRange("in", 0, 10, 14), PlannedRead("5f3a:4:c41d", WallClock(0)))
     rows = [
         row
         for start in (10, 12)
-        for batch in prefix.run(records([("k", "v", 7)] * 2, start))
+        for batch in stage.run(records([("k", "v", 7)] * 2, start))
         for row in batch.to_pylist()
     ]
     offsets = [offset for row in rows for offset in wire.decode(row["payload"]).offsets]
     assert {batch_of(offset) for offset in offsets} == {4}
     assert len(set(offsets)) == 8
-    (told,) = [row for batch in prefix.finish() for row in batch.to_pylist()]
-    assert Report.decode(told["payload"]).offsets == {}
+    (told,) = [row for batch in stage.finish() for row in batch.to_pylist()]
+    assert TaskReport.decode(told["payload"]).offsets == {}

@@ -12,10 +12,10 @@ import pytest
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
 from millstream.drivers.spark.executor.progress import (
+    ApplicationListener,
     Relay,
     RestoreProgress,
     StoreProgress,
-    TellApplication,
     log_progress,
 )
 from millstream.drivers.spark.executor_id import this_executor
@@ -86,7 +86,7 @@ class TestTelling:
             lambda question, data: heard.append((question, data)) or True, b"key", process_directory()
         )
         try:
-            assert TellApplication.here(server.address)(BEGIN)
+            assert ApplicationListener.here(server.address)(BEGIN)
         finally:
             server.close()
         assert heard == [("restoring", BEGIN)]
@@ -100,7 +100,7 @@ class TestTelling:
         if not elsewhere:
             server.close()
         with caplog.at_level(logging.WARNING):
-            assert not TellApplication(server.address, host)(BEGIN)
+            assert not ApplicationListener(server.address, host)(BEGIN)
         server.close()
         assert caplog.messages == [BEGIN.line()]
 
@@ -109,7 +109,7 @@ class TestTelling:
         for heard in (True, False):
             relay = Relay(lambda _, heard=heard: heard)
             assert [relay(BEGIN), relay(end)] == [heard, heard]
-            assert relay.unheard == ([] if heard else [f"{end.line()}, on {this_executor()}"])
+            assert relay.undelivered == ([] if heard else [f"{end.line()}, on {this_executor()}"])
 
     def test_the_log_of_a_process_shows_it_without_configuration(
         self, caplog: pytest.LogCaptureFixture

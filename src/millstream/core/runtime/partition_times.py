@@ -4,7 +4,7 @@ A timestamp extractor is given the *partition time*: the largest timestamp that 
 reader, which runs a stateless sub-topology in front of Spark's shuffle, is made anew for each micro-batch, so it is told:
 
 * The reader reports the time it came to, and sends it to the task host, which keeps it in Spark's state.
-* The application hands what was reported to the planner, which writes it into the offset of the next micro-batch. A micro-batch
+* The application hands what was reported to the planner, which writes it into the plan of the next micro-batch. A micro-batch
   that is run again finds the same times there.
 * The first micro-batch of a run reads nothing and wakes every task: the host reports what it has kept, as of the last
   micro-batch that is complete.
@@ -16,11 +16,10 @@ does, was rejected: those offsets may expire or be set by others, and may be ahe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.positions import Offsets, flat, nested, positions_from_json, positions_to_json
+from millstream.core.model.positions import flat, nested, positions_from_json, positions_to_json
 from millstream.core.topology.plan import Plan, SubTopology
 
 PartitionTimes = Mapping[TopicPartition, int]
@@ -43,15 +42,15 @@ def latest(*known: PartitionTimes) -> dict[TopicPartition, int]:
     """Return the largest time of each partition, which never goes back.
 
     Example:
-        >>> at = TopicPartition("in", 0)
-        >>> latest({at: 7}, {at: 5}) == {at: 7}
+        >>> partition = TopicPartition("in", 0)
+        >>> latest({partition: 7}, {partition: 5}) == {partition: 7}
         True
     """
-    found: dict[TopicPartition, int] = {}
+    largest: dict[TopicPartition, int] = {}
     for times in known:
-        for at, ms in times.items():
-            found[at] = max(ms, found.get(at, ms))
-    return found
+        for partition, ms in times.items():
+            largest[partition] = max(ms, largest.get(partition, ms))
+    return largest
 
 
 def encode_times(times: PartitionTimes) -> bytes:
@@ -60,25 +59,5 @@ def encode_times(times: PartitionTimes) -> bytes:
 
 
 def decode_times(payload: bytes) -> PartitionTimes:
-    """Read what :func:`encode_times` gave."""
+    """Decode the result of :func:`encode_times`."""
     return flat(positions_from_json(json.loads(payload)))
-
-
-def times_after(start: Mapping[str, Any], reported: Offsets, topics: Iterable[str]) -> dict[str, Any]:
-    """Return what the offset behind ``start`` says of partition times; nothing if no reader needs them.
-
-    Args:
-        start: The offset of the last micro-batch.
-        reported: What the application has heard of readers and tasks.
-        topics: The topics whose timestamps readers extract.
-    """
-    wanted = set(topics)
-    if not wanted:
-        return {}
-    known = latest(flat(times_of(start)), flat(reported))
-    return {"times": positions_to_json(nested({at: ms for at, ms in known.items() if at.topic in wanted}))}
-
-
-def times_of(offset: Mapping[str, Any]) -> Offsets:
-    """Return the partition times with which a micro-batch begins."""
-    return positions_from_json(offset.get("times", {}))

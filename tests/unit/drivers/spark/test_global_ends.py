@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,12 +13,15 @@ import millstream as ms
 from millstream.core.model.errors import BrokerUnavailableError, OffsetsLostError
 from millstream.core.model.ids import TaskId
 from millstream.core.model.positions import Offsets
-from millstream.core.topology.evolution import Lineage
+from millstream.core.ports import BatchId
+from millstream.core.runtime.batch_plan import BatchPlan, Initialization
+from millstream.core.topology.evolution import Lineage, Remembered
 from millstream.core.topology.layout import lay_out
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.control import ControlAddress
 from millstream.drivers.spark.driver.placement import grouping_keys
-from millstream.drivers.spark.globals import GlobalEnds, positions_from, positions_text, with_positions
+from millstream.drivers.spark.executor.global_ends import decode_global_ends, with_global_ends
+from millstream.drivers.spark.planner.global_ends import GlobalEnds, global_ends
 from millstream.drivers.spark.planner.planner import Planner
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
 from unit.drivers.topics import FakeTopic
@@ -46,7 +48,7 @@ def spec(topic: FakeTopic, *, skip_lost: bool = False, known: bool = True) -> So
     )
     address = ControlAddress("/nowhere", b"")
     return SourceSpec(
-        application, topic, topic, address, 100, 1 << 20, 2, "earliest", {}, skip_lost=skip_lost
+        application, topic, topic, address, 100, 1 << 20, 2, "earliest", Initialization(), skip_lost=skip_lost
     )
 
 
@@ -62,21 +64,33 @@ def same(topics: Collection[str]) -> bool:
     return False
 
 
-def offset(topic: FakeTopic, *, topic_id: str = "first") -> dict[str, Any]:
-    ends = {str(partition): end for partition, end in topic.ends.items()}
-    return {"topics": {}, "global": {TOPIC: ends}, "topic_ids": {TOPIC: topic_id}}
+def batch(topic: FakeTopic | None = None, *, topic_id: str = "first") -> BatchPlan:
+    """A plan that sees a topic to its end; without one, a plan that knows of none."""
+    if topic is None:
+        return BatchPlan(BatchId("c", 0), Remembered())
+    return BatchPlan(
+        BatchId("c", 0), Remembered(topic_ids={TOPIC: topic_id}), global_ends={TOPIC: topic.ends}
+    )
 
 
-def planned(topic: FakeTopic, start: dict[str, Any], **options: Any) -> Any:
+def ends_after(ends: GlobalEnds, start: BatchPlan, recreated: Any = same) -> Offsets | None:
+    planned = ends.with_ends(batch(), start, recreated)
+    assert planned is not None
+    return planned.global_ends
+
+
+def planned(topic: FakeTopic, start: BatchPlan, **options: Any) -> Any:
     ends = GlobalEnds(spec(topic, **options))
     ends.ask()
-    return positions_from(json.dumps(ends.onto(start, {"topics": {}}, same)["global"]).encode())[TOPIC]
+    after = ends_after(ends, start)
+    assert after is not None
+    return after[TOPIC]
 
 
 class TestPlanning:
     def test_puts_the_ends_into_the_offset(self, topic: FakeTopic) -> None:
-        assert planned(topic, {}) == topic.ends
-        start = offset(topic)
+        assert planned(topic, batch()) == topic.ends
+        start = batch(topic)
         topic.write("p1", "y")
         assert planned(topic, start) == topic.ends
 
@@ -84,38 +98,37 @@ class TestPlanning:
         topic.available = False
         ends = GlobalEnds(spec(topic, known=False))
         ends.ask()
-        offset = {"topics": {}}
-        assert not ends.unknown({})
-        assert ends.onto({}, offset, same) is offset
+        assert not ends.unknown(batch())
+        assert ends_after(ends, batch()) is None
 
     def test_goes_on_with_what_it_knew_while_no_broker_answers(self, topic: FakeTopic) -> None:
         ends = GlobalEnds(spec(topic))
-        start = offset(topic)
+        start = batch(topic)
         topic.available = False
         with pytest.raises(BrokerUnavailableError):
             ends.ask()
         assert not ends.unknown(start)
-        assert ends.onto(start, {"topics": {}}, same)["global"] == start["global"]
+        assert ends_after(ends, start) == start.global_ends
 
     def test_waits_for_a_broker_as_long_as_it_knows_nothing(self, topic: FakeTopic) -> None:
         ends = GlobalEnds(spec(topic))
-        assert ends.unknown({"topics": {}})
+        assert ends.unknown(batch())
         ends.ask()
-        assert not ends.unknown({"topics": {}})
+        assert not ends.unknown(batch())
 
     def test_a_topic_that_has_become_shorter_is_an_error(self, topic: FakeTopic) -> None:
-        start = offset(topic)
+        start = batch(topic)
         topic.entries[0].pop()
         with pytest.raises(OffsetsLostError, match="topic 'products' of a global store ends before"):
             planned(topic, start)
 
     def test_a_topic_that_has_become_shorter_may_be_read_as_it_is(self, topic: FakeTopic) -> None:
-        start = offset(topic)
+        start = batch(topic)
         topic.entries[0].pop()
         assert planned(topic, start, skip_lost=True) == topic.ends
 
     def test_a_topic_that_can_be_read_less_far_for_a_moment_is_not_shorter(self, topic: FakeTopic) -> None:
-        start = offset(topic)
+        start = batch(topic)
         before = topic.ends
         topic.open_records = [1, 0]
         topic.write("p1", "y")
@@ -124,7 +137,7 @@ class TestPlanning:
         assert all(after[partition] >= end for partition, end in before.items())
 
     def test_a_topic_that_was_made_again_stops_the_planning(self, topic: FakeTopic) -> None:
-        start = offset(topic)
+        start = batch(topic)
         topic.entries = [[], []]
         asked: list[set[str]] = []
 
@@ -134,11 +147,11 @@ class TestPlanning:
 
         ends = GlobalEnds(spec(topic))
         ends.ask()
-        assert ends.onto(start, {"topics": {}}, again) is start
+        assert ends.with_ends(batch(), start, again) is None
         assert asked == [{TOPIC}]
 
     def test_a_topic_that_was_made_again_before_the_start_is_read_as_it_is(self, topic: FakeTopic) -> None:
-        start = offset(topic)
+        start = batch(topic)
         topic.entries = [[], []]
         topic.id = "second"
         assert planned(topic, start) == {0: 0, 1: 0}
@@ -146,16 +159,16 @@ class TestPlanning:
 
 class TestReading:
     def test_takes_what_was_planned(self, topic: FakeTopic) -> None:
-        end = offset(topic)
+        end = batch(topic)
         ends = topic.ends
         topic.write("p1", "y")
-        assert positions_from(positions_text(end, spec(topic))) == {TOPIC: ends}
+        assert global_ends(end, spec(topic)) == {TOPIC: ends}
 
     def test_a_batch_that_knows_nothing_of_a_table_sees_it_as_it_is(self, topic: FakeTopic) -> None:
-        assert positions_from(positions_text({"topics": {}}, spec(topic))) == {TOPIC: topic.ends}
+        assert global_ends(batch(), spec(topic)) == {TOPIC: topic.ends}
 
     def test_other_topologies_read_nothing_of_it(self, topic: FakeTopic) -> None:
-        assert positions_text(offset(topic), spec(topic, known=False)) == b""
+        assert global_ends(batch(topic), spec(topic, known=False)) is None
 
     def test_tells_each_task_that_reads_a_table_once(self, topic: FakeTopic) -> None:
         known = spec(topic).topology
@@ -166,7 +179,7 @@ class TestReading:
             )
             for task in tasks
         ]
-        told = pa.Table.from_batches(with_positions(rows, known, b"text")).to_pylist()
+        told = pa.Table.from_batches(with_global_ends(rows, known, {TOPIC: {0: 7}})).to_pylist()
         assert [(row["task"], row["kind"]) for row in told] == [
             ("1_0", wire.GLOBAL),
             ("1_0", wire.RECORDS),
@@ -176,11 +189,11 @@ class TestReading:
             ("1_0", wire.RECORDS),
         ]
         first = told[0]
-        assert (first["group"], first["batch"], first["now_ms"], first["payload"]) == (
+        assert (first["group"], first["batch"], first["now_ms"], decode_global_ends(first["payload"])) == (
             known.groups[tasks[0]],
             "c:7",
             9,
-            b"text",
+            {TOPIC: {0: 7}},
         )
 
 
@@ -209,7 +222,7 @@ class Silent:
     """An application that lets the planner do as it likes."""
 
     def ask(self, question: str, data: Any) -> Any:
-        return {}
+        return None
 
 
 class TestThePlanner:

@@ -1,8 +1,8 @@
-"""Filling: bringing a host's copy of a global store to exactly the offsets that a micro-batch sees.
+"""Restores of global stores: bringing a host's copy of a global store to exactly the offsets that a micro-batch sees.
 
 The records of the topic go through a global task (see ``millstream.core.engine.global_task``), some thousands at a time, and
-its changes into the copy, with the progress in the same transaction. So a filling that is cut off goes on from there.
-Records of one filling are taken in the order of their timestamps as far as they are read together, and partition by partition
+its changes into the copy, with the progress in the same transaction. So a restore that is cut off goes on from there.
+Records of one restore are taken in the order of their timestamps as far as they are read together, and partition by partition
 otherwise: what a store holds is certain as long as all records of a key are in one partition.
 """
 
@@ -28,7 +28,7 @@ from millstream.core.state.global_copy import (
     with_progress,
 )
 from millstream.core.topology.plan import SubTopology
-from millstream.drivers.spark.executor.progress import RestoreProgress, StoreProgress, Tell
+from millstream.drivers.spark.executor.progress import RestoreListener, RestoreProgress, StoreProgress
 from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snapshot_to_json
 
 _RECORDS_AT_ONCE = 20_000
@@ -50,7 +50,7 @@ class GlobalTopics:
 
 
 @dataclass
-class Filled:
+class GlobalRestoreCounts:
     """What has happened to the records of global topics.
 
     Attributes:
@@ -71,7 +71,7 @@ class Filled:
 
 
 @dataclass(frozen=True)
-class Piece:
+class _Chunk:
     """Records of one partition, and the offset behind them; none for offsets that hold no record."""
 
     partition: int
@@ -113,34 +113,41 @@ class GlobalPart:
         return f"{self.topic} {self.topic_id} {self.part.stores[self.store].fingerprint}"
 
 
-class Filling:
-    """Brings one copy up. Owned by who holds the copy.
+class GlobalRestore:
+    """Brings one copy up to planned offsets. Owned by the owner of the copy.
 
     Args:
         part: What fills the store.
         copy: The copy.
         topics: What reads the topic.
-        task: For whom it is done.
-        tell: Who hears of the progress.
+        task: The task that needs it.
+        listener: Receives the progress.
         now_ms: The wall clock of the micro-batch.
     """
 
     def __init__(
-        self, part: GlobalPart, copy: LocalCopy, topics: GlobalTopics, task: str, tell: Tell, now_ms: int
+        self,
+        part: GlobalPart,
+        copy: LocalCopy,
+        topics: GlobalTopics,
+        *,
+        task: str,
+        listener: RestoreListener,
+        now_ms: int,
     ) -> None:
         self._part = part
         self._copy = copy
         self._topics = topics
         self._task = task
-        self._tell = tell
+        self._listener = listener
         self._now_ms = now_ms
 
-    def view_at(self, planned: Mapping[int, int], filled: Filled) -> ByteStores:
-        """Bring the copy to the planned offsets and open a view of it, which the copy's holder closes.
+    def view_at(self, planned: Mapping[int, int], counts: GlobalRestoreCounts) -> ByteStores:
+        """Bring the copy to the planned offsets and open a view of it, which the owner of the copy closes.
 
         Args:
             planned: Per partition the first offset that the store does not contain.
-            filled: Counts what happens.
+            counts: Counts what happens.
 
         Returns:
             The view.
@@ -153,47 +160,50 @@ class Filling:
         """
         copy, part = self._copy, self._part
         view = copy.open_view()
-        held = progress_of(part.store, copy.version(), view)
-        if held is not None and (held.identity, held.positions) == (part.identity, planned):
+        reached = progress_of(part.store, copy.version(), view)
+        if reached is not None and (reached.identity, reached.positions) == (part.identity, planned):
             return view
         copy.close_view()
-        self._bring_up(held, planned, filled)
+        self._bring_up(reached, planned, counts)
         return copy.open_view()
 
-    def _bring_up(self, found: Progress | None, planned: Mapping[int, int], filled: Filled) -> None:
-        """Read what lies between the progress that was found and the planned offsets."""
-        held, why = self._begun(found, planned)
-        old = None if why else held.version.number
+    def _bring_up(
+        self, previous: Progress | None, planned: Mapping[int, int], counts: GlobalRestoreCounts
+    ) -> None:
+        """Read what lies between the progress of the copy and the planned offsets."""
+        reached, why = self._start(previous, planned)
+        old = None if why else reached.version.number
         to_read = [
-            OffsetRange(self._part.topic, partition, held.positions[partition], end)
+            OffsetRange(self._part.topic, partition, reached.positions[partition], end)
             for partition, end in sorted(planned.items())
-            if held.positions[partition] < end
+            if reached.positions[partition] < end
         ]
         total = sum(planned.end - planned.start for planned in to_read)
-        told = RestoreProgress(self._task, self._part.store, why or BEHIND, old, sum(planned.values()))
-        progress = StoreProgress(replace(told, total=total), self._tell)
+        version = sum(planned.values())
+        begin = RestoreProgress(self._task, self._part.store, why or BEHIND, old, version, total=total)
+        progress = StoreProgress(begin, self._listener)
         count = 0
-        for pieces in self._pieces(to_read):
-            held = self._applied(held, pieces, filled)
-            read = sum(len(piece.records) for piece in pieces if piece.records is not None)
+        for chunks in self._chunks(to_read):
+            reached = self._applied(reached, chunks, counts)
+            read = sum(len(chunk.records) for chunk in chunks if chunk.records is not None)
             count += read
             progress.advance(read)
         progress.finish(count)
-        filled.records += count
+        counts.records += count
 
-    def _begun(self, found: Progress | None, planned: Mapping[int, int]) -> tuple[Progress, str | None]:
-        """Return where the copy goes on from; and why it begins anew, if it does: then it is empty by now."""
+    def _start(self, previous: Progress | None, planned: Mapping[int, int]) -> tuple[Progress, str | None]:
+        """Return from where the copy goes on; and why it begins anew, if it does: then it is empty by now."""
         copy, identity = self._copy, self._part.identity
         version = copy.version()
         empty = copy.why_empty() if version is None else CUT_OFF
-        why = empty if found is None else why_begun_anew(found, identity, planned)
+        why = empty if previous is None else why_begun_anew(previous, identity, planned)
         if why and version is not None:
             copy.wipe()
-        kept = Progress(identity) if why or found is None else found
+        kept = Progress(identity) if why or previous is None else previous
         known = {partition: at for partition, at in kept.positions.items() if partition in planned}
-        return replace(kept, positions={**self._begin(planned, known), **known}), why
+        return replace(kept, positions={**self._first_offsets(planned, known), **known}), why
 
-    def _begin(self, planned: Mapping[int, int], known: Collection[int]) -> dict[int, int]:
+    def _first_offsets(self, planned: Mapping[int, int], known: Collection[int]) -> dict[int, int]:
         """Return where partitions begin that the copy does not know; a topic may have lost all that was planned."""
         topic = self._part.topic
         if all(partition in known for partition in planned):
@@ -201,22 +211,22 @@ class Filling:
         first = self._topics.broker.begin_offsets({topic: max(planned) + 1})[topic]
         return {partition: min(first[partition], end) for partition, end in planned.items()}
 
-    def _pieces(self, to_read: list[OffsetRange]) -> Iterator[list[Piece]]:
+    def _chunks(self, to_read: list[OffsetRange]) -> Iterator[list[_Chunk]]:
         """Read ranges, so many records at a time; there is always at least one list, which completes the copy."""
-        pieces: list[Piece] = []
+        chunks: list[_Chunk] = []
         count = size = 0
         for planned in to_read:
             for records in self._topics.fetcher.fetch(planned):
-                pieces.append(Piece(planned.partition, records, records.offsets[-1] + 1))
+                chunks.append(_Chunk(planned.partition, records, records.offsets[-1] + 1))
                 count, size = count + len(records), size + records.byte_count()
                 if count >= _RECORDS_AT_ONCE or size >= _BYTES_AT_ONCE:
-                    yield pieces
-                    pieces, count, size = [], 0, 0
-            pieces.append(Piece(planned.partition, None, planned.end))
-        yield pieces
+                    yield chunks
+                    chunks, count, size = [], 0, 0
+            chunks.append(_Chunk(planned.partition, None, planned.end))
+        yield chunks
 
-    def _applied(self, held: Progress, pieces: list[Piece], filled: Filled) -> Progress:
-        """Run the global task over records and write what has changed; give the progress."""
+    def _applied(self, reached: Progress, chunks: list[_Chunk], counts: GlobalRestoreCounts) -> Progress:
+        """Run the global task over records and write what has changed; return the progress."""
         try:
             task = global_task(
                 self._part.part,
@@ -224,22 +234,22 @@ class Filling:
                 stores=self._copy.open_view(),
                 policies=self._part.policies,
                 app_config=self._part.app_config,
-                snapshot=snapshot_from_json(held.remembered or None),
+                snapshot=snapshot_from_json(reached.remembered or None),
             )
             try:
                 task.init(self._now_ms)
-                for piece in pieces:
-                    if piece.records is not None:
-                        at = TopicPartition(self._part.topic, piece.partition)
-                        task.feed(at, piece.records, piece.position)
+                for chunk in chunks:
+                    if chunk.records is not None:
+                        at = TopicPartition(self._part.topic, chunk.partition)
+                        task.feed(at, chunk.records, chunk.position)
                 outcome = task.step(self._now_ms)
             finally:
                 task.close()
         finally:
             self._copy.close_view()
-        filled.add(task.id, outcome)
-        positions = {**held.positions, **{piece.partition: piece.position for piece in pieces}}
-        reached = Progress(held.identity, positions, snapshot_to_json(task.snapshot()))
-        changes = {**outcome.changes, **with_progress(self._part.store, reached)}
-        self._copy.apply(changes, reached.version, outcome.dropped_slices)
-        return reached
+        counts.add(task.id, outcome)
+        positions = {**reached.positions, **{chunk.partition: chunk.position for chunk in chunks}}
+        after = Progress(reached.identity, positions, snapshot_to_json(task.snapshot()))
+        changes = {**outcome.changes, **with_progress(self._part.store, after)}
+        self._copy.apply(changes, after.version, outcome.dropped_slices)
+        return after

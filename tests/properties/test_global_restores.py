@@ -15,8 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 import millstream as ms
 from millstream.core.ports import LocalCopy
 from millstream.core.state.opening import open_store
-from millstream.drivers.spark.executor import filling
-from millstream.drivers.spark.executor.filling import Filled, Filling, GlobalPart, GlobalTopics
+from millstream.drivers.spark.executor import global_restore
+from millstream.drivers.spark.executor.global_restore import (
+    GlobalPart,
+    GlobalRestore,
+    GlobalRestoreCounts,
+    GlobalTopics,
+)
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.state import CutOffError, MortalCopy
 from unit.drivers.topics import FakeTopic
@@ -75,9 +80,11 @@ def machine(engine: Engine, visits: Visits) -> type[RuleBasedStateMachine]:
         def seen(self, copy: Any, planned: dict[int, int]) -> Content:
             """Give what a task sees in a micro-batch."""
             topics = GlobalTopics(self.topic, self.topic)
-            filling = Filling(part(self.topic.id), copy, topics, "0_0", lambda told: None, 0)
+            restore = GlobalRestore(
+                part(self.topic.id), copy, topics, task="0_0", listener=lambda progress: None, now_ms=0
+            )
             try:
-                view = filling.view_at(planned, Filled())
+                view = restore.view_at(planned, GlobalRestoreCounts())
                 return dict(open_store(part("").part.stores["store"], view).all())
             finally:
                 copy.close_view()
@@ -137,7 +144,7 @@ def machine(engine: Engine, visits: Visits) -> type[RuleBasedStateMachine]:
 
 @pytest.mark.parametrize("engine", [COPIES["lmdb"], COPIES["memory"]], ids=["lmdb", "memory"])
 def test_each_batch_sees_the_store_at_its_offsets(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filling, "_RECORDS_AT_ONCE", 3)
+    monkeypatch.setattr(global_restore, "_RECORDS_AT_ONCE", 3)
     visits = Visits()
     run_state_machine_as_test(
         machine(engine, visits), settings=settings(max_examples=40, stateful_step_count=30)
