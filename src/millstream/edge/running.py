@@ -343,19 +343,17 @@ class RunningApplication:
             self._commit_later(data, oldest)
         if self._draining.ordered:
             self._look_whether_drained(data)
-        if (
-            hold := self._changeover.hold.is_set()
-        ):  # Spark plans between batches, so none is at work, and with this answer none will be
+        hold = self._changeover.hold.is_set()
+        if hold:  # Spark plans between batches, so none is at work, and with this answer none will be
             self._changeover.between_batches.set()
         orders = self._orders.now
-        rest = resting(self._plan, orders.paused) if orders.paused else ()
         return PlanningOrders(
             hold,
             not self._draining.ordered,
             orders.paused,
             orders.rates,
             self._book.commit_requested,
-            tuple(self._book.due(data.now_ms, rest)),
+            tuple(self._book.due(data.now_ms, resting(self._plan, orders.paused))),
             self._book.held(topics_in_front(self._plan)),
             self._book.times,
             oldest,

@@ -32,11 +32,11 @@ REPORT: Final = 3
 TICK: Final = 4
 """Nothing but the time: starts a task, or wakes it."""
 INPUTS: Final = 5
-"""What a task is told of its inputs, as JSON; see ``millstream.drivers.spark.inputs``."""
+"""What a task is told of its inputs, as JSON; see ``millstream.core.runtime.remaining_inputs``."""
 GLOBAL: Final = 6
 """How far into their topics the global stores go in this micro-batch; comes with other rows of a task."""
 TIMES: Final = 7
-"""The partition times that a reader came to, as JSON; see ``millstream.drivers.spark.times``."""
+"""The partition times that a reader came to, as JSON; see ``millstream.core.runtime.partition_times``."""
 
 CHUNK_ROWS = StructType(
     [
