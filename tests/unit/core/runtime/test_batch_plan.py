@@ -12,7 +12,7 @@ STORED = (
     '{"topics": {"in": {"0": 5, "1": 7}}, "checkpoint": "5f3a", "batch": 12, "tick": 3, "now_ms": 1000, "ahead_ms": 5000, '
     '"stores": {"s": "key-value"}, "internal": {"app-again-repartition": 2}, "unfinished": ["s"], '
     '"parts": {"0": [["in"], ["s"], 2]}, "topic_ids": {"in": "id"}, '
-    '"routing": {"routes": {"in": [[0, 1], "producer"]}, "stores": {"s": ["in"]}}, '
+    '"routing": {"routes": {"in": [2, "producer"]}, "stores": {"s": ["in"]}}, '
     '"inputs": {"lag": {"in": {"0": 9}}, "until": {"in": {"0": 70}}, "paused": ["o"], "bounded": true, "unknown": true, '
     '"written": {"app-again-repartition": 70}}, '
     '"begin": {"rebuild": true, "new_topics": ["s"]}, "woken": ["0_1"], "global": {"g": {"0": 4}}, '
