@@ -113,7 +113,7 @@ def forget_to_rebuild(patch: pytest.MonkeyPatch) -> None:
     """A copy that cannot catch up is taken for current."""
     chosen = restore.catch_up
     patch.setattr(restore, "catch_up", lambda manifest, held: chosen(manifest, held) or [])
-    patch.setattr(restore, "_followed", lambda manifest, copy, held: held)
+    patch.setattr(restore, "_with_parked", lambda manifest, copy, current: current)
 
 
 def skip_a_part(patch: pytest.MonkeyPatch) -> None:

@@ -231,9 +231,9 @@ def crossing() -> Iterator[None]:
 
 def find_error(text: str) -> MillstreamError | None:
     """Find an error that went through :func:`crossing` in the text of an exception."""
-    found = _ERROR.search(text)
-    if found is None:
+    match = _ERROR.search(text)
+    if match is None:
         return None
-    name, message = json.loads(base64.b64decode(found.group(1)))
+    name, message = json.loads(base64.b64decode(match.group(1)))
     kind = getattr(errors, name, MillstreamError)
     return kind(message)

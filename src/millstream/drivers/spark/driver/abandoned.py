@@ -35,8 +35,8 @@ def remove_abandoned(files: LocalFiles) -> list[str]:
     removed = []
     for partition in numbers(files.names("state/0")):
         for name in files.names(f"state/0/{partition}"):
-            found, path = _VERSION.fullmatch(name), f"state/0/{partition}/{name}"
-            if found is not None and int(found[1]) == planned + 1:
+            match, path = _VERSION.fullmatch(name), f"state/0/{partition}/{name}"
+            if match is not None and int(match[1]) == planned + 1:
                 files.local(path).unlink(missing_ok=True)
                 removed.append(path)
     return sorted(removed)

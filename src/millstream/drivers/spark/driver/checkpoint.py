@@ -55,8 +55,8 @@ class LocalFiles:
 
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory of the checkpoint; none if it does not exist."""
-        place = self.root / directory
-        return [path.name for path in place.iterdir()] if place.is_dir() else []
+        path = self.root / directory
+        return [path.name for path in path.iterdir()] if path.is_dir() else []
 
     def read(self, path: str) -> str:
         """Return the text of a file."""
@@ -87,10 +87,10 @@ class HadoopFiles:
 
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory of the checkpoint; none if it does not exist."""
-        place = self._path(directory)
-        if not self._system.exists(place):
+        path = self._path(directory)
+        if not self._system.exists(path):
             return []
-        return [status.getPath().getName() for status in self._system.listStatus(place)]
+        return [status.getPath().getName() for status in self._system.listStatus(path)]
 
     def read(self, path: str) -> str:
         """Return the text of a file."""

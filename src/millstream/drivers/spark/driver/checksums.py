@@ -36,10 +36,10 @@ def problem(file: Path) -> str | None:
     if chunk < 1:
         return f"cannot be compared: its checksum file {beside.name} is damaged"
     expected = sums[_HEAD.size :]
-    found = b"".join(
+    actual = b"".join(
         zlib.crc32(data[at : at + chunk]).to_bytes(4, "big") for at in range(0, len(data), chunk)
     )
-    return None if found == expected else "has other bytes than were written: its checksum does not fit"
+    return None if actual == expected else "has other bytes than were written: its checksum does not fit"
 
 
 def files_of_snapshot(file: Path) -> dict[str, Path]:

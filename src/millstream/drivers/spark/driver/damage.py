@@ -103,26 +103,26 @@ def _files_of_state(seen: Seen) -> list[str]:
 
 def _altered(files: Files, paths: Sequence[str]) -> dict[str, str]:
     """Compare files of a local checkpoint with their checksums, the smallest first, and look for what snapshots name."""
-    places = {path: place for path in paths if (place := files.local(path)) is not None}
-    found: dict[str, str] = {}
-    for path in [path for path in places if path.endswith(".zip")]:
+    files_of = {path: file for path in paths if (file := files.local(path)) is not None}
+    problems: dict[str, str] = {}
+    for path in [path for path in files_of if path.endswith(".zip")]:
         try:
-            beside = checksums.files_of_snapshot(places[path])
+            beside = checksums.files_of_snapshot(files_of[path])
         except ValueError as error:
-            found[path] = str(error)
+            problems[path] = str(error)
             continue
-        places |= {f"{path.rpartition('/')[0]}/SSTs/{name}": place for name, place in beside.items()}
+        files_of |= {f"{path.rpartition('/')[0]}/SSTs/{name}": file for name, file in beside.items()}
     left = _MOST_BYTES
-    for size, path, place in sorted((_size(place), path, place) for path, place in places.items()):
+    for size, path, file in sorted((_size(file), path, file) for path, file in files_of.items()):
         left -= max(size, 0)
-        problem = "is missing" if size < 0 else checksums.problem(place) if left >= 0 else None
+        problem = "is missing" if size < 0 else checksums.problem(file) if left >= 0 else None
         if problem is not None:
-            found.setdefault(path, problem)
-    return found
+            problems.setdefault(path, problem)
+    return problems
 
 
-def _size(place: Path) -> int:
-    return place.stat().st_size if place.exists() else -1
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else -1
 
 
 def chain(names: frozenset[str], version: int) -> tuple[list[str], list[str]]:
@@ -139,12 +139,12 @@ def chain(names: frozenset[str], version: int) -> tuple[list[str], list[str]]:
         >>> chain(frozenset(["2.zip", "2.changelog", "3.changelog", "5.changelog"]), 5)
         (['2.zip', '3.changelog', '5.changelog'], ['4.changelog'])
     """
-    found = {(int(match[1]), match[2]): name for name in names if (match := _VERSION.fullmatch(name))}
-    base = max((at for at, kind in found if kind == "zip" and at <= version), default=0)
+    versions = {(int(match[1]), match[2]): name for name in names if (match := _VERSION.fullmatch(name))}
+    base = max((at for at, kind in versions if kind == "zip" and at <= version), default=0)
     wanted = [(base, "zip")] if base else []
     wanted += [(at, "changelog") for at in range(base + 1, version + 1)]
-    there = [found[part] for part in wanted if part in found]
-    return there, [f"{at}.{kind}" for at, kind in wanted if (at, kind) not in found]
+    present = [versions[part] for part in wanted if part in versions]
+    return present, [f"{at}.{kind}" for at, kind in wanted if (at, kind) not in versions]
 
 
 def findings(seen: Seen) -> list[str]:
@@ -153,16 +153,18 @@ def findings(seen: Seen) -> list[str]:
     Args:
         seen: What is in it.
     """
-    found: list[str] = []
+    problems: list[str] = []
     if seen.offsets or seen.commits or any(map(_newest, seen.state.values())):
-        found += [
+        problems += [
             *_of_metadata(seen.texts.get(_METADATA)),
             *_of_numbers(seen),
             *_of_texts(seen),
             *_of_state(seen),
         ]
-    told = {line.partition(" ")[0] for line in found}
-    return found + [f"{path} {problem}" for path, problem in sorted(seen.altered.items()) if path not in told]
+    described = {line.partition(" ")[0] for line in problems}
+    return problems + [
+        f"{path} {problem}" for path, problem in sorted(seen.altered.items()) if path not in described
+    ]
 
 
 def _of_metadata(text: str | None) -> Iterator[str]:

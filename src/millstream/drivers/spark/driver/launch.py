@@ -160,4 +160,4 @@ def _expected_master() -> str:
         _MASTER.search("\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")))
         for text in texts
     )
-    return next((found[1] for found in said if found), os.environ.get("MASTER", "local[*]"))
+    return next((match[1] for match in said if match), os.environ.get("MASTER", "local[*]"))

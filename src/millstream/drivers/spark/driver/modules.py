@@ -49,12 +49,12 @@ def send_modules(session: SparkSession, pickled: bytes, wanted: Collection[str] 
     Raises:
         SettingsError: If a wanted module cannot be found, or if all together are too large.
     """
-    found = own_modules(pickled) if wanted is None else _wanted(wanted)
+    modules = own_modules(pickled) if wanted is None else _wanted(wanted)
     visible = _importable_by_workers(session)
-    places = {name: place for name, place in found.items() if place.parent not in visible}
-    if not places:
+    paths = {name: path for name, path in modules.items() if path.parent not in visible}
+    if not paths:
         return
-    archive = _archive(places)
+    archive = _archive(paths)
     if not is_classic(session):
         session.addArtifacts(str(archive), pyfile=True)
     elif archive.name not in (session.sparkContext._python_includes or ()):
@@ -78,29 +78,29 @@ def _closure(names: Collection[str]) -> dict[str, Path]:
 
     A module in a zip file is not sent, because whoever gave the file to Spark has sent it; but what it imports may lie elsewhere.
     """
-    found: dict[str, Path] = {}
+    modules: dict[str, Path] = {}
     seen: set[str] = set()
     left = set(names)
     while left:
         seen.add(name := left.pop())
-        place = _own_place(name)
+        path = _own_path(name)
         sources = _zipped_sources(name)
-        if place is not None:
-            found[name] = place
-            sources = (file.read_bytes() for file in _files(place) if file.suffix == ".py")
+        if path is not None:
+            modules[name] = path
+            sources = (file.read_bytes() for file in _files(path) if file.suffix == ".py")
         left |= {other for source in sources for other in _imports(source)} - seen
-    return found
+    return modules
 
 
 def _wanted(names: Collection[str]) -> dict[str, Path]:
-    places = {name: _place(name) for name in names}
-    missing = [name for name, place in places.items() if place is None]
+    paths = {name: _path_of(name) for name in names}
+    missing = [name for name, path in paths.items() if path is None]
     if missing:
         raise SettingsError(
             f"py_modules names {', '.join(map(repr, missing))}, which this program cannot import as a Python file or a package; "
             "give top-level names, as in py_modules=['orders']"
         )
-    return {name: place for name, place in places.items() if place is not None}
+    return {name: path for name, path in paths.items() if path is not None}
 
 
 def _named_in(pickled: bytes) -> set[str]:
@@ -127,12 +127,12 @@ def _main_file() -> Path | None:
     return None if file is None or _is_installed(Path(file).resolve()) else Path(file)
 
 
-def _own_place(name: str) -> Path | None:
+def _own_path(name: str) -> Path | None:
     """Return where a module lies if it is the program's own."""
     if name in _EVERYWHERE or name in sys.stdlib_module_names:
         return None
-    place = _place(name)
-    return None if place is None or _is_installed(place) else place
+    path = _path_of(name)
+    return None if path is None or _is_installed(path) else path
 
 
 def _spec(name: str) -> ModuleSpec | None:
@@ -155,19 +155,19 @@ def _zipped_sources(name: str) -> Iterator[bytes]:
                 yield archive.read(member)
 
 
-def _place(name: str) -> Path | None:
+def _path_of(name: str) -> Path | None:
     """Return the file or the directory of a top-level module; None if it has none that can be sent."""
     spec = _spec(name)
     if spec is None:
         return None
-    places = list(spec.submodule_search_locations or ()) or [spec.origin or ""]
-    place = Path(places[0]).resolve()
-    return place if place.is_dir() or (place.is_file() and place.suffix == ".py") else None
+    paths = list(spec.submodule_search_locations or ()) or [spec.origin or ""]
+    path = Path(paths[0]).resolve()
+    return path if path.is_dir() or (path.is_file() and path.suffix == ".py") else None
 
 
-def _is_installed(place: Path) -> bool:
+def _is_installed(path: Path) -> bool:
     installed = {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
-    return any(place.is_relative_to(Path(directory).resolve()) for directory in installed)
+    return any(path.is_relative_to(Path(directory).resolve()) for directory in installed)
 
 
 def _importable_by_workers(session: SparkSession) -> set[Path]:
@@ -176,7 +176,7 @@ def _importable_by_workers(session: SparkSession) -> set[Path]:
         return set()
     system: Any = session.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
     inherited = (system.getenv("PYTHONPATH") or "").split(os.pathsep)
-    return {Path(place).resolve() for place in (*inherited, system.getProperty("user.dir")) if place}
+    return {Path(path).resolve() for path in (*inherited, system.getProperty("user.dir")) if path}
 
 
 def is_classic(session: SparkSession) -> bool:
@@ -184,15 +184,15 @@ def is_classic(session: SparkSession) -> bool:
     return "connect" not in type(session).__module__
 
 
-def _archive(places: dict[str, Path]) -> Path:
+def _archive(paths: dict[str, Path]) -> Path:
     """Write a zip file whose name says what is in it: one that was sent before is not sent again."""
     content, size = io.BytesIO(), 0
     with zipfile.ZipFile(content, "w") as archive:
-        for file, inside in sorted(_members(places.values()), key=lambda member: member[1]):
+        for file, inside in sorted(_members(paths.values()), key=lambda member: member[1]):
             size += file.stat().st_size
             if size > _MOST_BYTES:
                 raise SettingsError(
-                    f"the modules that go to Spark's workers, {', '.join(sorted(places))}, have more than {_MOST_BYTES >> 20} MiB. "
+                    f"the modules that go to Spark's workers, {', '.join(sorted(paths))}, have more than {_MOST_BYTES >> 20} MiB. "
                     "Install them where the workers are, or say which are needed: py_modules=[...]"
                 )
             archive.writestr(zipfile.ZipInfo(inside, _EPOCH), file.read_bytes(), zipfile.ZIP_DEFLATED)
@@ -202,17 +202,17 @@ def _archive(places: dict[str, Path]) -> Path:
     return path
 
 
-def _members(places: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    for place in places:
-        for file in _files(place):
-            yield file, file.relative_to(place.parent).as_posix()
+def _members(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    for path in paths:
+        for file in _files(path):
+            yield file, file.relative_to(path.parent).as_posix()
 
 
-def _files(place: Path) -> Iterator[Path]:
+def _files(path: Path) -> Iterator[Path]:
     """Return the files of a module; of a package all that is in it, but for what Python and tools keep there."""
-    if place.is_file():
-        yield place
+    if path.is_file():
+        yield path
         return
-    for directory, below, names in os.walk(place):
+    for directory, below, names in os.walk(path):
         below[:] = [name for name in below if name != "__pycache__" and not name.startswith(".")]
         yield from (Path(directory, name) for name in names if not name.startswith("."))

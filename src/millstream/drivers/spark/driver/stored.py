@@ -46,7 +46,7 @@ def stored_tasks(session: SparkSession, location: str, batch: int, store: str) -
         .collect()
     )
     tasks = {tuple(row.task): decode_manifest(bytes(row.manifest)) for row in heads}
-    having = {task: found for task, found in tasks.items() if store in found[1].get("stores", {})}
+    having = {task: state for task, state in tasks.items() if store in state[1].get("stores", {})}
     if not having:
         there = sorted({name for _, remembered in tasks.values() for name in remembered.get("stores", {})})
         raise StoreError(
@@ -78,16 +78,16 @@ def _wanted(manifest: Manifest, store: str) -> frozenset[int]:
 
 
 def _content(manifest: Manifest, store: str, data: Mapping[int, bytes]) -> Changes:
-    found: dict[str, dict[bytes, bytes]] = {}
+    rows_of: dict[str, dict[bytes, bytes]] = {}
     for (name, number), segment in catch_up(manifest.only([store]), None) or ():
         where = f"segment {segment.sequence} of store {store!r}, key group {number}"
         if segment.sequence not in data:
             raise StoreError(f"the log is damaged: {where} is missing from the checkpoint")
-        rows = found.setdefault(name, {})
+        rows = rows_of.setdefault(name, {})
         for key, value in codec.decode(unpacked(data[segment.sequence], where), where):
             if value is None:
                 rows.pop(key, None)
             else:
                 rows[key] = value
-    assert all(store_of(name) == store for name in found)
-    return {name: list(rows.items()) for name, rows in found.items()}
+    assert all(store_of(name) == store for name in rows_of)
+    return {name: list(rows.items()) for name, rows in rows_of.items()}

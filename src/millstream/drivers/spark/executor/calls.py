@@ -40,9 +40,9 @@ class TaskCalls:
         self._batch = batch.number
         self._ahead_ms = ahead_ms
         self._station = stations(batch.checkpoint)
-        held = task.under_way()
-        self._told = bool(held)
-        self._answered = self._ask(held) if held else Answered()
+        in_flight = task.under_way()
+        self._reported = bool(in_flight)
+        self._answered = self._ask(in_flight) if in_flight else Answered()
         self.lost = len(self._answered.lost)
         """How many calls the station did not have any more."""
 
@@ -55,8 +55,8 @@ class TaskCalls:
     def hand_over(self, outcome: Outcome) -> None:
         """Hand over what the step has issued. What was answered is held until the next micro-batch: this one may fail."""
         if outcome.issue:
-            held = None if self._told else self._task.under_way()
-            self._answered = self._ask(held, outcome.issue)
+            in_flight = None if self._reported else self._task.under_way()
+            self._answered = self._ask(in_flight, outcome.issue)
 
     def wake_at_ms(self, now_ms: int) -> int | None:
         """Return when to look for what has come of the calls that are under way; None if there are none."""
@@ -79,10 +79,10 @@ class TaskCalls:
         """By how much the event loop of the station was late lately."""
         return self._answered.loop_lag_ms
 
-    def _ask(self, held: Collection[Ticket] | None, issue: Iterable[Call] = ()) -> Answered:
+    def _ask(self, in_flight: Collection[Ticket] | None, issue: Iterable[Call] = ()) -> Answered:
         now_ms = host_clock() + self._ahead_ms
         return self._station.ask(
-            str(self._task.id), self._batch, now_ms, held, issue, options=self._task.calls
+            str(self._task.id), self._batch, now_ms, in_flight, issue, options=self._task.calls
         )
 
 

@@ -103,10 +103,10 @@ def _sent(outcome: Outcome) -> Mapping[str, float]:
 
 
 def _buffered(outcome: Outcome) -> Mapping[str, float]:
-    held: Counter[str] = Counter()
+    records: Counter[str] = Counter()
     for queue, size in outcome.buffered.items():
-        held[queue.partition.topic] += size.records
-    return held
+        records[queue.partition.topic] += size.records
+    return records
 
 
 def _store_bytes(manifest: Manifest | None) -> Mapping[str, float]:
@@ -224,7 +224,7 @@ _TASKS: Final = (
             "",
             "buffered_records_max",
         ),
-        lambda step: [((), max((held.records for held in step.outcome.buffered.values()), default=0))],
+        lambda step: [((), max((queue.records for queue in step.outcome.buffered.values()), default=0))],
     ),
     Measure(
         Metric("task_punctuate_total", _TASK, "calls of punctuators", "punctuate-total", "punctuations"),

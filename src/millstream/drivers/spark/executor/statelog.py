@@ -174,13 +174,13 @@ class StateLog:
     def _get(self, group: KeyGroup, segment: Segment) -> list[StoreChange]:
         store, number = group
         where = f"segment {segment.sequence} of store {store!r}, key group {number}, task {self._task}"
-        found = self._segments.getValue((segment.sequence,))
-        if found is None:
+        stored = self._segments.getValue((segment.sequence,))
+        if stored is None:
             raise StoreError(
                 f"the log is damaged: {where} is missing from the checkpoint. Restore the checkpoint from a backup, or "
                 "start over with another checkpoint_location"
             )
-        return codec.decode(unpacked(bytes(found[0]), where), where)
+        return codec.decode(unpacked(bytes(stored[0]), where), where)
 
 
 def _packed(data: bytes) -> bytes:

@@ -19,7 +19,7 @@ class RecordSizes:
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
         self._sampled: float | None = None
-        self._has_looked = False
+        self._has_sampled = False
 
     def per_record(self, reported: float | None, positions: Offsets, allowed: Offsets) -> float | None:
         """Return the average size of a record, bytes; None if it is not known.
@@ -35,8 +35,8 @@ class RecordSizes:
         if reported is not None:
             return reported
         waiting = ranges(positions, allowed)
-        if not self._has_looked and sum(map(_length, waiting)) > RECORDS_OF_UNKNOWN_SIZE:
-            self._has_looked = True
+        if not self._has_sampled and sum(map(_length, waiting)) > RECORDS_OF_UNKNOWN_SIZE:
+            self._has_sampled = True
             self._sampled = self._sample(waiting)
         return self._sampled
 
@@ -45,9 +45,9 @@ class RecordSizes:
         for planned in sorted(waiting, key=_length):
             largest[planned.topic] = planned
         chosen = sorted(largest.values(), key=_length)[-_TOPICS:]
-        found = [self._fetcher.sample_bytes(planned) for planned in chosen]
-        known = [size for size in found if size is not None]
-        return max(known) if len(known) == len(found) else None
+        sampled = [self._fetcher.sample_bytes(planned) for planned in chosen]
+        known = [size for size in sampled if size is not None]
+        return max(known) if len(known) == len(sampled) else None
 
 
 def _length(planned: OffsetRange) -> int:
