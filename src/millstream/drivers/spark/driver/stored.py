@@ -11,6 +11,7 @@ from millstream.core.model.errors import StoreError
 from millstream.core.ports import Changes, store_of
 from millstream.core.state.segments import segment as codec
 from millstream.core.state.segments.log import Manifest, catch_up, decode_manifest
+from millstream.drivers.spark.executor.snapshots import TaskMemory
 from millstream.drivers.spark.executor.statelog import unpacked
 
 
@@ -45,14 +46,17 @@ def stored_tasks(session: SparkSession, location: str, batch: int, store: str) -
         .selectExpr("struct(key.*) AS task", "value.manifest")
         .collect()
     )
-    tasks = {tuple(row.task): decode_manifest(bytes(row.manifest)) for row in heads}
-    having = {task: state for task, state in tasks.items() if store in state[1].get("stores", {})}
+    tasks = {}
+    for row in heads:
+        manifest, data = decode_manifest(bytes(row.manifest))
+        tasks[tuple(row.task)] = (manifest, TaskMemory.from_json(data))
+    having = {task: state for task, state in tasks.items() if store in state[1].stores}
     if not having:
-        there = sorted({name for _, remembered in tasks.values() for name in remembered.get("stores", {})})
+        known = sorted({name for _, memory in tasks.values() for name in memory.stores})
         raise StoreError(
-            f"the checkpoint {location} has no store {store!r} in micro-batch {batch}; it has {', '.join(map(repr, there)) or 'none'}"
+            f"the checkpoint {location} has no store {store!r} in micro-batch {batch}; it has {', '.join(map(repr, known)) or 'none'}"
         )
-    data: dict[tuple[Any, ...], dict[int, bytes]] = {task: {} for task in having}
+    segments: dict[tuple[Any, ...], dict[int, bytes]] = {task: {} for task in having}
     wanted = {task: _wanted(manifest, store) for task, (manifest, _) in having.items()}
     numbers = sorted({number for of_task in wanted.values() for number in of_task})
     log = _state(session, location, batch, "log").selectExpr(
@@ -61,10 +65,10 @@ def stored_tasks(session: SparkSession, location: str, batch: int, store: str) -
     for row in log.where(log.sequence.isin(numbers)).toLocalIterator() if numbers else ():
         task = tuple(row.task)
         if row.sequence in wanted.get(task, ()):
-            data[task][row.sequence] = bytes(row.segment)
-    for task, (manifest, remembered) in having.items():
-        memory = remembered["task"].get("stores", {}).get(store, {})
-        yield StoredTask(remembered["stores"][store], memory, _content(manifest, store, data.pop(task)))
+            segments[task][row.sequence] = bytes(row.segment)
+    for task, (manifest, memory) in having.items():
+        own = memory.store_memories().get(store, {})
+        yield StoredTask(memory.stores[store], own, _content(manifest, store, segments.pop(task)))
 
 
 def _state(session: SparkSession, location: str, batch: int, variable: str) -> DataFrame:

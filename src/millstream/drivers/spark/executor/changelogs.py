@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from millstream.core.model.ids import TaskId
 from millstream.core.model.record import Records
@@ -18,6 +17,7 @@ from millstream.core.ports import ByteStores, ChangelogReader, StoreChange, stor
 from millstream.core.state.changelog import from_records, is_live, to_records
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.drivers.spark.executor.progress import RestoreListener, RestoreProgress, StoreProgress
+from millstream.drivers.spark.executor.snapshots import TaskMemory
 
 _PUBLISHED_AT_ONCE = 20_000
 _SNAPSHOT = b"task "
@@ -61,15 +61,15 @@ class Changelogs:
         return [name for name in self.sub.stores if name in self.plan.changelogs]
 
     def publish(
-        self, changes: Mapping[str, list[StoreChange]], remembered: Mapping[str, Any], now_ms: int
+        self, changes: Mapping[str, list[StoreChange]], memory: TaskMemory, now_ms: int
     ) -> Iterator[tuple[str, Records]]:
-        """Return the changes of a batch as records, and the task's snapshot."""
+        """Return the changes of a batch as records, and what the task remembers."""
         if not self.stores:
             return
         for byte_store, items in changes.items():
             if store_of(byte_store) in self.plan.changelogs:
                 yield self._records(byte_store, items, now_ms)
-        value = json.dumps(remembered, separators=(",", ":")).encode()
+        value = json.dumps(memory.to_json(), separators=(",", ":")).encode()
         yield self.plan.commits_topic, Records([self._key], [value], [now_ms], partitions=[0])
 
     def publish_content(
@@ -88,17 +88,16 @@ class Changelogs:
             if waiting:
                 yield self._records(byte_store, waiting, now_ms)
 
-    def snapshot(self, reader: ChangelogReader) -> dict[str, Any]:
+    def memory(self, reader: ChangelogReader, renamed_stores: Mapping[str, str]) -> TaskMemory:
         """Return what the task remembered when it last published; nothing if it never did."""
         newest = _newest_snapshots(reader, self.plan).get(self._key)
-        remembered: dict[str, Any] = {} if newest is None else json.loads(newest)
-        return remembered
+        return TaskMemory.from_json({} if newest is None else json.loads(newest), renamed_stores)
 
     def content(
-        self, reader: ChangelogReader, remembered: Mapping[str, Any], listener: RestoreListener
+        self, reader: ChangelogReader, remembered: TaskMemory, listener: RestoreListener
     ) -> Iterator[dict[str, list[StoreChange]]]:
         """Read the content of all stores, a few thousand changes at a time."""
-        memories = remembered.get("task", {}).get("stores", {})
+        memories = remembered.store_memories()
         for store in self.stores:
             spec, memory = self.sub.stores[store], memories.get(store, {})
             extent = reader.extent(self.plan.changelogs[store], self.task.partition)

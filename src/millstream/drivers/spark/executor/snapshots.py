@@ -1,9 +1,10 @@
-"""A task's snapshot as JSON, beside its manifest in Spark's state."""
+"""A task's snapshot, and what else it stores beside its manifest in Spark's state, as JSON."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +16,7 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.topology.asynchronous import kept_by
 from millstream.core.topology.evolution import with_new_names
 from millstream.core.topology.plan import SubTopology
+from millstream.core.topology.routing import Routing
 from millstream.drivers.spark import wire
 
 
@@ -96,14 +98,76 @@ def _queue(topic: str, partition: int, lane: str) -> QueueId:
     return QueueId(TopicPartition(topic, partition), lane)
 
 
-def unfinished_by_store(sub: SubTopology, outcome: Outcome) -> dict[str, Any]:
-    """Return what a task remembers of unfinished records, in case the topology loses the operator: their number by its store."""
+@dataclass(frozen=True)
+class TaskMemory:
+    """What a task stores beside the content of its stores: in Spark's state, and with the changes that it publishes.
+
+    Attributes:
+        snapshot: Its snapshot; None at the beginning of a task.
+        stores: The fingerprints of its stores.
+        engines: The engines of the local copies of its stores.
+        published: The stores whose changelog topics have their content.
+        unfinished: Numbers of unfinished records by store, in case the topology loses the operator.
+        routing: How records reach the task, for those who have lost the checkpoint; None if it publishes nothing.
+    """
+
+    snapshot: Snapshot | None = None
+    stores: Mapping[str, str] = field(default_factory=dict)
+    engines: Mapping[str, str] = field(default_factory=dict)
+    published: tuple[str, ...] = ()
+    unfinished: Mapping[str, int] | None = None
+    routing: Routing | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is stored, as JSON-compatible data."""
+        assert self.snapshot is not None
+        data: dict[str, Any] = {
+            "task": snapshot_to_json(self.snapshot),
+            "stores": dict(self.stores),
+            "engines": dict(self.engines),
+            "published": list(self.published),
+        }
+        if self.unfinished is not None:
+            data["unfinished"] = dict(self.unfinished)
+        if self.routing is not None:
+            data["routing"] = self.routing.to_json()
+        return data
+
+    @staticmethod
+    def from_json(
+        data: Mapping[str, Any], renamed_stores: Mapping[str, str] = MappingProxyType({})
+    ) -> TaskMemory:
+        """Decode the result of :meth:`to_json`, also of an older version.
+
+        Args:
+            data: What is stored; empty at the beginning of a task.
+            renamed_stores: New name per old name of a store.
+        """
+        return TaskMemory(
+            snapshot_from_json(data.get("task"), renamed_stores),
+            with_new_names(data.get("stores", {}), renamed_stores),
+            with_new_names(data.get("engines", {}), renamed_stores),
+            tuple(data.get("published", ())),
+            with_new_names(data["unfinished"], renamed_stores) if "unfinished" in data else None,
+            Routing.from_json(data["routing"]) if "routing" in data else None,
+        )
+
+    def store_memories(self) -> dict[str, dict[str, Any]]:
+        """Return what the stores remember besides their content, by name."""
+        return (
+            {} if self.snapshot is None else {name: dict(own) for name, own in self.snapshot.stores.items()}
+        )
+
+    def without_operator(self, kept: Collection[str]) -> dict[str, int]:
+        """Return the numbers of unfinished records, by store, whose operator the topology no longer has."""
+        return {
+            store: count for store, count in (self.unfinished or {}).items() if count and store not in kept
+        }
+
+
+def unfinished_by_store(sub: SubTopology, outcome: Outcome) -> dict[str, int] | None:
+    """Return the numbers of unfinished records by store; None if the task has no asynchronous operator."""
     if not outcome.calls:
-        return {}
+        return None
     stores = kept_by(sub.nodes.values())
-    return {"unfinished": {stores[name]: figures.unfinished for name, figures in outcome.calls.items()}}
-
-
-def without_operator(unfinished: Mapping[str, int], kept: Collection[str]) -> dict[str, int]:
-    """Return the numbers of unfinished records, by store, whose operator the topology no longer has."""
-    return {store: count for store, count in unfinished.items() if count and store not in kept}
+    return {stores[name]: figures.unfinished for name, figures in outcome.calls.items()}

@@ -38,7 +38,7 @@ from millstream.core.state.segments.log import (
     rehomed,
     with_renamed_stores,
 )
-from millstream.core.topology.evolution import check_stores, with_new_names
+from millstream.core.topology.evolution import check_stores
 from millstream.core.topology.plan import SubTopology
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.executor.calls import TaskCalls
@@ -54,10 +54,9 @@ from millstream.drivers.spark.executor.progress import Relay
 from millstream.drivers.spark.executor.report import call_report, report_of, report_of_gone
 from millstream.drivers.spark.executor.restore import RestoreSettings
 from millstream.drivers.spark.executor.snapshots import (
-    snapshot_from_json,
+    TaskMemory,
     snapshot_to_json,
     unfinished_by_store,
-    without_operator,
 )
 from millstream.drivers.spark.executor.statelog import StateLog
 from millstream.drivers.spark.executor_id import this_executor
@@ -74,13 +73,13 @@ class _Committed(NamedTuple):
     Attributes:
         encoded: The manifest as Spark's state has it, None before the first micro-batch of the task.
         manifest: The log of its stores, under their new names and without removed ones.
-        remembered: What the task has stored beside the content of its stores.
+        memory: What the task has stored beside the content of its stores, under their new names.
         removed: How many unfinished records there are, by the store of an operator that the topology no longer has.
     """
 
     encoded: bytes | None
     manifest: Manifest
-    remembered: Mapping[str, Any]
+    memory: TaskMemory
     removed: Mapping[str, int]
 
 
@@ -123,20 +122,20 @@ class TaskRun:
         before = self._committed(sub, changelogs)
         copies = TaskCopies(self._spec.copies, str(self._id), sub.stores)
         restored, task, outcome = self._stepped_over(copies, before.manifest, sub, self._snapshot(before))
-        yield from self._sends(self._new_content(changelogs, before.remembered, copies))
+        yield from self._sends(self._new_content(changelogs, before.memory, copies))
         manifest = self._log.write(before.manifest, outcome.changes, copies, outcome.dropped_slices)
-        kept = self._to_remember(sub, changelogs, task, outcome)
-        encoded = encode_manifest(manifest, kept)
+        memory = self._memory(sub, changelogs, task, outcome)
+        encoded = encode_manifest(manifest, memory.to_json())
         changed = encoded != before.encoded
         if changed:
             self._head.update((encoded,))
         yield from self._sends(outcome.sends)
         if changed or self._initialization:
-            yield from self._sends(changelogs.publish(outcome.changes, kept, self._now_ms))
+            yield from self._sends(changelogs.publish(outcome.changes, memory, self._now_ms))
         facts = StepFacts(
             str(self._id), outcome, self._read, self._global_counts, before.removed, restored, manifest
         )
-        yield self._report(replace(facts, stores=kept["task"]["stores"]))
+        yield self._report(replace(facts, stores=memory.store_memories()))
 
     def _committed(self, sub: SubTopology, changelogs: Changelogs) -> _Committed:
         """Load the state of the task, for the stores of the topology.
@@ -147,36 +146,33 @@ class TaskRun:
         lineage, fingerprints = self._spec.topology.lineage, self._spec.topology.plan.store_fingerprints()
         renamed = lineage.renamed_stores
         encoded = self._stored()
-        manifest, remembered = decode_manifest(encoded)
+        manifest, stored = decode_manifest(encoded)
+        memory = TaskMemory.from_json(stored, renamed)
         manifest = with_renamed_stores(manifest, renamed)
-        check_stores(with_new_names(remembered.get("stores", {}), renamed), fingerprints)
-        removed = without_operator(with_new_names(remembered.get("unfinished", {}), renamed), sub.stores)
+        check_stores(memory.stores, fingerprints)
+        removed = memory.without_operator(sub.stores)
         manifest = self._log.forget_stores(manifest, sub.stores)
-        engines = with_new_names(remembered.get("engines", {}), renamed)
-        manifest = rehomed(manifest, engines, self._engines(sub))
+        manifest = rehomed(manifest, memory.engines, self._engines(sub))
         rebuilds = self._initialization is not None and self._initialization.rebuild
         if encoded is None and rebuilds and changelogs.stores:
             assert self._spec.changelogs is not None
-            remembered = changelogs.snapshot(self._spec.changelogs)
-            check_stores(remembered.get("stores", {}), fingerprints)
-            manifest = self._log.load(changelogs.content(self._spec.changelogs, remembered, self._listener))
-        return _Committed(encoded, manifest, remembered, removed)
+            memory = changelogs.memory(self._spec.changelogs, renamed)
+            check_stores(memory.stores, fingerprints)
+            manifest = self._log.load(changelogs.content(self._spec.changelogs, memory, self._listener))
+        return _Committed(encoded, manifest, memory, removed)
 
-    def _to_remember(
-        self, sub: SubTopology, changelogs: Changelogs, task: Task, outcome: Outcome
-    ) -> dict[str, Any]:
-        """Return what the task stores beside the content of its stores, as JSON-compatible data."""
+    def _memory(self, sub: SubTopology, changelogs: Changelogs, task: Task, outcome: Outcome) -> TaskMemory:
+        """Return what the task stores beside the content of its stores."""
         fingerprints = self._spec.topology.plan.store_fingerprints()
-        kept = {
-            "task": snapshot_to_json(task.snapshot()),
-            "stores": {s: fingerprints[s] for s in sub.stores},
-            "engines": self._engines(sub),
-            "published": changelogs.stores,
-            **unfinished_by_store(sub, outcome),
-        }
-        if changelogs.stores:  # who has lost the checkpoint finds it there
-            kept["routing"] = self._spec.topology.lineage.routing.only(sub.stores).to_json()
-        return kept
+        routing = self._spec.topology.lineage.routing
+        return TaskMemory(
+            task.snapshot(),
+            {store: fingerprints[store] for store in sub.stores},
+            self._engines(sub),
+            tuple(changelogs.stores),
+            unfinished_by_store(sub, outcome),
+            routing.only(sub.stores) if changelogs.stores else None,
+        )
 
     def _engines(self, sub: SubTopology) -> dict[str, str]:
         return {store: self._spec.copies.engines[store] for store in sub.stores}
@@ -240,11 +236,11 @@ class TaskRun:
                 yield Row(kind=wire.SEND, topic=topic, batch=self._batch, payload=wire.encode(records))
 
     def _new_content(
-        self, changelogs: Changelogs, remembered: Mapping[str, Any], copies: TaskCopies
+        self, changelogs: Changelogs, memory: TaskMemory, copies: TaskCopies
     ) -> Iterator[tuple[str, Records]]:
         """Return what stores held before this batch, if they publish to a topic that does not have it yet."""
         new_topics = () if self._initialization is None else self._initialization.new_topics
-        published = set(remembered.get("published", ())).difference(new_topics)
+        published = set(memory.published).difference(new_topics)
         new = [store for store in changelogs.stores if store not in published]
         if new:
             try:
@@ -258,21 +254,23 @@ class TaskRun:
         stored = self._stored()
         if stored is None:
             return
-        manifest, remembered = decode_manifest(stored)
+        manifest, data = decode_manifest(stored)
+        memory = TaskMemory.from_json(data)
         self._log.forget_stores(manifest, ())
         self._head.clear()
         TaskCopies(self._spec.copies, str(self._id), ()).remove_unused()
-        removed = without_operator(remembered.get("unfinished", {}), ())
+        removed = memory.without_operator(())
         if removed:
-            snapshot = snapshot_from_json(remembered.get("task"), {})
-            report = report_of_gone(self._id, removed, {} if snapshot is None else snapshot.progress)
+            progress = {} if memory.snapshot is None else memory.snapshot.progress
+            report = report_of_gone(self._id, removed, progress)
             yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
     def _keep_times(self, sub: SubTopology) -> Iterator[Row]:
         """Keep the partition times that readers came to; report them in the first micro-batch of a run."""
-        manifest, remembered = decode_manifest(self._stored())
-        snapshot = snapshot_from_json(remembered.get("task"), {}) or Snapshot()
-        if remembered.get("stores"):  # another topology had state here
+        manifest, data = decode_manifest(self._stored())
+        memory = TaskMemory.from_json(data)
+        snapshot = memory.snapshot or Snapshot()
+        if memory.stores:  # another topology had state here
             yield from self._forget()
             manifest, _ = decode_manifest(None)
         before = {queue.partition: ms for queue, ms in snapshot.partition_times.items() if not queue.lane}
@@ -287,8 +285,7 @@ class TaskRun:
 
     def _snapshot(self, before: _Committed) -> Snapshot | None:
         """Return what the task remembers; one that is rebuilt reads again from the broker the records that it had buffered."""
-        renamed = self._spec.topology.lineage.renamed_stores
-        snapshot = snapshot_from_json(before.remembered.get("task"), renamed)
+        snapshot = before.memory.snapshot
         return snapshot if snapshot is None or before.encoded is not None else snapshot.without_committed()
 
     def _step(self, sub: SubTopology, view: ByteStores, snapshot: Snapshot | None) -> tuple[Task, Outcome]:

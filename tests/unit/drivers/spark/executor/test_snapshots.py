@@ -7,7 +7,8 @@ from millstream.core.engine.outcome import Snapshot
 from millstream.core.engine.records.queue import QueueId
 from millstream.core.engine.records.readiness import FOREVER, Waiting
 from millstream.core.model.record import Records
-from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snapshot_to_json
+from millstream.core.topology.routing import Route, Routing
+from millstream.drivers.spark.executor.snapshots import TaskMemory, snapshot_from_json, snapshot_to_json
 from unit.helpers import Host, one_processor, processing, values
 
 IN, LANE = QueueId(ms.TopicPartition("in", 1)), QueueId(ms.TopicPartition("in", 1), "x-0")
@@ -61,3 +62,15 @@ def test_a_task_goes_on_from_it() -> None:
     host.restart(crossed)
     outcome = host.step(now_ms=19)
     assert (values(outcome), outcome.wake_at_ms, outcome.stream_time_ms) == (["3"], 20, 7)
+
+
+def test_what_a_task_stores_is_read_as_it_was_written_and_under_new_names() -> None:
+    routing = Routing({"a": Route((0, 1), "producer")}, {"s": ("a",)})
+    memory = TaskMemory(Snapshot(9), {"s": "x"}, {"s": "lmdb"}, ("s",), {"s": 3}, routing)
+    data = json.loads(json.dumps(memory.to_json()))
+    assert list(data) == ["task", "stores", "engines", "published", "unfinished", "routing"]
+    assert TaskMemory.from_json(data) == memory
+    renamed = TaskMemory.from_json(data, {"s": "t"})
+    assert (renamed.stores, renamed.engines, renamed.unfinished) == ({"t": "x"}, {"t": "lmdb"}, {"t": 3})
+    assert TaskMemory.from_json({}) == TaskMemory()
+    assert (memory.without_operator(["s"]), memory.without_operator([])) == ({}, {"s": 3})
