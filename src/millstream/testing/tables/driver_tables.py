@@ -170,7 +170,6 @@ def _only(rows: Iterable[Row], columns: tuple[str, ...]) -> list[Row]:
 
 
 def _columns(table: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the columns of a table in its order."""
     head = next(line for line in table.splitlines() if line.strip())
     return tuple(name for name in (cell.strip() for cell in head.split("|")) if name in known)
 

@@ -198,7 +198,6 @@ def keep_state_in(session: SparkSession) -> None:
 
 
 def _made_with(session: SparkSession) -> Mapping[str, str]:
-    """Return the settings that a session was made with."""
     if is_classic(session):
         return dict(session.sparkContext.getConf().getAll())
     return session.conf.getAll  # of Spark Connect, which shows nothing else

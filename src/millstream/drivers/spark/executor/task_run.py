@@ -188,7 +188,6 @@ class TaskRun:
         return decode(payloads[-1]) if payloads else None
 
     def _report(self, step: StepFacts) -> Row:
-        """Return the report of a step as a row."""
         report = report_of(
             replace(step, seconds=time.perf_counter() - self._began),
             calls=call_report(step.outcome, self._calls, self._now_ms),
