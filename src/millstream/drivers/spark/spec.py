@@ -158,13 +158,13 @@ class SourceSpec:
 
     @staticmethod
     def planning(option: str) -> SourceSpec:
-        """Read what :meth:`to_option` returned, to plan."""
+        """Decode the result of :meth:`to_option`, to plan."""
         spec: SourceSpec
         spec, topology = in_driver(option)
         return replace(spec, topology=from_outline(topology))
 
     @staticmethod
     def reading(option: str) -> SourceSpec:
-        """Read what :meth:`to_option` returned, to read."""
+        """Decode the result of :meth:`to_option`, to read."""
         spec: SourceSpec = in_executor(option)
         return spec

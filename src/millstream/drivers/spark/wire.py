@@ -146,7 +146,7 @@ def encode_batch(batch: pa.RecordBatch) -> bytes:
 
 
 def decode(payload: bytes) -> Records:
-    """Read what :func:`encode` gave."""
+    """Decode the result of :func:`encode`."""
     batch = decode_batch(payload)
     names = batch.schema.names
 

@@ -73,7 +73,7 @@ class TaskCopies:
         self._views: dict[str, ByteStores] = {}
 
     def restore(self, log: StateLog, manifest: Manifest) -> int:
-        """Bring every copy up to the committed manifest; give the number of changes fetched from the log."""
+        """Bring every copy up to the committed manifest; return the number of changes fetched from the log."""
         self.remove_unused()
         return sum(
             log.restore(manifest.only(self._stores(engine)), copy) for engine, copy in self._copies.items()

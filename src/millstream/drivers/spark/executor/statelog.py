@@ -96,7 +96,7 @@ class StateLog:
         return manifest
 
     def _appended(self, manifest: Manifest, store: str, items: list[StoreChange]) -> tuple[Manifest, int]:
-        """Append changes of a byte store, one segment per key group; give the bytes written."""
+        """Append changes of a byte store, one segment per key group; return the bytes written."""
         written = 0
         for number, part in by_key_group(items).items():
             data = _packed(codec.encode(part))

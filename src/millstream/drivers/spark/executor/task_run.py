@@ -212,7 +212,7 @@ class TaskRun:
     def _over(
         self, copies: TaskCopies, manifest: Manifest, sub: SubTopology, snapshot: Snapshot | None
     ) -> tuple[int, Task, Outcome]:
-        """Run one step over the local copies; give what was restored, and what the step gave.
+        """Run one step over the local copies; return what was restored, and what the step gave.
 
         Raises:
             CopyMovedError: If another attempt has written a copy, and nothing of the step counts.

@@ -29,7 +29,7 @@ class RecordSizes:
 
         Args:
             reported: What tasks have reported of the records of this run; None before the first.
-            positions: Where each partition stands.
+            positions: The offset at which each partition begins.
             allowed: How far each may be read.
         """
         if reported is not None:

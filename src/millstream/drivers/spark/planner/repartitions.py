@@ -65,7 +65,7 @@ class Repartitions:
         """Return how far topics may be read without those of tasks whose buffer is full.
 
         Args:
-            positions: Where each partition stands.
+            positions: The offset at which each partition begins.
             ends: How far each may be read otherwise.
             records: What tasks have buffered.
         """
@@ -82,7 +82,7 @@ class Repartitions:
         Repartition topics are read whole, unless that takes more than the bytes of a micro-batch; the others get the rest.
 
         Args:
-            positions: Where each partition stands.
+            positions: The offset at which each partition begins.
             allowed: How far each may be read.
             bytes_per_record: Average size that tasks have reported; None before the first record.
         """
