@@ -29,9 +29,9 @@ from millstream.core.model.ids import TaskId
 from millstream.core.ports import LocalCopy, StoreChange
 from millstream.core.state.segments.log import Manifest
 from millstream.drivers.spark import wire
-from millstream.drivers.spark.worker.progress import RestoreProgress
-from millstream.drivers.spark.worker.restore import RestoreSettings
-from millstream.drivers.spark.worker.statelog import StateLog
+from millstream.drivers.spark.executor.progress import RestoreProgress
+from millstream.drivers.spark.executor.restore import RestoreSettings
+from millstream.drivers.spark.executor.statelog import StateLog
 
 STORE = "store"
 KEY_BYTES, VALUE_BYTES = 12, 88

@@ -25,10 +25,10 @@ import millstream as ms
 from millstream.core.engine.threads import ThreadFigures
 from millstream.core.metrics.metric import Number
 from millstream.core.model import errors
+from millstream.core.runtime.task_report import CallReport, HotKeySample, TaskReport
 from millstream.drivers.kafka.fetch import _PRESET
 from millstream.drivers.kafka.produce import DEFAULTS
-from millstream.drivers.spark.submit.wanted import FILE_MANAGER, QUERY_CONF, WANTED
-from millstream.drivers.spark.worker.report import CallReport, Hottest, Report
+from millstream.drivers.spark.driver.wanted import FILE_MANAGER, QUERY_CONF, WANTED
 from millstream.edge.cli.app import app as command_line
 from millstream.edge.client_settings import RULES
 from millstream.edge.metrics.application import EXPORTED
@@ -239,11 +239,11 @@ def test_errors_are_those_of_the_code() -> None:
 def test_metrics_are_those_of_the_code() -> None:
     page = ROOT / "docs/reference/metrics.md"
     book = Book()
-    calls = CallReport(hottest=[Hottest("call", "key", 1, 1, 10.0, 1)])
+    calls = CallReport(hottest=[HotKeySample("call", "key", 1, 1, 10.0, 1)])
     several = {"calls": calls, "threads": ThreadFigures((1, 1))}
     drops, counts = ("task_dropped_records_total", "<reason>"), ("processor_count_total", "<name>")
     numbers: list[Number] = [(name, ("0_0", label), 1) for name, label in (drops, counts)]
-    told = Report("0_0", measured=numbers, first_record_ms=1, **several)
+    told = TaskReport("0_0", measured=numbers, first_record_ms=1, **several)
     book.committed(0, [told])
     assert {row[0].strip("`") for row in table_rows(page, "metric")} == set(book.metrics())
     assert [row[0].strip("`") for row in table_rows(page, "field")] == list(Status.__dataclass_fields__)

@@ -19,10 +19,10 @@ from millstream.core.topology.plan import Plan
 from millstream.core.topology.stores import StoreSpec
 from millstream.drivers.lmdb import open_local_copy
 from millstream.drivers.memory.copy import MemoryCopy
-from millstream.drivers.spark.submit.placement import grouping_keys
-from millstream.drivers.spark.worker.global_stores import DIRECTORY
-from millstream.drivers.spark.worker.snapshots import snapshot_from_json
-from millstream.drivers.spark.worker.statelog import StateLog
+from millstream.drivers.spark.driver.placement import grouping_keys
+from millstream.drivers.spark.executor.global_stores import DIRECTORY
+from millstream.drivers.spark.executor.snapshots import snapshot_from_json
+from millstream.drivers.spark.executor.statelog import StateLog
 from unit.drivers.state import MapState
 
 

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 import millstream as ms
 from millstream.core.model.errors import CoPartitioningError, OffsetsLostError, TopicRecreatedError
-from millstream.drivers.spark.submit.checkpoint import LocalFiles, progress_of
+from millstream.drivers.spark.driver.checkpoint import LocalFiles, progress_of
 
 from .helpers import Apps, eventually, lag, latest, values_by_key
 from .topologies import key_count, word_count

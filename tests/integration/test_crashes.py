@@ -43,7 +43,7 @@ def crashed(app: str, seed: int, targets: tuple[Target, ...], logs: Path) -> Rep
             twice=app == DOUBLE_FAULTS,
         )
 
-    return unspoiled(run, seed, tell=print)
+    return unspoiled(run, seed, log_report=print)
 
 
 @pytest.mark.parametrize(("app", "seed", "targets"), RUNS, ids=[app for app, _, _ in RUNS])

@@ -14,9 +14,9 @@ import pytest
 
 import millstream as ms
 from millstream.core.model.errors import CheckpointError
-from millstream.drivers.spark.submit.checkpoint import LocalFiles
+from millstream.drivers.spark.driver.checkpoint import LocalFiles
 from millstream.edge.checkpoints import sound_progress
-from unit.drivers.spark.submit.checkpoints import DAMAGES, HARMLESS, Damage, newest
+from unit.drivers.spark.driver.checkpoints import DAMAGES, HARMLESS, Damage, newest
 from unit.flips import FLIPS, flip
 
 from .helpers import Apps, latest, written

@@ -8,7 +8,7 @@ import pytest
 
 import millstream as ms
 from millstream.core.model.errors import IncompatibleTopologyError
-from millstream.drivers.spark.submit.checkpoint import LocalFiles, progress_of
+from millstream.drivers.spark.driver.checkpoint import LocalFiles, progress_of
 
 from .helpers import Apps, latest
 from .topologies import people_per_region

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import millstream as ms
 from millstream.core.model.errors import ApplicationRunningError, SettingsError
-from millstream.drivers.spark.submit.checkpoint import HadoopFiles, LocalFiles, Progress, progress_of
+from millstream.drivers.spark.driver.checkpoint import HadoopFiles, LocalFiles, Progress, progress_of
 from millstream.edge.cli.app import app as command_line
 
 from .helpers import Apps, latest

@@ -6,7 +6,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream.drivers.spark.submit.session import use_this_python
+from millstream.drivers.spark.driver.session import use_this_python
 
 pytestmark = pytest.mark.spark
 

@@ -7,6 +7,7 @@ few or many records in between; the micro-batches are of any size.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,23 +18,22 @@ import millstream as ms
 from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.records.merging import WRITER_HEADER, merged_by_time
 from millstream.core.engine.records.queue import MERGED
+from millstream.core.engine.records.readiness import InputFacts
 from millstream.core.engine.task import Task
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.model.record import Records
-from millstream.core.ports import OffsetRange, TimedOffset
+from millstream.core.ports import BatchId, OffsetRange, TimedOffset
+from millstream.core.runtime.batch_plan import BatchPlan
+from millstream.core.runtime.inputs import informed
+from millstream.core.runtime.messages import BufferedRecords
+from millstream.core.runtime.remaining_inputs import TaskInput, lets_tasks_continue
 from millstream.core.state.memory import MemoryStores
+from millstream.core.topology.evolution import Remembered
 from millstream.core.topology.layout import lay_out
-from millstream.drivers.spark.inputs import (
-    Held,
-    InputPlanner,
-    InputReader,
-    Prospect,
-    TaskInputs,
-    WaitSettings,
-    changed,
-)
-from millstream.drivers.spark.repartitions import Repartitions
+from millstream.drivers.spark.planner.inputs import InputPlanner, Outlook, TaskInputPlanner
+from millstream.drivers.spark.planner.repartitions import Repartitions
+from millstream.drivers.spark.spec import WaitSettings
 from unit.helpers import forwarding
 
 from .engines import Visits
@@ -121,10 +121,10 @@ class Application:
         spec: Any = SimpleNamespace(topology=topology, fetcher=self.broker, **limits)
         self.repartitions = Repartitions(spec)
         self.planner = InputPlanner(self.plan, self.layout, WAITS, self.broker)
-        self.reader = InputReader(self.plan, self.layout, WAITS)
-        self.inputs = TaskInputs(self.plan, self.layout)
+        self.task_inputs = TaskInputPlanner(self.plan, self.layout, WAITS)
+        self.inputs = informed(self.plan, self.layout, waits=True)
         self.positions: Offsets = {t: dict.fromkeys(p, 0) for t, p in self.broker.ends().items()}
-        self.offset: dict[str, Any] = {}
+        self.offset = BatchPlan(BatchId("5f3a", 0), Remembered())
         self.snapshots: dict[TaskId, Snapshot] = {}
         self.buffered: dict[TopicPartition, tuple[int, int, int]] = {}
         self.taken: dict[TaskId, list[int]] = {}
@@ -133,16 +133,16 @@ class Application:
 
     def batch(self, *, begin: bool = False) -> bool:
         """Run a micro-batch; tell whether there was anything to do."""
-        ends, held = self.broker.ends(), Held(dict(self.buffered))
-        allowed = {} if begin else self.repartitions.without_full(self.positions, ends, held)
+        ends, records = self.broker.ends(), BufferedRecords(dict(self.buffered))
+        allowed = {} if begin else self.repartitions.without_full(self.positions, ends, records)
         admitted = self.positions if begin else self.repartitions.admitted(self.positions, allowed, 10.0)
-        before = self.offset.get("inputs")
-        seen = Prospect(self.positions, admitted, allowed, ends, held, (), True, 10.0, before)
-        planned, facts = self.planner.planned(seen) if self.planner.active else (admitted, None)
-        goes_on = facts is not None and bool(held.buffered) and changed(before, facts)
+        before = self.offset.inputs
+        outlook = Outlook(self.positions, admitted, allowed, ends, records, (), True, 10.0, before)
+        planned, left = self.planner.planned(outlook) if self.planner.active else (admitted, None)
+        goes_on = left is not None and bool(records.buffered) and lets_tasks_continue(before, left)
         if planned == self.positions and not goes_on and not begin:
             return False
-        offset = {} if facts is None else {"inputs": facts}
+        offset = replace(self.offset, inputs=left)
         ranges = [
             OffsetRange(t, p, self.positions[t][p], end)
             for t, partitions in planned.items()
@@ -150,7 +150,7 @@ class Application:
             if end > self.positions[t][p]
         ]
         ticked = [str(task) for task in self.layout.tasks] if begin else []
-        told = dict(self.reader.told(self.offset, offset, ranges, ticked))
+        told = dict(self.task_inputs.messages(self.offset, offset, ranges, ticked))
         self.positions, self.offset = planned, offset
         outcomes = [(task, self.run(task, ranges, told)) for task in self.layout.tasks]
         for task, outcome in reversed(outcomes):  # whoever is first
@@ -158,7 +158,9 @@ class Application:
                 self.carry_out(task, outcome)
         return True
 
-    def run(self, task_id: TaskId, ranges: list[OffsetRange], told: Mapping[str, bytes]) -> Outcome | None:
+    def run(
+        self, task_id: TaskId, ranges: list[OffsetRange], told: Mapping[str, TaskInput]
+    ) -> Outcome | None:
         own = [r for r in ranges if TopicPartition(r.topic, r.partition) in self.layout.tasks[task_id]]
         if not own and str(task_id) not in told:
             return None
@@ -166,9 +168,11 @@ class Application:
         snapshot = self.snapshots.get(task_id)
         task = Task(sub, task_id, application_id="app", stores=MemoryStores(), snapshot=snapshot)
         task.init(0)
-        facts = self.inputs.facts(task_id, told.get(str(task_id)))
-        if facts is not None:
-            task.inform(facts)
+        if task_id in self.inputs:
+            inputs, message = self.inputs[task_id], told.get(str(task_id))
+            task.inform(
+                InputFacts(tuple(i.partition for i in inputs)) if message is None else message.facts(inputs)
+            )
         for r in own:
             read, lane = self.broker.read(r), ""
             if r.topic in self.plan.repartition_topics:

@@ -25,7 +25,7 @@ from millstream.core.ports import (
 )
 from millstream.core.state.segments import compaction
 from millstream.core.state.segments.log import Manifest, decode_manifest, encode_manifest
-from millstream.drivers.spark.worker.statelog import StateLog
+from millstream.drivers.spark.executor.statelog import StateLog
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.state import CutOffError, MapState, MortalCopy
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import millstream as ms
 from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.model.ids import TopicPartition
-from millstream.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
+from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snapshot_to_json
 from unit.helpers import Host, raw
 
 from .engines import Visits

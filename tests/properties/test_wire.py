@@ -16,8 +16,8 @@ from millstream.core.model.partitioning import murmur2 as murmur2_of_one
 from millstream.core.model.partitioning import partition_of
 from millstream.core.model.record import Records
 from millstream.drivers.spark import wire
-from millstream.drivers.spark.partitioning import murmur2, split_by_partition
-from millstream.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
+from millstream.drivers.spark.executor.partitioning import murmur2, split_by_partition
+from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snapshot_to_json
 
 KEYS = st.none() | st.binary(max_size=20)
 HEADERS = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=3).map(tuple)

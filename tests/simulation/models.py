@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from millstream.drivers.kafka import delivery, produce, publish
-from millstream.drivers.spark import planner, repartitions, sink, source
-from millstream.drivers.spark.worker import host, statelog
+from millstream.drivers.spark import sink, source
+from millstream.drivers.spark.executor import host, statelog, task_run
+from millstream.drivers.spark.planner import planner, repartitions, topics
 from millstream.edge import running
 from simulation.clients import Consumer, Producer
 from simulation.world import World
@@ -44,8 +45,9 @@ def installed(world: World) -> Iterator[None]:
         patch.setattr(sink, "in_executor", lambda option: option)
         patch.setattr(planner, "time", clock)
         patch.setattr(repartitions, "time", clock)
+        patch.setattr(topics, "time", clock)
         patch.setattr(statelog, "secrets", SimpleNamespace(token_hex=world.token))
-        patch.setattr(host, "uuid4", lambda: SimpleNamespace(hex=world.token(16)))
+        patch.setattr(task_run, "uuid4", lambda: SimpleNamespace(hex=world.token(16)))
         patch.setattr(host, "_spec", lambda pickled: spec)
         partition_of = SimpleNamespace(partitionId=lambda: world.placed[world.acting][0])
         patch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: partition_of))

@@ -14,8 +14,8 @@ from millstream.core.topology.plan import Plan
 from millstream.drivers.kafka.delivery import Transaction
 from millstream.drivers.kafka.transactions import KafkaTransactions
 from millstream.drivers.spark import sink
-from millstream.drivers.spark.worker import restore, statelog
-from millstream.drivers.spark.worker.copies import TaskCopies
+from millstream.drivers.spark.executor import restore, statelog
+from millstream.drivers.spark.executor.copies import TaskCopies
 from millstream.edge.running import RunningApplication
 from simulation import copies, query
 from simulation.clients import Reader
@@ -76,8 +76,8 @@ def offsets_before_records(patch: pytest.MonkeyPatch) -> None:
     answer = RunningApplication._answer
 
     def early(self: Any, question: str, data: Any) -> Any:
-        if question == "plan" and data["ends"]:
-            ends = {TopicPartition(t, p): n for t, found in data["ends"].items() for p, n in found.items()}
+        if question == "plan" and data.ends:
+            ends = {TopicPartition(t, p): n for t, found in data.ends.items() for p, n in found.items()}
             self._group.commit(ends)
         return answer(self, question, data)
 
@@ -113,7 +113,7 @@ def forget_to_rebuild(patch: pytest.MonkeyPatch) -> None:
     """A copy that cannot catch up is taken for current."""
     chosen = restore.catch_up
     patch.setattr(restore, "catch_up", lambda manifest, held: chosen(manifest, held) or [])
-    patch.setattr(restore, "_followed", lambda manifest, copy, held: held)
+    patch.setattr(restore, "_with_parked", lambda manifest, copy, current: current)
 
 
 def skip_a_part(patch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,13 @@ import pyarrow as pa
 from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.ports import BatchId
+from millstream.core.runtime.batch_plan import BatchPlan, batch_id
 from millstream.drivers.kafka.marks import Mark, mark_of
-from millstream.drivers.spark.offsets import batch_id, positions_of
+from millstream.drivers.spark.driver.placement import spark_hash
+from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.drivers.spark.executor.host import TaskHost
 from millstream.drivers.spark.sink import KafkaStreamWriter, SinkSpec
 from millstream.drivers.spark.source import KafkaStreamReader
-from millstream.drivers.spark.submit.placement import spark_hash
-from millstream.drivers.spark.worker.copies import CopiesSpec
-from millstream.drivers.spark.worker.host import TaskHost
 from millstream.edge.group_offsets import GroupOffsets
 from millstream.edge.orders import Orders, StandingOrders
 from millstream.edge.running import RunningApplication
@@ -73,7 +73,7 @@ class Query:
             idle = 0
             self._scheduler.step(f"writes the offsets of batch {number + 1}")
             log.offsets[number + 1] = json.dumps(end)
-            world.watch.planned = positions_of(end)
+            world.watch.planned = BatchPlan.from_json(end).positions
             self._batch(number + 1)
 
     def _newest(self) -> BatchId:

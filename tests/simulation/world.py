@@ -11,6 +11,7 @@ from confluent_kafka import KafkaException
 
 import millstream as ms
 from millstream.core.model.ids import TopicPartition
+from millstream.core.runtime.batch_plan import Initialization
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import decode_manifest
 from millstream.core.topology.analysis.ranges import in_ranges
@@ -18,12 +19,11 @@ from millstream.core.topology.evolution import Lineage, parts_of
 from millstream.core.topology.layout import lay_out
 from millstream.core.topology.plan import Plan
 from millstream.drivers.kafka import publish, transactions
-from millstream.drivers.spark.inputs import WaitSettings
-from millstream.drivers.spark.spec import SourceSpec, TopologySpec
-from millstream.drivers.spark.submit.placement import grouping_keys
-from millstream.drivers.spark.worker import statelog
-from millstream.drivers.spark.worker.copies import CopiesSpec
-from millstream.drivers.spark.worker.host import HostSpec
+from millstream.drivers.spark.driver.placement import grouping_keys
+from millstream.drivers.spark.executor import statelog
+from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.drivers.spark.executor.host_spec import HostSpec
+from millstream.drivers.spark.spec import SourceSpec, TopologySpec, WaitSettings
 from simulation.broker import Broker, Entry
 from simulation.checks import Watch, WrongError, check_changelog, check_results, check_store
 from simulation.clients import Producer, Reader
@@ -166,7 +166,7 @@ class World:
             1 << 20,
             2,
             "earliest",
-            {},
+            Initialization(),
             waits=WaitSettings(),
             clock=lambda: self.scheduler.now_ms,
             checkpoint=CHECKPOINT,
@@ -179,7 +179,7 @@ class World:
         return HostSpec(
             self.topology,
             copies,
-            tell=lambda progress: None,
+            listener=lambda progress: None,
             changelogs=self.reader,
             repeats_sends=not self.scene.exactly_once,
         )

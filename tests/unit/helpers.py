@@ -14,10 +14,10 @@ from millstream.core.metrics.metric import Numbers, without_labels
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import Threads, Work
+from millstream.core.runtime.task_report import TaskReport
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
-from millstream.drivers.spark.worker.measures import TASK_METRICS
-from millstream.drivers.spark.worker.report import Report
+from millstream.drivers.spark.executor.measures import TASK_METRICS
 
 Row = tuple[Any, ...]
 """Key, value, timestamp, and headers if there are any; texts are written as UTF-8, bytes as they are."""
@@ -231,7 +231,7 @@ def forwarding(
     return processing(lambda context, record: context.forward(record.with_value(value(context, record))))
 
 
-def totals(report: Report) -> dict[str, int]:
+def totals(report: TaskReport) -> dict[str, int]:
     """Give what a report counts, as the metrics of an application name it."""
     numbers = Numbers()
     numbers.take(report.measured)

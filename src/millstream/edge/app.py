@@ -12,6 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.model.topics import checked_name
 from millstream.core.ports import PartitionGrouper
+from millstream.core.runtime.batch_plan import Initialization
 from millstream.core.topology.describe import short_lines, started_text
 from millstream.core.topology.layout import default_grouper
 from millstream.core.topology.plan import Plan
@@ -19,15 +20,15 @@ from millstream.core.topology.topology import Topology
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.internal_topics import InternalTopics
 from millstream.drivers.spark.clock import Clock, host_clock
+from millstream.drivers.spark.driver.checkpoint import Progress, files_of, manifests, progress_of
+from millstream.drivers.spark.driver.placement import grouping_keys
+from millstream.drivers.spark.driver.query import QuerySpec, start
+from millstream.drivers.spark.driver.session import configured, partitions_of, refuse_connect
+from millstream.drivers.spark.driver.wanted import AS_READ_CONF
+from millstream.drivers.spark.executor.host_spec import HostSpec
+from millstream.drivers.spark.executor.progress import ApplicationListener
 from millstream.drivers.spark.sink import SinkSpec
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
-from millstream.drivers.spark.submit.checkpoint import Progress, files_of, manifests, progress_of
-from millstream.drivers.spark.submit.placement import grouping_keys
-from millstream.drivers.spark.submit.query import QuerySpec, start
-from millstream.drivers.spark.submit.session import configured, partitions_of, refuse_connect
-from millstream.drivers.spark.submit.wanted import AS_READ_CONF
-from millstream.drivers.spark.worker.host import HostSpec
-from millstream.drivers.spark.worker.progress import TellApplication
 from millstream.drivers.threads import ThreadsOfTasks
 from millstream.edge import contact, rescale
 from millstream.edge.bounded.until import Bound, Until
@@ -265,7 +266,7 @@ class Application:
             self._clients.most_bytes(),
             self._clients.most_bytes_in(sinks),
         )
-        begin = {"rebuild": rebuild, "new_topics": created}
+        begin = Initialization(rebuild, tuple(created))
         return self._start_query(running, broker, spec, checkpoint, begin, bound=bound)
 
     def _manifests(self, running: RunningApplication, progress: Progress) -> list[bytes]:
@@ -350,7 +351,7 @@ class Application:
         broker: Broker,
         spec: TopologySpec,
         checkpoint: str,
-        begin: Mapping[str, Any],
+        begin: Initialization,
         *,
         bound: Bound,
     ) -> StreamingQuery:
@@ -381,7 +382,7 @@ class Application:
             HostSpec(
                 spec,
                 replace(self._program.copies, run=running._run),
-                TellApplication.here(control),
+                ApplicationListener.here(control),
                 self._clients.changelogs(spec.plan),
                 self._clients.global_topics(spec.plan),
                 settings.max_task_idle_ms,

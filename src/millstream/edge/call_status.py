@@ -10,8 +10,8 @@ from typing import Final
 
 from millstream.core.asynchronous.async_worker import Queued
 from millstream.core.model.ids import TaskId, TopicPartition
-from millstream.core.model.positions import Offsets, flat, positions_from_json
-from millstream.drivers.spark.worker.report import CallReport, Report
+from millstream.core.model.positions import Offsets
+from millstream.core.runtime.task_report import CallReport, TaskReport
 from millstream.edge.draining import Left
 from millstream.edge.hot_keys import HotKey, HotKeys
 
@@ -78,7 +78,7 @@ def _age_s(report: CallReport) -> float | None:
 
 
 def room_of(
-    tasks: Mapping[str, Report], in_front: Mapping[int, Collection[str]], positions: Offsets
+    tasks: Mapping[str, TaskReport], in_front: Mapping[int, Collection[str]], positions: Offsets
 ) -> dict[TopicPartition, int]:
     """Return how many more records of partitions tasks can take in.
 
@@ -95,7 +95,7 @@ def room_of(
     for task, report in tasks.items():
         if report.calls is not None:
             rooms.setdefault(TaskId.parse(task).subtopology, []).append(report.calls.room)
-            for at in flat(positions_from_json(report.offsets)):
+            for at in report.offsets:
                 ranges.setdefault(at, []).append(report.calls)
     room = {at: _room_of_ranges(reports) for at, reports in ranges.items()}
     for number in in_front.keys() & rooms.keys():

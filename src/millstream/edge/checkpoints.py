@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from millstream.core.model.errors import CheckpointError
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.submit.checkpoint import Files, Progress, progress_from
-from millstream.drivers.spark.submit.damage import findings, look
+from millstream.drivers.spark.driver.checkpoint import Files, Progress, progress_from
+from millstream.drivers.spark.driver.damage import findings, look
 
 _MOST_TOLD = 5
 """Findings in an error."""

@@ -16,8 +16,8 @@ from millstream.drivers.kafka.internal_topics import InternalTopics
 from millstream.drivers.kafka.marks import Marks
 from millstream.drivers.kafka.publish import KafkaSender
 from millstream.drivers.kafka.transactions import KafkaTransactions
-from millstream.drivers.spark.worker.changelogs import published
-from millstream.drivers.spark.worker.filling import GlobalTopics
+from millstream.drivers.spark.executor.changelogs import published
+from millstream.drivers.spark.executor.global_restore import GlobalTopics
 from millstream.edge.settings import Settings
 
 _MOST_BYTES: Final = 1_000_000

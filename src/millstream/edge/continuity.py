@@ -25,15 +25,14 @@ from millstream.core.topology.evolution import (
     check_stores,
     continued,
     parts_of,
-    with_new_names,
 )
 from millstream.core.topology.layout import Layout, lay_out
 from millstream.core.topology.patterns import source_of
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.routing import Routing, check_routing, left_by, routing_of
 from millstream.drivers.kafka.broker import Broker
-from millstream.drivers.spark.submit.checkpoint import Progress
-from millstream.drivers.spark.worker.snapshots import snapshot_from_json
+from millstream.drivers.spark.driver.checkpoint import Progress
+from millstream.drivers.spark.executor.snapshots import TaskMemory
 
 
 @dataclass(frozen=True)
@@ -158,8 +157,8 @@ def check_finished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) ->
         return
     left: Counter[str] = Counter()
     for manifest in manifests():
-        _, remembered = decode_manifest(manifest)
-        left.update(with_new_names(remembered.get("unfinished", {}), now.renamed_stores))
+        _, data = decode_manifest(manifest)
+        left.update(TaskMemory.from_json(data, now.renamed_stores).unfinished or {})
     for store in sorted(gone):
         if left[store]:
             raise IncompatibleTopologyError(
@@ -203,8 +202,8 @@ def check_held(now: Continuity, layout: Layout, manifests: Callable[[], Iterable
         return
     held: Counter[str] = Counter()
     for manifest in manifests():
-        _, remembered = decode_manifest(manifest)
-        snapshot = snapshot_from_json(remembered.get("task")) or Snapshot()
+        _, data = decode_manifest(manifest)
+        snapshot = TaskMemory.from_json(data).snapshot or Snapshot()
         for queue, records in snapshot.buffered.items():
             held[queue.partition.topic] += len(records)
     for topic in sorted(left):

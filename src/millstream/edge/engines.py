@@ -12,7 +12,7 @@ from pathlib import Path
 from millstream.core.model.errors import SettingsError
 from millstream.core.ports import OpenLocalCopy
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.worker.copies import CopiesSpec
+from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.edge.settings import Settings
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from millstream.drivers.spark.worker.report import Hottest
+from millstream.core.runtime.task_report import HotKeySample
 
 _LATELY: Final = 10_000
 """After so many sampled records all counts are halved."""
@@ -40,7 +40,7 @@ class HotKeys:
     Example:
         >>> hot = HotKeys()
         >>> for key, count in (("'a'", 30), ("'b'", 10), ("'a'", 10)):
-        ...     hot.note(Hottest("call", key, count, of=100, call_ms=10.0, per_call=1))
+        ...     hot.note(HotKeySample("call", key, count, of=100, call_ms=10.0, per_call=1))
         >>> hot.now()
         HotKey(key="'a'", share=0.13333333333333333, call_ms=10.0, ceiling_per_s=750.0)
     """
@@ -48,9 +48,9 @@ class HotKeys:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._of = 0
-        self._last: Hottest | None = None
+        self._last: HotKeySample | None = None
 
-    def note(self, told: Hottest) -> None:
+    def note(self, told: HotKeySample) -> None:
         """Take in what a step has told."""
         self._last = told
         self._counts[told.key] += told.records

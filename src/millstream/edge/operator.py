@@ -17,13 +17,13 @@ from millstream.core.topology.topology import Topology
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.fetch import KafkaFetcher
 from millstream.drivers.spark import rows
+from millstream.drivers.spark.driver import transform as _transform
+from millstream.drivers.spark.driver.placement import grouping_keys
+from millstream.drivers.spark.driver.query import register
+from millstream.drivers.spark.driver.session import refuse_connect, use_this_python
+from millstream.drivers.spark.driver.wanted import keep_state_in, lacking_lines, tell_lacking
+from millstream.drivers.spark.executor.host_spec import HostSpec
 from millstream.drivers.spark.spec import TopologySpec
-from millstream.drivers.spark.submit import transform as _transform
-from millstream.drivers.spark.submit.placement import grouping_keys
-from millstream.drivers.spark.submit.query import register
-from millstream.drivers.spark.submit.session import refuse_connect, use_this_python
-from millstream.drivers.spark.submit.wanted import keep_state_in, lacking_lines, tell_lacking
-from millstream.drivers.spark.worker.host import HostSpec
 from millstream.edge.cluster import check_secrets
 from millstream.edge.engines import copies_spec
 from millstream.edge.global_stores import refuse_global_stores

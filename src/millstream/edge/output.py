@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, Literal
 
 from millstream.core.model.errors import MillstreamError
-from millstream.drivers.spark.worker.logs import JsonLines, choose
+from millstream.drivers.spark.logs import JsonLines, choose
 from millstream.edge.room import unwritable
 
 Output = Literal["lines", "json", "quiet", "debug"]

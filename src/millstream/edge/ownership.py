@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from millstream.core.model.errors import OtherCheckpointError
 from millstream.core.ports import BatchId
+from millstream.core.runtime.batch_plan import batch_id
 from millstream.core.topology.plan import Plan
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.marks import Mark, ahead_of
-from millstream.drivers.spark.offsets import batch_id
-from millstream.drivers.spark.submit.checkpoint import Progress
+from millstream.drivers.spark.driver.checkpoint import Progress
 from millstream.edge.settings import Settings
 from millstream.edge.topics import Topics
 

@@ -19,8 +19,8 @@ from typing import Literal
 from pyspark.sql import SparkSession
 
 from millstream.core.model.errors import SettingsError
-from millstream.drivers.spark.submit import checkpoint
-from millstream.drivers.spark.submit.checkpoint import Progress
+from millstream.drivers.spark.driver import checkpoint
+from millstream.drivers.spark.driver.checkpoint import Progress
 
 log = logging.getLogger("millstream.application")
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from millstream.core.model.errors import CheckpointError, SettingsError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
-from millstream.core.runtime.reset import Move, Places, Target, internal_topics, moves
+from millstream.core.runtime.reset import LogOffsets, Move, Target, internal_topics, moves
 from millstream.core.topology.evolution import Remembered
 from millstream.drivers.kafka.broker import RESET, Broker
-from millstream.drivers.spark.submit.checkpoint import Files, Progress, progress_of
+from millstream.drivers.spark.driver.checkpoint import Files, Progress, progress_of
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,11 @@ def planned(wish: Wish, broker: Broker, files: Files, home: Path) -> ResetPlan:
     read = {topic: existing[topic] for topic in {*current, *wish.input_topics} - {*own} if topic in existing}
     _check_inputs(wish, read, existing)
     at_time = broker.offsets_at(read, wish.target.value) if wish.target.kind == "time" else {}
-    places = Places(broker.begin_offsets(read), broker.end_offsets(read), at_time)
+    log_offsets = LogOffsets(broker.begin_offsets(read), broker.end_offsets(read), at_time)
     tasks = home / "tasks"
     return ResetPlan(
         wish.application_id,
-        tuple(moves(wish.target, wish.input_topics or read, current, places)),
+        tuple(moves(wish.target, wish.input_topics or read, current, log_offsets)),
         {topic: existing[topic] for topic in deleted},
         {topic: current[topic] for topic in own if topic not in deleted and topic in current},
         others,

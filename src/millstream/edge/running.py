@@ -22,16 +22,17 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.ports import TopicFacts
 from millstream.core.queries.question import Answer, Question
 from millstream.core.runtime.intake import topics_in_front
-from millstream.core.runtime.origins import begun_from_json, committable, origins, topics_committed_later
+from millstream.core.runtime.messages import PlanningOrders, PlanRequest
+from millstream.core.runtime.origins import committable, origins, topics_committed_later
 from millstream.core.runtime.pausing import chosen_topics, resting
+from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
-from millstream.drivers.spark.submit.classes import keep_classes
-from millstream.drivers.spark.worker.copies import CopiesSpec
-from millstream.drivers.spark.worker.progress import QUESTION as RESTORING
-from millstream.drivers.spark.worker.report import Report
+from millstream.drivers.spark.driver.classes import keep_classes
+from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.drivers.spark.executor.progress import QUESTION as RESTORING
 from millstream.edge import contact
 from millstream.edge.continuity import Continuity
 from millstream.edge.draining import Draining, unread
@@ -320,7 +321,7 @@ class RunningApplication:
                 self._upkeep.wake()
             return True
         if question == "batch":
-            self._note_commit(data["batch"], [Report.decode(report) for report in data["reports"]])
+            self._note_commit(data.number, data.reports())
             return True
         if question == RESTORING:
             log.warning("%s", data.line())
@@ -332,13 +333,13 @@ class RunningApplication:
             return contact.carried_out(self, *data)
         raise MillstreamError(f"nobody knows how to answer {question!r}; this is a bug")
 
-    def _planned(self, data: Mapping[str, Any]) -> dict[str, Any]:
+    def _planned(self, data: PlanRequest) -> PlanningOrders:
         """Note what the planner sees, and say how it goes on."""
-        self._book.planned(data["positions"], data["ends"], data["held_back_ms"])
-        self._purge.planned(data["positions"])
+        self._book.planned(data.positions, data.ends, data.throttled_ms)
+        self._purge.planned(data.positions)
         oldest = self._book.oldest(origins(self._plan))
-        if data["ends"] is not None:
-            self._group.planned(data["positions"])
+        if data.ends is not None:
+            self._group.planned(data.positions)
             self._commit_later(data, oldest)
         if self._draining.ordered:
             self._look_whether_drained(data)
@@ -346,21 +347,20 @@ class RunningApplication:
         if hold:  # Spark plans between batches, so none is at work, and with this answer none will be
             self._changeover.between_batches.set()
         orders = self._orders.now
-        rest = resting(self._plan, orders.paused) if orders.paused else ()
-        return {
-            "hold": hold,
-            "intake": not self._draining.ordered,
-            "paused": sorted(orders.paused),
-            "rates": orders.rates,
-            "commit": self._book.commit_requested,
-            "due": self._book.due(data["now_ms"], rest),
-            "held": self._book.held(topics_in_front(self._plan)),
-            "times": self._book.times,
-            "oldest": oldest,
-            "bytes_per_record": self._book.bytes_per_record(),
-        }
+        return PlanningOrders(
+            hold,
+            not self._draining.ordered,
+            orders.paused,
+            orders.rates,
+            self._book.commit_requested,
+            tuple(self._book.due(data.now_ms, resting(self._plan, orders.paused))),
+            self._book.held(topics_in_front(self._plan)),
+            self._book.times,
+            oldest,
+            self._book.bytes_per_record(),
+        )
 
-    def _note_commit(self, batch: int, reports: Sequence[Report]) -> None:
+    def _note_commit(self, batch: int, reports: Sequence[TaskReport]) -> None:
         for notice in (notice for report in reports for notice in report.notices):
             self._warnings.tell(notice)
         offsets = self._book.committed(batch, reports)
@@ -384,14 +384,14 @@ class RunningApplication:
     def _plan(self) -> Plan:
         return self._continues[0].plan
 
-    def _commit_later(self, data: Mapping[str, Any], oldest: Mapping[str, int]) -> None:
+    def _commit_later(self, data: PlanRequest, oldest: Mapping[str, int]) -> None:
         """Commit topics in front of Spark's shuffle as far as asynchronous operators behind it have finished their records."""
-        if data.get("origins") is None:
+        if data.origins is None:
             self._commit({})
             return
         later = topics_committed_later(self._plan)
-        read = {topic: at for topic, at in data["positions"].items() if topic in later}
-        news = self._book.finish(committable(read, begun_from_json(data["origins"]), oldest), read)
+        read = {topic: at for topic, at in data.positions.items() if topic in later}
+        news = self._book.finish(committable(read, data.origins, oldest), read)
         self._commit(news, {at: until for at in news if (until := read[at.topic][at.partition]) > news[at]})
 
     def _commit(
@@ -415,9 +415,9 @@ class RunningApplication:
     def _is_shuffle(self, topic: str) -> bool:
         return topic not in self._book.ends and topic not in self._book.positions
 
-    def _look_whether_drained(self, data: Mapping[str, Any]) -> None:
+    def _look_whether_drained(self, data: PlanRequest) -> None:
         internal = self._plan.internal_topics.keys() - self._orders.now.paused
-        self._draining.look(data["now_ms"], unread(data["positions"], data["ends"], internal))
+        self._draining.look(data.now_ms, unread(data.positions, data.ends, internal))
 
     def _can_drain(self) -> bool:
         query = self._query

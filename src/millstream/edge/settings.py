@@ -36,7 +36,7 @@ from millstream.core.model.topics import checked_topic_config
 from millstream.core.runtime.threads import check_threads
 from millstream.drivers.directory import DEFAULT_MEMORY_BYTES
 from millstream.drivers.kafka.secret import Secret
-from millstream.drivers.spark.inputs import WaitSettings
+from millstream.drivers.spark.spec import WaitSettings
 from millstream.edge.client_settings import SECRET, librdkafka_settings, revealed, without_secret
 from millstream.edge.durations import Milliseconds
 from millstream.edge.environment.nested import PREFIX, nested, settings_file

@@ -10,7 +10,7 @@ from itertools import chain, repeat
 from types import FrameType
 from typing import Any
 
-from millstream.drivers.spark.submit.signals import pass_on_signals
+from millstream.drivers.spark.driver.signals import pass_on_signals
 
 log = logging.getLogger("millstream.application")
 

@@ -12,13 +12,13 @@ from millstream.core.engine.records.readiness import Waiting
 from millstream.core.engine.threads import ThreadFigures, added
 from millstream.core.metrics.metric import Numbers, kind_of, summed, total_of, without_labels
 from millstream.core.model.ids import TaskId, TopicPartition
-from millstream.core.model.positions import Offsets, flat, positions_from_json
+from millstream.core.model.positions import Offsets, flat
+from millstream.core.runtime.messages import BufferedRecords
 from millstream.core.runtime.origins import oldest_by_topic
+from millstream.core.runtime.task_report import TaskReport, offsets_of
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.inputs import Held
-from millstream.drivers.spark.worker import measures
-from millstream.drivers.spark.worker.progress import RestoreProgress
-from millstream.drivers.spark.worker.report import Report, offsets_of, waiting_of
+from millstream.drivers.spark.executor import measures
+from millstream.drivers.spark.executor.progress import RestoreProgress
 from millstream.edge.call_status import (
     CallStatus,
     call_counts,
@@ -103,7 +103,7 @@ class Book:
     commit_requested: bool = False
     """Whether a processor asked for a commit in the last micro-batch."""
     totals: Counter[str] = field(default_factory=Counter)
-    tasks: dict[str, Report] = field(default_factory=dict)
+    tasks: dict[str, TaskReport] = field(default_factory=dict)
     first_record_ms: int | None = None
     last_batch_ms: int | None = None
     restores: dict[tuple[str, str], RestoreProgress] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class Book:
             if not progress.finished:
                 self.restores[progress.task, progress.store] = progress
 
-    def committed(self, batch: int, reports: Sequence[Report]) -> dict[TopicPartition, int]:
+    def committed(self, batch: int, reports: Sequence[TaskReport]) -> dict[TopicPartition, int]:
         """Note a batch; give the offsets to commit."""
         offsets = offsets_of(reports)
         with self.lock:
@@ -176,7 +176,7 @@ class Book:
         with self.lock:
             unfinished: dict[TopicPartition, int] = {}
             for report in self.tasks.values():
-                for at, low in flat(positions_from_json(report.shuffled)).items():
+                for at, low in report.shuffled.items():
                     unfinished[at] = min(low, unfinished.get(at, low))
             return oldest_by_topic(unfinished, behind)
 
@@ -201,7 +201,7 @@ class Book:
                     news[at] = self.positions.setdefault(at.topic, {})[at.partition] = now[0]
         return news
 
-    def _measure(self, report: Report) -> None:
+    def _measure(self, report: TaskReport) -> None:
         if (
             report.task not in self.tasks
         ):  # a counter that appears with its first increment hides that one from rate()
@@ -212,15 +212,15 @@ class Book:
         if report.gone:
             del self.gauges[report.task]
 
-    def _add(self, report: Report) -> None:
+    def _add(self, report: TaskReport) -> None:
         self._measure(report)
         if report.gone:
             self.tasks.pop(report.task, None)
         else:
             self.tasks[report.task] = report
         self._work.note(report)
-        for topic, times in positions_from_json(report.times).items():
-            self.times.setdefault(topic, {}).update(times)
+        for (topic, partition), ms in report.times.items():
+            self.times.setdefault(topic, {})[partition] = ms
         self._place(report)
         if report.calls is not None:
             self.totals.update(call_counts(report.calls))
@@ -231,7 +231,7 @@ class Book:
         if report.first_record_ms is not None:
             self.first_record_ms = min(report.first_record_ms, self.first_record_ms or report.first_record_ms)
 
-    def _place(self, report: Report) -> None:
+    def _place(self, report: TaskReport) -> None:
         before = self._placed.get(report.task, report.executor)
         if report.gone:
             self._placed.pop(report.task, None)
@@ -261,7 +261,7 @@ class Book:
                 and at <= now_ms
             )
 
-    def held(self, in_front: Mapping[int, Collection[str]]) -> Held:
+    def held(self, in_front: Mapping[int, Collection[str]]) -> BufferedRecords:
         """Return what the tasks hold.
 
         Args:
@@ -275,8 +275,8 @@ class Book:
                     known = buffered.get(at, (0, 0, -1))
                     buffered[at] = (known[0] + records, known[1] + size, max(known[2], newest))
             waits = [r.idle_until_ms for r in self.tasks.values() if r.idle_until_ms is not None]
-            given_up = {TopicPartition(*at) for r in self.tasks.values() for at in r.given_up}
-            return Held(
+            given_up = {at for r in self.tasks.values() for at in r.given_up}
+            return BufferedRecords(
                 buffered,
                 frozenset(given_up),
                 min(waits, default=None),
@@ -290,7 +290,7 @@ class Book:
 
     def _waiting(self) -> dict[str, Waiting]:
         """Return why the tasks wait that do."""
-        waits = {task: waiting_of(report) for task, report in self.tasks.items()}
+        waits = {task: report.waiting for task, report in self.tasks.items()}
         return {task: waiting for task, waiting in waits.items() if waiting is not None}
 
     def _buffered(self) -> Counter[str]:
@@ -342,7 +342,7 @@ class Book:
 
     def committed_of(
         self, subtopology: int, topics: Collection[str]
-    ) -> tuple[int, Mapping[TaskId, Report], Offsets, int]:
+    ) -> tuple[int, Mapping[TaskId, TaskReport], Offsets, int]:
         """Return what the tasks of a sub-topology have committed.
 
         Returns:

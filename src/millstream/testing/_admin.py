@@ -72,18 +72,18 @@ class BrokerAdmin:
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Delete the records before the given offset of each partition."""
-        places = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
-        self._all_of(f"delete records of {topic}", lambda client: client.delete_records(places))
+        offsets = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+        self._all_of(f"delete records of {topic}", lambda client: client.delete_records(offsets))
 
     def end_offsets(self, topic: str, isolation: Isolation = "read_uncommitted") -> dict[int, int]:
         """Return the end offsets by partition, as seen with an isolation level."""
         latest = OffsetSpec.latest()
         wanted = {TopicPartition(topic, partition): latest for partition in self.partitions(topic)}
         level = {"isolation_level": _LEVELS[isolation]}
-        found = self._all_of(
+        answer = self._all_of(
             f"end offsets of {topic}", lambda client: client.list_offsets(wanted, **level), _NOT_HEARD_YET
         )
-        return {place.partition: result.offset for place, result in found.items()}
+        return {partition.partition: result.offset for partition, result in answer.items()}
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """Return the offsets that a group has committed, by partition."""
@@ -95,12 +95,12 @@ class BrokerAdmin:
             wanted = [TopicPartition(topic, partition) for partition in self._partitions_of(topic)]
             if not wanted:
                 return {}
-            found = self._asked(
+            answer = self._asked(
                 f"offsets of group {group}", lambda: consumer.committed(wanted, timeout=_REQUEST_TIMEOUT_S)
             )
         finally:
             consumer.close()
-        return {place.partition: place.offset for place in found if place.offset >= 0}
+        return {partition.partition: partition.offset for partition in answer if partition.offset >= 0}
 
     def partitions(self, topic: str) -> list[int]:
         """Return the partitions of an existing topic."""
@@ -143,8 +143,8 @@ class BrokerAdmin:
         metadata = self._asked(
             "metadata", lambda: self._client.list_topics(timeout=_ANSWER_WITHIN_S), _NO_ANSWER_YET
         )
-        found = metadata.topics.get(topic)
-        return sorted(found.partitions) if found else []
+        answer = metadata.topics.get(topic)
+        return sorted(answer.partitions) if answer else []
 
     def _await(self, holds: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _REQUEST_TIMEOUT_S

@@ -235,17 +235,17 @@ class Broker:
 
     def _write_properties(self) -> None:
         member = self._member
-        listens = told = f"PLAINTEXT://{HOST}:{member.port}"
+        listens = advertised = f"PLAINTEXT://{HOST}:{member.port}"
         if member.relayed is not None:
             listens += f",RELAYED://{HOST}:{member.relayed[0]}"
-            told += f",RELAYED://{HOST}:{member.relayed[1]}"
+            advertised += f",RELAYED://{HOST}:{member.relayed[1]}"
         replicas = min(len(member.controllers), _REPLICAS)
         acknowledge = max(replicas - 1, 1)
         properties = {
             **_PROPERTIES,
             "node.id": member.node,
             "listeners": f"{listens},CONTROLLER://{HOST}:{member.controllers[member.node]}",
-            "advertised.listeners": told,
+            "advertised.listeners": advertised,
             "controller.quorum.voters": ",".join(f"{n}@{HOST}:{p}" for n, p in member.controllers.items()),
             "default.replication.factor": replicas,
             "min.insync.replicas": acknowledge,

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 from millstream.core.model.durations import Duration
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers, Records
-from millstream.core.model.serdes import Serde, Side, written
+from millstream.core.model.serdes import Serde, written
+from millstream.core.model.serdes import bytes as bytes_serde
 from millstream.testing._runner import Runner
 from millstream.testing._topics import Topics
-from millstream.testing.topics import InputTopic, OutputTopic, Serdes
+from millstream.testing.topics import InputTopic, NewRecord, OutputTopic, Serdes
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -51,28 +52,22 @@ class DriverTopics:
             TopicNotFoundError: If the topology does not read the topic, or the topic has no such partition.
             MillstreamError: If the record fails under the policy "fail".
         """
-        self._write(topic, (None, None), (key, value), timestamp, headers, partition)
+        self._write(topic, (None, None), NewRecord(key, value, timestamp, headers, partition))
 
-    def _write(
-        self,
-        topic: str,
-        serdes: Serdes,
-        pair: tuple[Any, Any],
-        timestamp: int,
-        headers: Headers,
-        partition: int | None,
-    ) -> None:
-        source = self._runner.source(topic)
-        key, headers = _serialized(serdes[0], source.key, pair[0], topic, "key", tuple(headers))
-        value, headers = _serialized(serdes[1], source.value, pair[1], topic, "value", headers)
-        records = Records([key], [value], [timestamp], headers=[headers] if headers else None)
-        if partition is not None:
-            records.partitions = [self._topics.checked(TopicPartition(topic, partition)).partition]
-        for at, placed in self._topics.placed(topic, records):
-            if self._topics.is_held(topic):
-                self._topics.keep(at, placed)
+    def _write(self, topic: str, serdes: Serdes, record: NewRecord) -> None:
+        source, headers = self._runner.source(topic), tuple(record.headers)
+        key, headers = written(_serde(serdes[0], source.key, record.key), record.key, topic, "key", headers)
+        value, headers = written(
+            _serde(serdes[1], source.value, record.value), record.value, topic, "value", headers
+        )
+        records = Records([key], [value], [record.timestamp], headers=[headers] if headers else None)
+        if record.partition is not None:
+            records.partitions = [self._topics.checked(TopicPartition(topic, record.partition)).partition]
+        for partition, routed in self._topics.routed(topic, records):
+            if self._topics.is_withheld(topic):
+                self._topics.keep(partition, routed)
             else:
-                self._collect([(at, placed)])
+                self._collect([(partition, routed)])
 
     def _collect(self, records: Iterable[tuple[TopicPartition, Records]]) -> None:
         self._collected.extend(records)
@@ -143,7 +138,7 @@ class DriverTopics:
         """
         self._runner.source(name)
         begin = self._runner.now_ms if start is None else start
-        return InputTopic(name, self._write, key, value, begin, advance)
+        return InputTopic(name, self._write, (key, value), begin, advance)
 
     def output_topic(
         self, name: str, *, key: Serde[K] | None = None, value: Serde[V] | None = None
@@ -221,10 +216,8 @@ class DriverTopics:
         return {str(task): line for task, line in sorted(self._runner.waiting.items())}
 
 
-def _serialized(
-    given: Serde[Any] | None, of_source: Serde[Any], data: Any, topic: str, side: Side, headers: Headers
-) -> tuple[bytes | None, Headers]:
-    """Serialise a key or a value with the given serde or that of the source, which passes bytes through."""
+def _serde(given: Serde[Any] | None, of_source: Serde[Any], data: Any) -> Serde[Any]:
+    """Return the given serde, or that of the source, which passes bytes through."""
     if given is None and isinstance(data, bytes):
-        return data, headers
-    return written(given or of_source, data, topic, side, headers)
+        return bytes_serde
+    return given or of_source

@@ -30,10 +30,10 @@ def find_hanging(tool: Callable[..., str], nodes: Iterable[int]) -> list[Hanging
     Returns:
         One entry per partition, regardless of how many replicas report it.
     """
-    found: dict[HangingTransaction, None] = {}
+    hanging: dict[HangingTransaction, None] = {}
     for node in nodes:
         asked = ["--broker-id", str(node), "--max-transaction-timeout", "0"]
         for line in tool("kafka-transactions", "find-hanging", *asked).splitlines()[1:]:
             topic, partition, _, _, _, start, *_ = line.split()
-            found[HangingTransaction(topic, int(partition), int(start))] = None
-    return list(found)
+            hanging[HangingTransaction(topic, int(partition), int(start))] = None
+    return list(hanging)

@@ -146,10 +146,10 @@ def _run_ivy(target: Path, modules: tuple[str, ...], *, log: Path) -> None:
 
 def _complaints(log: Path) -> str:
     lines = (line.strip(" \t:") for line in log.read_text(errors="replace").splitlines())
-    found = dict.fromkeys(
+    problems = dict.fromkeys(
         line for line in lines if line.endswith("not found") or line.startswith("Server access")
     )
-    return "".join(f"; {line}" for line in list(found)[:3])
+    return "".join(f"; {line}" for line in list(problems)[:3])
 
 
 def _ivy_file(modules: tuple[str, ...], *, folder: str) -> str:

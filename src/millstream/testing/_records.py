@@ -77,7 +77,7 @@ def write_all(servers: str, topic: str, records: Iterable[Outgoing], *, partitio
         "message.timeout.ms": 30_000,
     }
     producer = Producer({**settings, **QUIET_CLIENT})
-    place = {} if partition is None else {"partition": partition}
+    target = {} if partition is None else {"partition": partition}
 
     def note(error: KafkaError | None, _: Message) -> None:
         if error is not None:
@@ -85,7 +85,7 @@ def write_all(servers: str, topic: str, records: Iterable[Outgoing], *, partitio
 
     try:
         for key, value, *timestamp in records:
-            options = {**place, "timestamp": _positive(timestamp[0])} if timestamp else place
+            options = {**target, "timestamp": _positive(timestamp[0])} if timestamp else target
             while not _accepts(producer, topic, value, key, on_delivery=note, **options):
                 producer.poll(0.1)
             producer.poll(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from millstream.core.engine.global_task import global_task
 from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.records.dividing import divided
-from millstream.core.engine.records.readiness import NEVER_WAIT, InputFacts
+from millstream.core.engine.records.readiness import NEVER_WAIT
 from millstream.core.engine.task import Task
 from millstream.core.model.errors import MillstreamError, TopicNotFoundError
 from millstream.core.model.ids import TaskId, TopicPartition
@@ -21,6 +21,7 @@ from millstream.core.model.record import Records
 from millstream.core.model.serdes import bytes as bytes_serde
 from millstream.core.ports import Threads
 from millstream.core.runtime.inputs import Input, informed
+from millstream.core.runtime.remaining_inputs import TaskInput
 from millstream.core.state.memory import MemoryStores
 from millstream.core.topology.asynchronous import unfinished_stores
 from millstream.core.topology.internal import is_internal
@@ -29,12 +30,11 @@ from millstream.core.topology.nodes import Sink, Source
 from millstream.core.topology.patterns import check_one_source, mark_of, source_of
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.testing._calls import ManualAsyncWorker
+from millstream.testing._counters import Counters
 from millstream.testing._sent import Sent, Serdes
 from millstream.testing._tasks import DriverTask
 from millstream.testing._topics import Topics
-
-CALLS = {"calls_settled": "settled", "calls_retried": "retries", "calls_dead_lettered": "dead_letters"}
-"""The counted fields of a task's calls, by the name of their metric."""
+from millstream.testing.snapshot import DriverSnapshot, TaskState, stores_with
 
 
 @dataclass(frozen=True)
@@ -58,22 +58,14 @@ class Runner:
         layout: The tasks of the plan.
         topics: The topics of the driver.
         settings: How to run the tasks.
-        now_ms: The wall clock, ms since the epoch.
-        snapshots: The snapshot from which each task continues.
-        stores: The committed content of stores at the start, by task.
-        global_stores: The content of the global stores.
-        committable: Per partition the offset before which every record is finished.
+        begin: The state from which the tasks continue.
 
     Attributes:
         now_ms: The wall clock, ms since the epoch.
         tasks: All tasks; those of global stores come first.
         sent: Records sent and not read yet, by topic.
         produced: The topics to which records were sent.
-        dropped: Numbers of dropped records, by reason.
-        processed: The number of processed records.
-        enforced: The number of records processed although an empty input might have brought an earlier one.
-        counted: The counters of processors.
-        calls: Numbers of calls by outcome, under the names of their metrics.
+        counters: What has been counted.
         committable: Per partition the offset before which every record is finished.
         unfinished: Numbers of unfinished records of asynchronous operators, per task and store.
         waiting: For each waiting task, the reason.
@@ -85,35 +77,27 @@ class Runner:
         layout: Layout,
         topics: Topics,
         settings: RunnerSettings,
-        now_ms: int,
-        snapshots: Mapping[TaskId, Snapshot],
-        stores: Mapping[TaskId, MemoryStores],
-        global_stores: MemoryStores,
-        committable: Mapping[TopicPartition, int],
+        begin: DriverSnapshot,
     ) -> None:
         settings.policies.check_nodes(plan)
         self.plan = plan
         self.layout = layout
         self.topics = topics
-        self.now_ms = now_ms
+        self.now_ms = begin.wall_clock_ms
         self.tasks: dict[TaskId, DriverTask] = {}
         self.sent: dict[str, deque[Sent]] = defaultdict(deque)
         self.produced: set[str] = set()
-        self.dropped: Counter[str] = Counter()
-        self.processed = 0
-        self.enforced = 0
-        self.counted: Counter[str] = Counter()
-        self.calls: Counter[str] = Counter()
-        self.committable = dict(committable)
+        self.counters = Counters()
+        self.committable = dict(begin.committable)
         self._finished: dict[TopicPartition, dict[TaskId, int]] = {}
         self.unfinished: dict[TaskId, dict[str, int]] = {}
         self.waiting: dict[TaskId, str] = {}
-        self.global_stores = global_stores
+        self.global_stores = stores_with(begin.global_stores)
         self.settings = settings
         self._reader: dict[str, SubTopology] = {**plan.subtopology_of, **plan.global_part_of}
         self._coming: deque[tuple[TopicPartition, Records]] = deque()
         self._fed: set[TaskId] = set()
-        self._behind = _behind(plan)
+        self._depths = _shuffles_upstream(plan)
         self._async_worker: ManualAsyncWorker | None = None
         self._attempts_due: dict[TaskId, int] = {}
         self._inputs: Mapping[TaskId, tuple[Input, ...]] = {}
@@ -123,7 +107,7 @@ class Runner:
         first = (task for sub in plan.subtopologies if sub.nodes for task in tasks_of_group(sub, 0))
         ids += sorted({*layout.tasks, *first})
         for task_id in ids:
-            self._make(task_id, snapshots.get(task_id), stores.get(task_id))
+            self._make(task_id, begin.tasks.get(task_id))
         for task_id in ids:
             self._start(self.tasks[task_id])
 
@@ -252,7 +236,7 @@ class Runner:
 
     def _order(self, task: TaskId) -> tuple[int, TaskId]:
         """Return a sort key: within a micro-batch, a task runs after the tasks that feed it through Spark's shuffle."""
-        return self._behind.get(task.subtopology, -1), task
+        return self._depths.get(task.subtopology, -1), task
 
     def _steps(self, each: DriverTask) -> None:
         """Process the task's buffered records: all in one step, or one step (and commit) per record with ``one_by_one``."""
@@ -268,24 +252,19 @@ class Runner:
         """Pass a task the state of its inputs if it waits for them; withheld records count as lag on the broker."""
         inputs = self._inputs.get(each.id)
         if inputs is not None:
-            lag = {i.partition: n for i in inputs if (n := sum(map(self.topics.held_records, i.feeders)))}
-            shuffled = frozenset(i.partition.topic for i in inputs if i.shuffled)
-            each.task.inform(InputFacts(tuple(i.partition for i in inputs), lag, shuffled=shuffled))
+            lag = {i.partition: n for i in inputs if (n := sum(map(self.topics.withheld_records, i.feeders)))}
+            each.task.inform(TaskInput(lag).facts(inputs))
 
     def _carry_out(self, each: DriverTask, outcome: Outcome) -> None:
-        metrics = outcome.metrics
-        self.dropped.update(metrics.dropped)
-        self.processed += metrics.processed
-        self.enforced += metrics.enforced
-        self.counted.update(metrics.counted)
-        for figures in outcome.calls.values():
-            self.calls.update({name: getattr(figures, figure) for name, figure in CALLS.items()})
+        self.counters.add(outcome)
         for at, offset in outcome.committable.items():
             self._finished.setdefault(at, {})[each.id] = offset
             self.committable[at] = min(self._finished[at].values())
         if outcome.calls:
             stores = unfinished_stores(self._part(each.id.subtopology).nodes.values())
-            self.unfinished[each.id] = {stores[at]: told.unfinished for at, told in outcome.calls.items()}
+            self.unfinished[each.id] = {
+                stores[name]: figures.unfinished for name, figures in outcome.calls.items()
+            }
         self.waiting.pop(each.id, None)
         if outcome.waiting is not None:
             self.waiting[each.id] = outcome.waiting.line()
@@ -300,12 +279,12 @@ class Runner:
     def _send(self, task: TaskId, topic: str, records: Records) -> None:
         self.produced.add(topic)
         serdes, is_read = self._serdes(task, topic), self.reading(topic) is not None
-        for at, placed in self.topics.placed(topic, records):
-            headers = placed.headers or [()] * len(placed)
-            rows = zip(placed.keys, placed.values, placed.timestamps, headers)
+        for at, routed in self.topics.routed(topic, records):
+            headers = routed.headers or [()] * len(routed)
+            rows = zip(routed.keys, routed.values, routed.timestamps, headers)
             self.sent[topic].extend(Sent(*row, at.partition, serdes, topic) for row in rows)
             if is_read:
-                self._coming.append((at, placed))
+                self._coming.append((at, routed))
 
     def _serdes(self, task: TaskId, topic: str) -> Serdes:
         nodes = self._part(task.subtopology).nodes.values()
@@ -330,17 +309,18 @@ class Runner:
         task_ids = self.layout.tasks_of.get(at, tasks_of_group(sub, number))
         for task_id in task_ids:
             if task_id not in self.tasks:
-                self._make(task_id, None, None)
+                self._make(task_id, None)
                 self._start(self.tasks[task_id])
         return [self.tasks[task_id] for task_id in task_ids]
 
-    def _make(self, task_id: TaskId, snapshot: Snapshot | None, stores: MemoryStores | None) -> None:
+    def _make(self, task_id: TaskId, state: TaskState | None) -> None:
         part = self._part(task_id.subtopology)
+        snapshot = None if state is None else state.snapshot
         if part in self.plan.global_parts:
             stores = self.global_stores
             make = partial(self._global_task, part)
         else:
-            stores = stores or MemoryStores()
+            stores = stores_with({} if state is None else state.content)
             make = partial(self._task, part, task_id, stores)
         kept = self.settings.keep_processors
         self.tasks[task_id] = DriverTask(make, stores, keep_processors=kept, snapshot=snapshot)
@@ -387,11 +367,11 @@ class Runner:
         self._carry_out(each, each.step(self.now_ms, None))
 
 
-def _behind(plan: Plan) -> dict[int, int]:
+def _shuffles_upstream(plan: Plan) -> dict[int, int]:
     """Return, for each sub-topology, the largest number of Spark shuffles upstream of it."""
     shuffles = [topic for topic in plan.internal_topics.values() if topic.through_shuffle]
-    behind = dict.fromkeys((sub.id for sub in plan.subtopologies), 0)
+    depths = dict.fromkeys((sub.id for sub in plan.subtopologies), 0)
     for _ in plan.subtopologies:
         for topic in shuffles:
-            behind[topic.downstream] = max(behind[topic.downstream], behind[topic.upstream] + 1)
-    return behind
+            depths[topic.downstream] = max(depths[topic.downstream], depths[topic.upstream] + 1)
+    return depths

@@ -94,19 +94,19 @@ class _Store:
 
 def store_of(tasks: Collection[DriverTask], name: str, partition: int | None) -> Any:
     """Return a store of one of the tasks; see ``TopologyTestDriver.store``."""
-    found = {each.id.partition: each for each in tasks if name in each.task.stores}
-    if not found:
+    by_partition = {each.id.partition: each for each in tasks if name in each.task.stores}
+    if not by_partition:
         known = ", ".join(dict.fromkeys(store for each in tasks for store in each.task.stores))
         raise StoreError(f"the topology has no store {name!r}; it has: {known}")
-    if partition is None and len(found) > 1:
+    if partition is None and len(by_partition) > 1:
         raise StoreError(
-            f"store {name!r} is in {len(found)} tasks, each of which has its own keys; give partition={min(found)} to {max(found)}"
+            f"store {name!r} is in {len(by_partition)} tasks, each of which has its own keys; give partition={min(by_partition)} to {max(by_partition)}"
         )
-    if partition is not None and partition not in found:
+    if partition is not None and partition not in by_partition:
         raise StoreError(
-            f"store {name!r} is in no task of partition {partition!r}, but in those of {sorted(found)}"
+            f"store {name!r} is in no task of partition {partition!r}, but in those of {sorted(by_partition)}"
         )
-    return found[min(found) if partition is None else partition].store(name)
+    return by_partition[min(by_partition) if partition is None else partition].store(name)
 
 
 def stores_of(tasks: Collection[DriverTask], partition: int | None) -> dict[str, Any]:

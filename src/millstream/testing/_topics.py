@@ -37,29 +37,29 @@ class Topics:
         self._given = partitions
         self._internal: Mapping[str, int] = {}
         self._turns: dict[str, int] = defaultdict(int)
-        self._held: dict[str, list[tuple[TopicPartition, Records]]] = {}
+        self._withheld: dict[str, list[tuple[TopicPartition, Records]]] = {}
         self.ends: dict[TopicPartition, int] = defaultdict(int, ends)
         """The next offset of each partition."""
 
     def hold(self, topic: str) -> None:
         """Withhold the records of a topic from now on."""
-        self._held.setdefault(topic, [])
+        self._withheld.setdefault(topic, [])
 
-    def is_held(self, topic: str) -> bool:
+    def is_withheld(self, topic: str) -> bool:
         """Return whether the records of a topic are withheld."""
-        return topic in self._held
+        return topic in self._withheld
 
     def keep(self, at: TopicPartition, records: Records) -> None:
         """Store records of a withheld topic."""
-        self._held[at.topic].append((at, records))
+        self._withheld[at.topic].append((at, records))
 
     def release(self, topic: str) -> list[tuple[TopicPartition, Records]]:
         """Return the withheld records of a topic and stop withholding it."""
-        return self._held.pop(topic, [])
+        return self._withheld.pop(topic, [])
 
-    def held_records(self, at: TopicPartition) -> int:
+    def withheld_records(self, at: TopicPartition) -> int:
         """Return the number of withheld records of a partition."""
-        return sum(len(records) for where, records in self._held.get(at.topic, ()) if where == at)
+        return sum(len(records) for where, records in self._withheld.get(at.topic, ()) if where == at)
 
     def laid_out(self, plan: Plan, kept: Mapping[str, int] | None = None) -> Layout:
         """Lay out a plan over these topics and remember the partition counts of its repartition topics.
@@ -119,7 +119,7 @@ class Topics:
             return self._internal[topic]
         return self._given if isinstance(self._given, int) else self._given.get(topic, 1)
 
-    def placed(self, topic: str, records: Records) -> Iterator[tuple[TopicPartition, Records]]:
+    def routed(self, topic: str, records: Records) -> Iterator[tuple[TopicPartition, Records]]:
         """Distribute records over the partitions of a topic as Java producers do, in order per partition.
 
         Records without a key go to the partitions in turn; in internal topics, to the partition of the empty key.

@@ -11,6 +11,8 @@ Calls of asynchronous operators run in this thread, by the same rules as on Spar
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 from millstream.core.engine.caching import DEFAULT_CACHE_BYTES
@@ -24,11 +26,12 @@ from millstream.core.runtime.threads import check_threads
 from millstream.core.topology.analysis.ranges import Parallelism, divided_plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.threads import TaskThreads
-from millstream.testing._runner import CALLS, Runner, RunnerSettings
+from millstream.testing._counters import CALLS
+from millstream.testing._runner import Runner, RunnerSettings
 from millstream.testing._tasks import store_of, stores_of
 from millstream.testing._topics import PerTopic, Topics
 from millstream.testing.faults.driver_faults import kept
-from millstream.testing.snapshot import DriverSnapshot, beginning, fitted, stores_with
+from millstream.testing.snapshot import DriverSnapshot, beginning, fitted
 from millstream.testing.tables.driver_tables import DriverTables
 
 
@@ -99,35 +102,22 @@ class TopologyTestDriver(DriverTables):
         renamed_stores: Mapping[str, str] | None = None,
     ) -> None:
         check_threads(num_threads_per_task, None)
-        if not isinstance(commit_every, int) or commit_every < 1:
-            raise SettingsError(
-                f"commit_every={commit_every!r}: a micro-batch has a whole number of records, at least 1"
-            )
-        if max_task_idle_ms is not None and (
-            not isinstance(max_task_idle_ms, int) or max_task_idle_ms < NEVER_WAIT
-        ):
-            raise SettingsError(
-                f"max_task_idle_ms={max_task_idle_ms!r} is a whole number of ms, -1 or more, or None"
-            )
+        _check_micro_batches(commit_every, max_task_idle_ms)
         self._commit_every = commit_every
         self._collected, self._closed = [], False
-        self._options: dict[str, Any] = {
-            "application_id": application_id,
-            "policies": policies,
-            "statestore_cache_max_bytes": statestore_cache_max_bytes,
-            "app_config": app_config,
-            "num_threads_per_task": num_threads_per_task,
-            "commit_every": commit_every,
-            "keep_processors": keep_processors,
-            "partitions": partitions,
-            "max_task_idle_ms": max_task_idle_ms,
-            "parallelism": parallelism,
-        }
-        plan = divided_plan(topology.plan(application_id), parallelism)
-        begin = snapshot or beginning(application_id)
-        self._topics = Topics(partitions, begin.ends)
-        self._before = begin.remembered
-        plan, layout, tasks = fitted(plan, self._topics, begin, renamed_stores or {})
+        self._next = partial(
+            TopologyTestDriver,
+            application_id=application_id,
+            policies=policies,
+            statestore_cache_max_bytes=statestore_cache_max_bytes,
+            app_config=app_config,
+            num_threads_per_task=num_threads_per_task,
+            commit_every=commit_every,
+            keep_processors=keep_processors,
+            partitions=partitions,
+            max_task_idle_ms=max_task_idle_ms,
+            parallelism=parallelism,
+        )
         settings = RunnerSettings(
             policies or ErrorPolicies(),
             statestore_cache_max_bytes,
@@ -137,17 +127,14 @@ class TopologyTestDriver(DriverTables):
             commit_every == 1,
             max_task_idle_ms,
         )
-        self._runner = Runner(
-            plan,
-            layout,
-            self._topics,
-            settings,
-            begin.wall_clock_ms if wall_clock_ms is None else wall_clock_ms,
-            {task: state.snapshot for task, state in tasks.items()},
-            {task: stores_with(state.content) for task, state in tasks.items()},
-            stores_with(begin.global_stores),
-            begin.committable,
-        )
+        begin = snapshot or beginning(application_id)
+        if wall_clock_ms is not None:
+            begin = replace(begin, wall_clock_ms=wall_clock_ms)
+        self._topics = Topics(partitions, begin.ends)
+        self._before = begin.remembered
+        plan = divided_plan(topology.plan(application_id), parallelism)
+        plan, layout, tasks = fitted(plan, self._topics, begin, renamed_stores or {})
+        self._runner = Runner(plan, layout, self._topics, settings, replace(begin, tasks=tasks))
 
     def read(self, topic: str) -> list[Record[Any, Any]]:
         """Take the records sent to a topic since the last call, in order, deserialised with the serdes of its sink."""
@@ -200,7 +187,7 @@ class TopologyTestDriver(DriverTables):
 
     def dropped(self) -> dict[str, int]:
         """Return the number of records dropped so far, by reason; ``docs/reference/metrics.md`` lists the reasons."""
-        return dict(self._runner.dropped)
+        return dict(self._runner.counters.dropped)
 
     def metrics(self) -> dict[str, int]:
         """Return the counters: ``processed_records``, ``dropped_records``, and ``counted: <name>`` for each counter of a processor.
@@ -208,14 +195,13 @@ class TopologyTestDriver(DriverTables):
         If the topology has asynchronous operators, also ``calls_settled`` (attempts that ended), ``calls_retried`` and
         ``calls_dead_lettered``, as in the metrics of an application. With ``max_task_idle_ms`` also ``enforced_records``.
         """
-        runner = self._runner
-        counted = {f"counted: {name}": count for name, count in runner.counted.items()}
-        calls = {name: runner.calls[name] for name in CALLS} if runner.makes_calls else {}
-        dropped = sum(runner.dropped.values())
-        enforced = {"enforced_records": runner.enforced} if runner.waits else {}
+        counters = self._runner.counters
+        counted = {f"counted: {name}": count for name, count in counters.counted.items()}
+        calls = {name: counters.calls[name] for name in CALLS} if self._runner.makes_calls else {}
+        enforced = {"enforced_records": counters.enforced} if self._runner.waits else {}
         return {
-            "processed_records": runner.processed,
-            "dropped_records": dropped,
+            "processed_records": counters.processed,
+            "dropped_records": sum(counters.dropped.values()),
             **enforced,
             **calls,
             **counted,
@@ -287,9 +273,7 @@ class TopologyTestDriver(DriverTables):
             ...     after.output_topic("out").read_pairs()
             [('to', 3)]
         """
-        after = TopologyTestDriver(
-            topology, snapshot=self.snapshot(), renamed_stores=renamed_stores, **self._options
-        )
+        after = self._next(topology, snapshot=self.snapshot(), renamed_stores=renamed_stores)
         self.close()
         return after
 
@@ -304,3 +288,16 @@ class TopologyTestDriver(DriverTables):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _check_micro_batches(commit_every: int, max_task_idle_ms: int | None) -> None:
+    if not isinstance(commit_every, int) or commit_every < 1:
+        raise SettingsError(
+            f"commit_every={commit_every!r}: a micro-batch has a whole number of records, at least 1"
+        )
+    if max_task_idle_ms is not None and (
+        not isinstance(max_task_idle_ms, int) or max_task_idle_ms < NEVER_WAIT
+    ):
+        raise SettingsError(
+            f"max_task_idle_ms={max_task_idle_ms!r} is a whole number of ms, -1 or more, or None"
+        )

@@ -376,8 +376,8 @@ class EmbeddedKafka:
         Raises:
             EmbeddedKafkaError: If the broker does not answer, or there is no such transaction.
         """
-        place = ["--topic", hanging.topic, "--partition", str(hanging.partition)]
-        self.tool("kafka-transactions", "abort", *place, "--start-offset", str(hanging.start_offset))
+        options = ["--topic", hanging.topic, "--partition", str(hanging.partition)]
+        self.tool("kafka-transactions", "abort", *options, "--start-offset", str(hanging.start_offset))
 
     @property
     def _cluster(self) -> Cluster:

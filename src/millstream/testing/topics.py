@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from millstream.core.model.durations import Duration, millis
 from millstream.core.model.record import Headers, Record
@@ -17,8 +17,20 @@ V = TypeVar("V")
 
 Serdes: TypeAlias = tuple[Serde[Any] | None, Serde[Any] | None]
 """Serdes of keys and values; None: that of the source."""
-Write: TypeAlias = Callable[[str, Serdes, tuple[Any, Any], int, Headers, int | None], None]
-"""A function that writes to a topic: name, serdes, key and value, timestamp, headers, partition."""
+
+
+class NewRecord(NamedTuple):
+    """A record to be written; the partition is chosen by the key if it is None."""
+
+    key: Any
+    value: Any
+    timestamp: int
+    headers: Headers = ()
+    partition: int | None = None
+
+
+Write: TypeAlias = Callable[[str, Serdes, NewRecord], None]
+"""A function that writes a record to a topic, given the topic's name and serdes."""
 
 
 class InputTopic(Generic[K, V]):
@@ -37,8 +49,7 @@ class InputTopic(Generic[K, V]):
         self,
         name: str,
         write: Write,
-        key: Serde[K] | None,
-        value: Serde[V] | None,
+        serdes: Serdes,
         start: int | datetime,
         advance: Duration,
     ) -> None:
@@ -46,7 +57,7 @@ class InputTopic(Generic[K, V]):
         self.time_ms = round(start.timestamp() * 1000) if isinstance(start, datetime) else start
         self._advance_ms = _forward(advance, "advance")
         self._write = write
-        self._serdes = (key, value)
+        self._serdes = serdes
 
     def pipe(
         self,
@@ -73,7 +84,7 @@ class InputTopic(Generic[K, V]):
         if timestamp is None:
             timestamp = self.time_ms
             self.time_ms += self._advance_ms
-        self._write(self.name, self._serdes, (key, value), timestamp, headers, partition)
+        self._write(self.name, self._serdes, NewRecord(key, value, timestamp, headers, partition))
 
     def pipe_value(self, value: V | None, timestamp: int | None = None, headers: Headers = ()) -> None:
         """Write a record without a key."""

@@ -22,7 +22,7 @@ from millstream.core.model.errors import DamagedCopyError
 from millstream.core.model.ids import TaskId
 from millstream.core.ports import LocalCopy
 from millstream.core.state.segments.log import Manifest
-from millstream.drivers.spark.worker.statelog import StateLog
+from millstream.drivers.spark.executor.statelog import StateLog
 
 from .engines import COPIES, Engine
 from .state import MapState

@@ -20,7 +20,7 @@ from millstream.core.model.errors import StoreError
 from millstream.core.ports import Version
 from millstream.core.model.ids import TaskId
 from millstream.core.state.segments.log import Manifest
-from millstream.drivers.spark.worker.statelog import StateLog
+from millstream.drivers.spark.executor.statelog import StateLog
 from millstream.drivers.{engine} import open_local_copy
 
 class State(dict):

@@ -10,11 +10,11 @@ import millstream as ms
 from millstream.core.model.errors import CheckpointError
 from millstream.core.runtime.reset import Move
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.submit.checkpoint import LocalFiles, progress_of
+from millstream.drivers.spark.driver.checkpoint import LocalFiles, progress_of
 from millstream.edge.checkpoints import sound_progress, ways_out
 from millstream.edge.cli.reset import told
 from millstream.edge.reset import ResetPlan, read_progress
-from unit.drivers.spark.submit.checkpoints import DAMAGES, Checkpoint, Damage
+from unit.drivers.spark.driver.checkpoints import DAMAGES, Checkpoint, Damage
 
 
 @pytest.fixture

@@ -20,15 +20,14 @@ from millstream.core.model.errors import CoPartitioningError, IncompatibleTopolo
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.partitioning import partition_of
 from millstream.core.model.record import Records
-from millstream.core.ports import PartitionGrouper
+from millstream.core.ports import BatchId, PartitionGrouper
+from millstream.core.runtime.batch_plan import BatchPlan
 from millstream.core.state.segments.log import Manifest, encode_manifest
 from millstream.core.topology.layout import Layout, default_grouper
 from millstream.core.topology.topology import Topology
-from millstream.drivers.spark.clock import Reading
-from millstream.drivers.spark.offsets import offset_after
+from millstream.drivers.spark.driver.checkpoint import Progress
+from millstream.drivers.spark.executor.snapshots import snapshot_to_json
 from millstream.drivers.spark.spec import TopologySpec
-from millstream.drivers.spark.submit.checkpoint import Progress
-from millstream.drivers.spark.worker.snapshots import snapshot_to_json
 from millstream.edge.continuity import Continuity, check_held, continuity
 
 Partitions = Mapping[str, int]
@@ -100,8 +99,8 @@ class Program:
         positions = {
             topic: dict.fromkeys(range(layout.partitions[topic]), 9) for topic in found.plan.broker_topics
         }
-        offset = offset_after({"checkpoint": "x", "batch": 0}, positions, 0, Reading(0), spec)
-        kept: dict[str, Any] = json.loads(json.dumps(offset))
+        plan = BatchPlan(BatchId("x", 1), spec.remembered(positions))
+        kept: dict[str, Any] = json.loads(json.dumps(plan.to_json()))
         if older:
             del kept["routing"]
         return Progress(3, True, False, 2, kept, kept, 3)

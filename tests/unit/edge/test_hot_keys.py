@@ -6,14 +6,14 @@ from dataclasses import asdict
 
 import pytest
 
-from millstream.drivers.spark.worker.report import CallReport, Hottest, Report
+from millstream.core.runtime.task_report import CallReport, HotKeySample, TaskReport
 from millstream.edge.cli.steering import told
 from millstream.edge.hot_keys import HotKeys
 from millstream.edge.status import Book
 
 
-def step(key: str, records: int, of: int = 100, call_ms: float = 10.0, per_call: int = 1) -> Hottest:
-    return Hottest("call", key, records, of, call_ms, per_call)
+def step(key: str, records: int, of: int = 100, call_ms: float = 10.0, per_call: int = 1) -> HotKeySample:
+    return HotKeySample("call", key, records, of, call_ms, per_call)
 
 
 def test_a_key_that_leads_in_most_steps_is_hot_and_its_ceiling_is_that_of_the_last_calls() -> None:
@@ -67,7 +67,7 @@ def test_status_and_metrics_say_why_records_wait_and_which_key_is_hot() -> None:
         hottest=[step("'k'", 20)],
     )
     book = Book()
-    book.committed(0, [Report.decode(Report("0_0", calls=report).encode())])
+    book.committed(0, [TaskReport.decode(TaskReport("0_0", calls=report).encode())])
     status = book.status("running", None)
     (calls,) = status.calls.values()
     expected = {"retry": 2, "delay": 3, "line": 4, "place": 1, "rate": 0, "breaker": 3}

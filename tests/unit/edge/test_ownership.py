@@ -9,7 +9,7 @@ import pytest
 
 from millstream.core.model.errors import OtherCheckpointError
 from millstream.drivers.kafka.marks import Mark
-from millstream.drivers.spark.submit.checkpoint import Progress
+from millstream.drivers.spark.driver.checkpoint import Progress
 from millstream.edge.ownership import Start, checkpoint_id
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millstream.core.model.errors import SettingsError
-from millstream.drivers.spark.submit.checkpoint import Progress
+from millstream.drivers.spark.driver.checkpoint import Progress
 from millstream.edge.rescale import decided
 
 

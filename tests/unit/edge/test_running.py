@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -14,10 +15,11 @@ import millstream as ms
 from millstream.core.model.errors import BrokerUnavailableError, ControlError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
-from millstream.core.runtime.origins import first_offset
+from millstream.core.runtime.messages import PlanRequest
+from millstream.core.runtime.origins import Begun, first_offset
+from millstream.core.runtime.task_report import CallReport, CommittedBatch, TaskReport
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.worker.copies import CopiesSpec
-from millstream.drivers.spark.worker.report import CallReport, Report
+from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.edge.continuity import continuity
 from millstream.edge.group_offsets import GroupOffsets
 from millstream.edge.lease import Lease
@@ -52,7 +54,7 @@ class AwayOnce:
         raise AssertionError("there is no repartition topic")
 
 
-PLAN = {"positions": {"in": {0: 0}}, "ends": {"in": {0: 5}}, "now_ms": 1_000, "held_back_ms": 0}
+PLAN = PlanRequest({"in": {0: 0}}, {"in": {0: 5}}, 1_000)
 
 
 @pytest.fixture
@@ -89,9 +91,9 @@ def test_offsets_that_could_not_be_committed_are_committed_when_the_broker_is_ba
     running: RunningApplication, group: AwayOnce
 ) -> None:
     running._answer("plan", PLAN)
-    running._answer("batch", {"batch": 0, "reports": [Report("0_0", {"in": {"0": 5}}).encode()]})
+    running._answer("batch", CommittedBatch(0, [TaskReport("0_0", {TopicPartition("in", 0): 5}).encode()]))
     assert group.committed == {}
-    running._answer("plan", {**PLAN, "ends": None})
+    running._answer("plan", replace(PLAN, ends=None))
     assert group.committed == {}
     running._answer("plan", PLAN)
     assert group.committed == {TopicPartition("in", 0): 5}
@@ -103,13 +105,13 @@ class TestOrders:
         running.pause(subtopologies=[1])
         running.throttle("in-too", 100)
         told = running._answer("plan", PLAN)
-        assert (told["paused"], told["rates"]) == (["in", "other"], {"in-too": 100})
+        assert (told.paused, told.rates) == ({"in", "other"}, {"in-too": 100})
         status = running.status()
         assert (status.paused, status.throttled) == (["in", "other"], {"in-too": 100})
         running.resume(["other"])
         running.throttle("in-too", None)
         told = running._answer("plan", PLAN)
-        assert (told["paused"], told["rates"]) == (["in"], {})
+        assert (told.paused, told.rates) == ({"in"}, {})
         running.resume()
         assert running.status().paused == []
 
@@ -145,10 +147,10 @@ class TestOrders:
 
 def test_only_what_can_be_reached_is_woken(running: RunningApplication) -> None:
     def due() -> list[str]:
-        return list(running._answer("plan", PLAN)["due"])
+        return list(running._answer("plan", PLAN).due)
 
-    reports = [Report(task, wake_at_ms=1_000).encode() for task in ("0_0", "0_1", "1_0")]
-    running._answer("batch", {"batch": 0, "reports": [*reports, Report("1_1", wake_at_ms=1_001).encode()]})
+    reports = [TaskReport(task, wake_at_ms=1_000).encode() for task in ("0_0", "0_1", "1_0")]
+    running._answer("batch", CommittedBatch(0, [*reports, TaskReport("1_1", wake_at_ms=1_001).encode()]))
     running._answer("plan", PLAN)
     assert due() == ["0_0", "0_1", "1_0"]
     running.pause(["in"])
@@ -162,10 +164,10 @@ def test_only_what_can_be_reached_is_woken(running: RunningApplication) -> None:
 def test_records_in_flight_of_a_paused_topic_are_finished(running: RunningApplication) -> None:
     told = CallReport(look_at_ms=1_000, with_async_worker=1)
     asleep = CallReport(look_at_ms=1_001, waiting=1)
-    reports = [Report("0_0", wake_at_ms=900, calls=told), Report("1_0", wake_at_ms=900, calls=asleep)]
-    running._answer("batch", {"batch": 0, "reports": [report.encode() for report in reports]})
+    reports = [TaskReport("0_0", wake_at_ms=900, calls=told), TaskReport("1_0", wake_at_ms=900, calls=asleep)]
+    running._answer("batch", CommittedBatch(0, [report.encode() for report in reports]))
     running.pause()
-    assert running._answer("plan", PLAN)["due"] == ["0_0"]
+    assert running._answer("plan", PLAN).due == ("0_0",)
 
 
 class Query:
@@ -193,14 +195,14 @@ class TestDraining:
     def test_reads_nothing_more_and_ends_when_nothing_is_unfinished(
         self, running: RunningApplication, stop: Stop, caplog: pytest.LogCaptureFixture
     ) -> None:
-        assert running._answer("plan", PLAN)["intake"]
+        assert running._answer("plan", PLAN).intake
         reported(running, 0, CallReport(with_async_worker=3, look_at_ms=1_010))
         stop.begin(60)
         told = running._answer("plan", PLAN)
-        assert (told["intake"], told["hold"]) == (False, False)
+        assert (told.intake, told.hold) == (False, False)
         assert running.status().state == "draining"
         reported(running, 1, CallReport(with_async_worker=1, look_at_ms=1_020))
-        assert not running._answer("plan", PLAN)["hold"]
+        assert not running._answer("plan", PLAN).hold
         reported(running, 2, CallReport())
         running._answer("plan", PLAN)
         with caplog.at_level(logging.WARNING, "millstream.application"):
@@ -268,7 +270,7 @@ class Stop:
     def end(self) -> None:
         """Plan once more, as Spark does between two micro-batches."""
         self.drained()
-        assert self._running._answer("plan", PLAN)["hold"]
+        assert self._running._answer("plan", PLAN).hold
         self.join(60)
 
     def join(self, timeout_s: float) -> None:
@@ -278,14 +280,14 @@ class Stop:
 
 
 def reported(running: RunningApplication, batch: int, told: CallReport) -> None:
-    running._answer("batch", {"batch": batch, "reports": [Report("0_0", calls=told).encode()]})
+    running._answer("batch", CommittedBatch(batch, [TaskReport("0_0", calls=told).encode()]))
 
 
 class TestBehindTheShuffle:
     """A topic in front is committed as far as all tasks behind it have finished its records, once they all have reported."""
 
-    READ: ClassVar = {**PLAN, "positions": {"in": {0: 90}}, "ends": {"in": {0: 95}}}
-    BEGUN: ClassVar = [[6, {"in": {"0": 40}}], [7, {"in": {"0": 70}}]]
+    READ: ClassVar = replace(PLAN, positions={"in": {0: 90}}, ends={"in": {0: 95}})
+    BEGUN: ClassVar = (Begun(6, {"in": {0: 40}}), Begun(7, {"in": {0: 70}}))
     IN = TopicPartition("in", 0)
 
     @pytest.fixture(autouse=True)
@@ -297,23 +299,26 @@ class TestBehindTheShuffle:
 
     def batch(self, running: RunningApplication, **unfinished_of: int) -> None:
         reports = [
-            Report(task, shuffled={"app-again-repartition": {task[2:]: first_offset(batch, 0)}})
+            TaskReport(
+                task,
+                shuffled={TopicPartition("app-again-repartition", int(task[2:])): first_offset(batch, 0)},
+            )
             if batch
-            else Report(task)
+            else TaskReport(task)
             for task, batch in (
                 ("1_0", unfinished_of.get("first", 0)),
                 ("1_1", unfinished_of.get("second", 0)),
             )
         ]
-        running._answer("batch", {"batch": 7, "reports": [report.encode() for report in reports]})
+        running._answer("batch", CommittedBatch(7, [report.encode() for report in reports]))
 
     def test_is_committed_up_to_the_oldest_micro_batch_with_an_unfinished_record(
         self, running: RunningApplication, group: AwayOnce
     ) -> None:
         for first, second, told in ((7, 6, 40), (7, 0, 70), (7, 6, 70), (0, 0, 90)):
             self.batch(running, first=first, second=second)
-            answer = running._answer("plan", {**self.READ, "origins": self.BEGUN})
-            assert answer["oldest"] == ({"in": min(filter(None, (first, second)))} if first else {})
+            answer = running._answer("plan", replace(self.READ, origins=self.BEGUN))
+            assert answer.oldest == ({"in": min(filter(None, (first, second)))} if first else {})
             assert group.committed == {self.IN: told}
             assert running.status().lag == {"in": 95 - told}
 
@@ -321,13 +326,13 @@ class TestBehindTheShuffle:
         self, running: RunningApplication, group: AwayOnce
     ) -> None:
         self.batch(running)
-        running._answer("plan", {**self.READ, "origins": None})
+        running._answer("plan", replace(self.READ, origins=None))
         assert group.committed == {}
 
     def test_is_told_how_far_it_has_been_read(self, running: RunningApplication, group: AwayOnce) -> None:
         self.batch(running, first=6)
-        running._answer("plan", {**self.READ, "origins": self.BEGUN})
+        running._answer("plan", replace(self.READ, origins=self.BEGUN))
         assert group.taken == {self.IN: 90}
         self.batch(running)
-        running._answer("plan", {**self.READ, "origins": self.BEGUN})
+        running._answer("plan", replace(self.READ, origins=self.BEGUN))
         assert group.taken == {}

@@ -9,8 +9,8 @@ import pytest
 from millstream.core.engine.threads import ThreadFigures
 from millstream.core.metrics.metric import Number
 from millstream.core.model.ids import TopicPartition
-from millstream.drivers.spark.worker.progress import RestoreProgress
-from millstream.drivers.spark.worker.report import CallReport, Report
+from millstream.core.runtime.task_report import CallReport, TaskReport
+from millstream.drivers.spark.executor.progress import RestoreProgress
 from millstream.edge.status import Book
 from millstream.edge.thread_status import ThreadStatus
 
@@ -44,20 +44,22 @@ def test_restores_of_an_attempt_that_failed_end_with_the_batch() -> None:
 
 def test_a_commit_is_asked_for_by_any_task_of_the_last_micro_batch() -> None:
     book = Book()
-    asking = Report.decode(Report("0_0", commit_requested=True).encode())
-    book.committed(0, [asking, Report("1_0")])
+    asking = TaskReport.decode(TaskReport("0_0", commit_requested=True).encode())
+    book.committed(0, [asking, TaskReport("1_0")])
     assert book.commit_requested
-    book.committed(1, [Report("0_0"), Report("1_0")])
+    book.committed(1, [TaskReport("0_0"), TaskReport("1_0")])
     assert not book.commit_requested
 
 
 def test_where_tasks_ran_last_is_shown_and_moves_are_counted() -> None:
     book = Book()
-    book.committed(0, [Report("0_0", executor="h/0"), Report("0_1", executor="h/1"), Report("1_0")])
-    book.committed(1, [Report("0_0", executor="h/0"), Report("0_1", executor="h/0")])
+    book.committed(
+        0, [TaskReport("0_0", executor="h/0"), TaskReport("0_1", executor="h/1"), TaskReport("1_0")]
+    )
+    book.committed(1, [TaskReport("0_0", executor="h/0"), TaskReport("0_1", executor="h/0")])
     assert book.status("running", None).placed == {"0_0": "h/0", "0_1": "h/0"}
     assert (book.metrics()["task_runs"], book.metrics()["moved_tasks"]) == (4, 1)
-    book.committed(2, [Report("0_0", gone=True), Report("0_1", executor="g/2")])
+    book.committed(2, [TaskReport("0_0", gone=True), TaskReport("0_1", executor="g/2")])
     assert book.status("running", None).placed == {"0_1": "g/2"}
     assert (book.metrics()["task_runs"], book.metrics()["moved_tasks"]) == (5, 2)
 
@@ -65,9 +67,9 @@ def test_where_tasks_ran_last_is_shown_and_moves_are_counted() -> None:
 def test_drops_are_counted_by_task_and_by_reason() -> None:
     book = Book()
     late, null = "late for a window", "null key in a table"
-    book.committed(0, [Report("0_0", measured=[drops("0_0", late, 2)]), Report("1_0")])
-    book.committed(1, [Report("1_0", measured=[drops("1_0", null, 1)])])
-    book.committed(2, [Report("0_0", measured=[drops("0_0", null, 1)])])
+    book.committed(0, [TaskReport("0_0", measured=[drops("0_0", late, 2)]), TaskReport("1_0")])
+    book.committed(1, [TaskReport("1_0", measured=[drops("1_0", null, 1)])])
+    book.committed(2, [TaskReport("0_0", measured=[drops("0_0", null, 1)])])
     assert book.status("running", None).dropped == {"0_0": 3, "1_0": 1}
     counted = book.metrics()
     assert counted["dropped_records"] == 4
@@ -80,7 +82,7 @@ def test_records_of_global_topics_are_dropped_by_what_fills_the_stores_not_by_th
 ):
     book = Book()
     dropped = [drops("2_0", "null key in a table", 3), drops("0_0", "late for a window", 1)]
-    book.committed(0, [Report("0_0", measured=dropped)])
+    book.committed(0, [TaskReport("0_0", measured=dropped)])
     assert book.status("running", None).dropped == {"0_0": 1, "2_0": 3}
     assert book.metrics()["dropped_records"] == 4
 
@@ -88,9 +90,9 @@ def test_records_of_global_topics_are_dropped_by_what_fills_the_stores_not_by_th
 def test_a_task_that_is_gone_is_not_shown_any_more() -> None:
     book = Book()
     state = ("store_bytes", ("0_0", "counts"), 7)
-    book.committed(0, [Report("0_0", measured=[drops("0_0", "null key", 1), state]), Report("1_0")])
+    book.committed(0, [TaskReport("0_0", measured=[drops("0_0", "null key", 1), state]), TaskReport("1_0")])
     assert book.metrics()["state_bytes"] == 7
-    book.committed(1, [Report("0_0", measured=[drops("0_0", "null key", 2)], gone=True)])
+    book.committed(1, [TaskReport("0_0", measured=[drops("0_0", "null key", 2)], gone=True)])
     assert list(book.tasks) == ["1_0"]
     assert (book.metrics()["dropped_records"], book.metrics()["state_bytes"]) == (3, 0)
 
@@ -103,7 +105,7 @@ def test_counters_add_up_peaks_stay_and_gauges_are_those_of_the_last_report() ->
             ("task_cache_size_bytes_max", (), peak),
             ("store_bytes", ("0_0", "counts"), size),
         ]
-        book.committed(batch, [Report.decode(Report("0_0", measured=numbers).encode())])
+        book.committed(batch, [TaskReport.decode(TaskReport("0_0", measured=numbers).encode())])
     counted = book.metrics()
     assert (counted["processed_records"], counted["cache_bytes_max"], counted["state_bytes"]) == (7, 9, 80)
     assert book.measured().of("store_bytes") == {("0_0", "counts"): 80}
@@ -111,7 +113,7 @@ def test_counters_add_up_peaks_stay_and_gauges_are_those_of_the_last_report() ->
 
 def test_a_task_has_its_counters_from_its_first_report_on() -> None:
     book = Book()
-    book.committed(0, [Report("0_0")])
+    book.committed(0, [TaskReport("0_0")])
     assert book.measured().of("task_process_total") == {("0_0",): 0}
 
 
@@ -127,12 +129,13 @@ def test_when_the_clock_goes_back_tasks_are_woken_that_wait_for_a_time() -> None
     book = Book()
     calls = CallReport(look_at_ms=5_000)
     book.committed(
-        0, [Report("0_0", wake_at_ms=5_000, calls=calls), Report("0_1", calls=calls), Report("0_2")]
+        0,
+        [TaskReport("0_0", wake_at_ms=5_000, calls=calls), TaskReport("0_1", calls=calls), TaskReport("0_2")],
     )
     assert book.due(4_000) == []
     assert book.due(1_000) == book.due(1_000) == ["0_0"]
     assert book.due(1_000, resting=[0]) == ["0_0", "0_1"]
-    book.committed(1, [Report("0_0", wake_at_ms=1_500)])
+    book.committed(1, [TaskReport("0_0", wake_at_ms=1_500)])
     assert book.due(1_000) == []
 
 
@@ -145,7 +148,9 @@ class TestIntake:
         book = Book()
         book.planned({"in": {0: 0, 1: 0}, "more": {0: 0}, "other": {0: 0}}, None)
         for task, room in of_tasks.items():
-            report = Report(task[1:], {"own": {task[-1]: 7}}, calls=CallReport(room=room))
+            report = TaskReport(
+                task[1:], {TopicPartition("own", int(task[-1])): 7}, calls=CallReport(room=room)
+            )
             book.committed(0, [report])
         return dict(book.held({1: ["in", "more"]}).room)
 
@@ -168,7 +173,10 @@ class TestIntake:
         book = Book()
         full = CallReport(room=0, parked=parked)
         free = CallReport(room=100)
-        reports = [Report(f"0_{n}", {"own": {"0": 7}}, calls=full if n == 2 else free) for n in range(4)]
+        reports = [
+            TaskReport(f"0_{n}", {TopicPartition("own", 0): 7}, calls=full if n == 2 else free)
+            for n in range(4)
+        ]
         book.committed(0, reports)
         assert book.held({}).room == {TopicPartition("own", 0): room}
 
@@ -176,9 +184,12 @@ class TestIntake:
 def test_what_threads_have_done_is_added_up_per_task() -> None:
     book = Book()
     assert "threads" not in book.metrics()
-    here, there = Report("0_0", threads=ThreadFigures((3, 1))), Report("0_0", threads=ThreadFigures((1, 1)))
-    book.committed(0, [here, there, Report("1_0")])
-    book.committed(1, [Report("0_1", threads=ThreadFigures((5,), ended=2)), Report("0_0")])
+    here, there = (
+        TaskReport("0_0", threads=ThreadFigures((3, 1))),
+        TaskReport("0_0", threads=ThreadFigures((1, 1))),
+    )
+    book.committed(0, [here, there, TaskReport("1_0")])
+    book.committed(1, [TaskReport("0_1", threads=ThreadFigures((5,), ended=2)), TaskReport("0_0")])
     assert book.status("running", None).threads == {
         "0_0": ThreadStatus(2, (4, 2), 0),
         "0_1": ThreadStatus(1, (5,), 2),

@@ -179,16 +179,16 @@ class TestARunThatTheBrokerSpoils:
 
     def test_is_made_again_with_another_seed(self) -> None:
         told: list[int] = []
-        done = unspoiled(self.spoiled(2), 7, tell=lambda spoiled: told.append(spoiled.seed))
+        done = unspoiled(self.spoiled(2), 7, log_report=lambda spoiled: told.append(spoiled.seed))
         assert (done.seed, done.ok, told) == (207, True, [7, 107])
 
     def test_is_given_up_when_every_attempt_was_spoiled(self) -> None:
         told: list[int] = []
-        done = unspoiled(self.spoiled(3), 7, tell=lambda spoiled: told.append(spoiled.seed))
+        done = unspoiled(self.spoiled(3), 7, log_report=lambda spoiled: told.append(spoiled.seed))
         assert (done.seed, done.verdict, told) == (207, "SPOILED", [7, 107])
 
     def test_is_not_made_again_if_it_was_wrong_before(self) -> None:
-        done = unspoiled(self.spoiled(1, findings=Findings(lost=1)), 7, tell=lambda _: None)
+        done = unspoiled(self.spoiled(1, findings=Findings(lost=1)), 7, log_report=lambda _: None)
         assert (done.seed, done.verdict) == (7, "WRONG")
 
     def test_is_told_in_the_results_of_the_command(

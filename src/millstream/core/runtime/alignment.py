@@ -46,7 +46,7 @@ class Situation:
         log_ends: How far it could be read without limits; a paused partition counts as read to its end.
         admitted: How far it would be read if it were not co-processed: its fair share of the batch.
         room: Number of records until its buffer limit is reached.
-        held: Partitions with records that are buffered in a task.
+        buffered: Partitions with records that are buffered in a task.
         newest: Largest timestamp (ms) of the buffered records, per input of a task.
         given_up: Empty inputs that are no longer waited for.
         paused: Topics that are not read now, and not waited for.
@@ -58,7 +58,7 @@ class Situation:
     log_ends: Positions
     admitted: Positions
     room: Positions = field(default_factory=dict)
-    held: Collection[TopicPartition] = ()
+    buffered: Collection[TopicPartition] = ()
     newest: Positions = field(default_factory=dict)
     given_up: Collection[TopicPartition] = ()
     paused: Collection[str] = ()
@@ -163,8 +163,8 @@ class _Search:
 
     def _offsets(self, time_ms: int) -> Positions:
         """Return the first offset at or after a time by partition, or the end if there is none."""
-        found = self._index.offsets_for_times(dict.fromkeys(self._lagging, time_ms))
-        return {p: found[p].offset if p in found else self._now.log_ends[p] for p in self._lagging}
+        first = self._index.offsets_for_times(dict.fromkeys(self._lagging, time_ms))
+        return {p: first[p].offset if p in first else self._now.log_ends[p] for p in self._lagging}
 
     def _reach(self, offsets: Positions) -> dict[TopicPartition, int]:
         """Return how far partitions are read for the given offsets: never back, and not beyond the end of the log."""
@@ -198,8 +198,8 @@ class _Search:
         """Return the plan, or None if a task might wait for a partition that does not advance."""
         now = self._now
         for p in self._lagging:
-            holds = p in now.held and now.newest.get(p, pace.time_ms) >= pace.time_ms
-            if p not in until and not holds and reach[p] == now.start[p]:
+            buffers = p in now.buffered and now.newest.get(p, pace.time_ms) >= pace.time_ms
+            if p not in until and not buffers and reach[p] == now.start[p]:
                 return None
         return Alignment(reach, until, pace)
 
@@ -220,10 +220,10 @@ def _within_room(group: CoProcessed, now: Situation, index: TimeIndex, plan: Ali
         for p, siblings in tight.items()
         if all(i.partition in horizons for i in siblings)
     }
-    found = index.offsets_for_times(times) if times else {}
+    first = index.offsets_for_times(times) if times else {}
     ends, until = dict(plan.ends), dict(plan.until)
     for p in tight:
-        safe = _offset(found, p, plan.ends[p]) if p in times else now.start[p]
+        safe = _offset(first, p, plan.ends[p]) if p in times else now.start[p]
         end = min(plan.ends[p], max(safe, now.start[p] + now.room[p]))
         if end < plan.ends[p]:
             until.pop(p, None)
@@ -233,8 +233,8 @@ def _within_room(group: CoProcessed, now: Situation, index: TimeIndex, plan: Ali
     return Alignment(ends, until, plan.pace)
 
 
-def _offset(found: Mapping[TopicPartition, TimedOffset], p: TopicPartition, otherwise: int) -> int:
-    return found[p].offset if p in found else otherwise
+def _offset(first: Mapping[TopicPartition, TimedOffset], p: TopicPartition, otherwise: int) -> int:
+    return first[p].offset if p in first else otherwise
 
 
 def _waited_for(

@@ -79,11 +79,11 @@ def co_processed(plan: Plan, layout: Layout, *, waits: bool = True) -> tuple[CoP
         layout: Its tasks.
         waits: Whether tasks wait for empty inputs.
     """
-    found: list[CoProcessed] = []
+    groups: list[CoProcessed] = []
     for topic in sorted(plan.repartition_topics):
         writing = frozenset(_origins(plan, layout, topic))
         if len(writing) > 1 and _has_broker_time(plan, _in_front(plan, topic)):
-            found = _joined(found, CoProcessed({}, True, writing))
+            groups = _joined(groups, CoProcessed({}, True, writing))
     for sub in plan.subtopologies if waits else ():
         if len(sub.source_topics) < 2 or plan.runs_before_shuffle(sub):
             continue
@@ -94,8 +94,8 @@ def co_processed(plan: Plan, layout: Layout, *, waits: bool = True) -> tuple[CoP
         }
         if tasks:
             before = {sub.id}.union(*(_in_front(plan, topic) for topic in sub.source_topics))
-            found = _joined(found, CoProcessed(tasks, _has_broker_time(plan, before)))
-    return tuple(found)
+            groups = _joined(groups, CoProcessed(tasks, _has_broker_time(plan, before)))
+    return tuple(groups)
 
 
 def informed(plan: Plan, layout: Layout, *, waits: bool) -> dict[TaskId, tuple[Input, ...]]:
@@ -107,14 +107,14 @@ def informed(plan: Plan, layout: Layout, *, waits: bool) -> dict[TaskId, tuple[I
         waits: Whether tasks wait for empty inputs; then tasks with several inputs must know. Tasks that close windows when they
             are idle must always know.
     """
-    found = {
+    tasks = {
         task: inputs for group in co_processed(plan, layout) if waits for task, inputs in group.tasks.items()
     }
     for task in layout.tasks:
         sub = plan.subtopologies[task.subtopology]
         if any(node.closes_idle for node in sub.nodes.values()):
-            found.setdefault(task, _inputs(plan, layout, task))
-    return found
+            tasks.setdefault(task, _inputs(plan, layout, task))
+    return tasks
 
 
 def writers(plan: Plan) -> dict[str, tuple[str, ...]]:
@@ -149,26 +149,26 @@ def _input(plan: Plan, layout: Layout, at: TopicPartition) -> Input:
 
 def _feeding(plan: Plan, sub: int) -> set[str]:
     """Return the topics on the broker whose records reach a sub-topology, directly or through the shuffle."""
-    found: set[str] = set()
+    topics: set[str] = set()
     for topic in plan.subtopologies[sub].source_topics:
         internal = plan.internal_topics.get(topic)
         if internal is not None and internal.through_shuffle:  # there is one shuffle only
-            found.update(plan.subtopologies[internal.upstream].source_topics)
+            topics.update(plan.subtopologies[internal.upstream].source_topics)
         else:
-            found.add(topic)
-    return found
+            topics.add(topic)
+    return topics
 
 
 def _in_front(plan: Plan, topic: str) -> set[int]:
     """Return the sub-topologies upstream of an internal topic, at any distance."""
-    found: set[int] = set()
+    subs: set[int] = set()
     ahead = [topic]
     while ahead:
         internal = plan.internal_topics.get(ahead.pop())
-        if internal is not None and internal.upstream not in found:
-            found.add(internal.upstream)
+        if internal is not None and internal.upstream not in subs:
+            subs.add(internal.upstream)
             ahead.extend(plan.subtopologies[internal.upstream].source_topics)
-    return found
+    return subs
 
 
 def _origins(plan: Plan, layout: Layout, topic: str) -> tuple[TopicPartition, ...]:
@@ -187,10 +187,10 @@ def _has_broker_time(plan: Plan, subs: Iterable[int]) -> bool:
     return all(source.timestamp is None for sub in subs for source in plan.subtopologies[sub].sources)
 
 
-def _joined(found: list[CoProcessed], new: CoProcessed) -> list[CoProcessed]:
+def _joined(groups: list[CoProcessed], new: CoProcessed) -> list[CoProcessed]:
     """Add a group, merged with the groups that share partitions with it."""
-    apart = [each for each in found if set(each.partitions).isdisjoint(new.partitions)]
-    for each in found:
+    apart = [each for each in groups if set(each.partitions).isdisjoint(new.partitions)]
+    for each in groups:
         if each not in apart:
             new = CoProcessed(
                 {**each.tasks, **new.tasks},

@@ -118,14 +118,14 @@ def committable(positions: Offsets, begun: Sequence[Begun], oldest: Mapping[str,
         >>> committable({"in": {0: 90}}, [Begun(6, {"in": {0: 40}}), Begun(7, {"in": {0: 70}})], {"in": 7})
         {'in': {0: 70}}
     """
-    found: Offsets = {}
+    offsets: Offsets = {}
     for topic, read in positions.items():
         if topic not in oldest:
-            found[topic] = dict(read)
+            offsets[topic] = dict(read)
         elif (entry := _entry(begun, oldest[topic])) is not None:
             began = entry.positions.get(topic, {})
-            found[topic] = {p: min(began[p], at) for p, at in read.items() if p in began}
-    return found
+            offsets[topic] = {p: min(began[p], at) for p, at in read.items() if p in began}
+    return offsets
 
 
 def begun_after(begun: Sequence[Begun], batch: Begun, oldest: Mapping[str, int] | None) -> tuple[Begun, ...]:

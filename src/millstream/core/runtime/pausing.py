@@ -71,14 +71,14 @@ def _topics_of(plan: Plan, number: int) -> frozenset[str]:
         raise ControlError(
             f"application {plan.application_id!r} has no sub-topology {number}; it has {', '.join(map(str, subs))}"
         )
-    found = frozenset(topic for topic in subs[number].source_topics if topic in plan.broker_topics)
-    if not found:
+    read = frozenset(topic for topic in subs[number].source_topics if topic in plan.broker_topics)
+    if not read:
         feeders = sorted({t.upstream for t in plan.internal_topics.values() if t.downstream == number})
         raise ControlError(
             f"sub-topology {number} of application {plan.application_id!r} reads only what Spark's shuffle brings; "
             f"name what feeds it: sub-topology {', '.join(map(str, feeders))}"
         )
-    return found
+    return read
 
 
 def _listed(names: Iterable[object]) -> str:

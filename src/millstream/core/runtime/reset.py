@@ -34,7 +34,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Places:
+class LogOffsets:
     """Offsets on the broker, each by topic and partition.
 
     Attributes:
@@ -67,14 +67,14 @@ class Move:
     note: str = ""
 
 
-def moves(target: Target, topics: Iterable[str], current: Offsets, places: Places) -> list[Move]:
+def moves(target: Target, topics: Iterable[str], current: Offsets, log_offsets: LogOffsets) -> list[Move]:
     """Choose the new offsets of all partitions.
 
     Args:
         target: Where to begin.
         topics: The topics to move. All others keep their positions.
         current: The processed positions.
-        places: Offsets on the broker.
+        log_offsets: Offsets on the broker.
 
     Returns:
         A move per partition, sorted.
@@ -83,8 +83,8 @@ def moves(target: Target, topics: Iterable[str], current: Offsets, places: Place
         SettingsError: If a partition would have to be shifted from an unknown position.
 
     Example:
-        >>> places = Places({"t": {0: 2}}, {"t": {0: 9}})
-        >>> moves(Target("shift", -100), ["t"], {"t": {0: 5}}, places)
+        >>> log_offsets = LogOffsets({"t": {0: 2}}, {"t": {0: 9}})
+        >>> moves(Target("shift", -100), ["t"], {"t": {0: 5}}, log_offsets)
         [Move(topic='t', partition=0, before=5, after=2, note='begins at 2')]
     """
     moved = set(topics)
@@ -94,20 +94,22 @@ def moves(target: Target, topics: Iterable[str], current: Offsets, places: Place
             topic,
             partition,
             current.get(topic, {}).get(partition),
-            places,
+            log_offsets,
         )
-        for topic, partitions in places.begin.items()
+        for topic, partitions in log_offsets.begin.items()
         for partition in partitions
     )
 
 
-def _move(target: Target | None, topic: str, partition: int, before: int | None, places: Places) -> Move:
-    begin, end = places.begin[topic][partition], places.end[topic][partition]
+def _move(
+    target: Target | None, topic: str, partition: int, before: int | None, log_offsets: LogOffsets
+) -> Move:
+    begin, end = log_offsets.begin[topic][partition], log_offsets.end[topic][partition]
     if target is None:
         wanted = begin if before is None else before
         note = "stays"
     else:
-        wanted = _wanted(target, topic, partition, before, places)
+        wanted = _wanted(target, topic, partition, before, log_offsets)
         note = ""
     if wanted < begin:
         return Move(topic, partition, before, begin, f"begins at {begin}")
@@ -116,8 +118,8 @@ def _move(target: Target | None, topic: str, partition: int, before: int | None,
     return Move(topic, partition, before, wanted, note)
 
 
-def _wanted(target: Target, topic: str, partition: int, before: int | None, places: Places) -> int:
-    begin, end = places.begin[topic][partition], places.end[topic][partition]
+def _wanted(target: Target, topic: str, partition: int, before: int | None, log_offsets: LogOffsets) -> int:
+    begin, end = log_offsets.begin[topic][partition], log_offsets.end[topic][partition]
     if target.kind == "earliest":
         return begin
     if target.kind == "latest":
@@ -125,7 +127,7 @@ def _wanted(target: Target, topic: str, partition: int, before: int | None, plac
     if target.kind == "offset":
         return target.value
     if target.kind == "time":
-        return places.at_time.get(topic, {}).get(partition, end)
+        return log_offsets.at_time.get(topic, {}).get(partition, end)
     if target.kind == "listed":
         return target.listed.get(topic, {}).get(partition, begin if before is None else before)
     if before is None:
@@ -153,12 +155,12 @@ def timestamp_ms(text: str) -> int:
         (1500, 0)
     """
     try:
-        found = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+        parsed = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
     except ValueError:
         raise SettingsError(
             f"{text!r} is no date and time: write ISO 8601, as 2026-01-31T18:00:00 (UTC) or 2026-01-31T18:00:00+01:00"
         ) from None
-    zoned = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    zoned = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
     return millis(zoned - datetime(1970, 1, 1, tzinfo=UTC))
 
 

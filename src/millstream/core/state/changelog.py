@@ -54,13 +54,13 @@ def from_records(spec: StoreSpec, records: Records) -> dict[str, list[StoreChang
     if _is_plain(spec):
         values = _with_stamps(records) if spec.timestamped else records.values
         return {spec.name: list(zip(_present(records.keys), values))}
-    found: dict[str, list[StoreChange]] = {}
+    changes_of: dict[str, list[StoreChange]] = {}
     for key, value in zip(_present(records.keys), records.values):
         end = 1 + key[0]
         suffix = key[1:end].decode()
         name = slice_name_of(spec.name, suffix)
-        found.setdefault(name, []).append((key[end:], value))
-    return found
+        changes_of.setdefault(name, []).append((key[end:], value))
+    return changes_of
 
 
 def is_live(spec: StoreSpec, byte_store: str, memory: Mapping[str, Any]) -> bool:

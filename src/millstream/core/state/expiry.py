@@ -54,8 +54,8 @@ class ExpiringRows:
 
     def get(self, key: bytes) -> Any:
         """Return the entry of a key, or None."""
-        found = self._overlay.get(key)
-        return None if found is None or found[1] < self._oldest() else found[0]
+        row = self._overlay.get(key)
+        return None if row is None or row[1] < self._oldest() else row[0]
 
     def put(self, key: bytes, entry: Any) -> None:
         """Set the entry of a key; None deletes it."""
@@ -78,11 +78,11 @@ class ExpiringRows:
             if before is not None:
                 index[before[:8] + key] = None  # the value begins with the stamp, in the format of the index
         written = len(overlay.own())
-        for key, found in overlay.scan_own():
-            if found[1] < oldest:
+        for key, row in overlay.scan_own():
+            if row[1] < oldest:
                 overlay.put(key, None)
             else:
-                index[pack_time(found[1]) + key] = b""
+                index[pack_time(row[1]) + key] = b""
         for stored in self._expired(oldest, REMOVED_PER_BATCH + written):
             index.setdefault(stored, None)
             if stored[8:] not in overlay.own():
@@ -105,8 +105,8 @@ class ExpiringRows:
     def _expired(self, oldest: int, most: int) -> list[bytes]:
         if oldest <= 0:
             return []
-        found = self._index.scan(None, pack_time(oldest))
-        return [stored for stored, _ in islice(found, most)]
+        rows = self._index.scan(None, pack_time(oldest))
+        return [stored for stored, _ in islice(rows, most)]
 
 
 def index_name(store: str) -> str:
@@ -114,7 +114,7 @@ def index_name(store: str) -> str:
     return f"{store}/written"
 
 
-def _living(found: Iterable[tuple[bytes, Any]], oldest: int) -> Iterator[tuple[bytes, Any]]:
-    for key, (entry, written) in found:
+def _living(rows: Iterable[tuple[bytes, Any]], oldest: int) -> Iterator[tuple[bytes, Any]]:
+    for key, (entry, written) in rows:
         if written >= oldest:
             yield key, entry

@@ -51,8 +51,8 @@ class Progress:
     def to_bytes(self) -> bytes:
         """Encode the progress for the copy."""
         positions = {str(partition): at for partition, at in sorted(self.positions.items())}
-        told = {"identity": self.identity, "positions": positions, "remembered": self.remembered}
-        return json.dumps(told, separators=(",", ":")).encode()
+        data = {"identity": self.identity, "positions": positions, "remembered": self.remembered}
+        return json.dumps(data, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Progress:
@@ -62,9 +62,9 @@ class Progress:
             >>> Progress.from_bytes(Progress("products", {0: 7}).to_bytes()).positions
             {0: 7}
         """
-        told = json.loads(data)
-        positions = {int(partition): at for partition, at in told["positions"].items()}
-        return cls(told["identity"], positions, told["remembered"])
+        decoded = json.loads(data)
+        positions = {int(partition): at for partition, at in decoded["positions"].items()}
+        return cls(decoded["identity"], positions, decoded["remembered"])
 
 
 def progress_store(store: str) -> str:
@@ -95,11 +95,11 @@ def _token(stored: bytes) -> str:
     return f"{zlib.crc32(stored):08x}"
 
 
-def why_begun_anew(held: Progress, identity: str, planned: Mapping[int, int]) -> str | None:
+def why_begun_anew(progress: Progress, identity: str, planned: Mapping[int, int]) -> str | None:
     """Return why a copy cannot continue from its position, as text for users; None if it can.
 
     Args:
-        held: The progress of the copy.
+        progress: The progress of the copy.
         identity: Identity that the copy should have.
         planned: For each partition, the offset up to which to fill the copy.
 
@@ -109,7 +109,7 @@ def why_begun_anew(held: Progress, identity: str, planned: Mapping[int, int]) ->
         >>> why_begun_anew(Progress("t", {0: 7}), "t", {0: 5})
         'it is ahead of the micro-batch, which belongs to an earlier time'
     """
-    if held.identity != identity:
+    if progress.identity != identity:
         return _OTHER
-    beyond = any(at > planned.get(partition, 0) for partition, at in held.positions.items())
+    beyond = any(at > planned.get(partition, 0) for partition, at in progress.positions.items())
     return _BEYOND if beyond else None

@@ -56,9 +56,9 @@ def split(entry: bytes, width: int) -> tuple[bytes, bytes]:
     return entry[: end - 1].replace(b"\x00\xff", b"\x00"), entry[end:]
 
 
-def time_at(entry: bytes, place: int) -> int:
+def time_at(entry: bytes, index: int) -> int:
     """Return the time at a byte position in an entry's key; negative positions count from the end."""
-    time: int = _TIME.unpack_from(entry, place if place >= 0 else len(entry) + place)[0]
+    time: int = _TIME.unpack_from(entry, index if index >= 0 else len(entry) + index)[0]
     return time
 
 

@@ -47,8 +47,8 @@ class KeyValueStore(Generic[K, V]):
             StoreError: If the key is None.
             SerdeError: If the key does not fit the store's key serde.
         """
-        found: V | None = self._objects.value(self.fetch(self._objects.key_bytes(key)))
-        return found
+        result: V | None = self._objects.value(self.fetch(self._objects.key_bytes(key)))
+        return result
 
     def put(self, key: K, value: V | None) -> None:
         """Set the value of a key; None deletes it.
@@ -133,8 +133,8 @@ class KeyValueStore(Generic[K, V]):
     def _iterate(self, low: bytes | None, high: bytes | None, *, reverse: bool) -> Iterator[tuple[K, V]]:
         return self._pairs(self._rows.scan(low, high, reverse=reverse))
 
-    def _pairs(self, found: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[K, V]]:
-        for key, entry in found:
+    def _pairs(self, entries: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[K, V]]:
+        for key, entry in entries:
             yield self._objects.key(key), self._objects.value(entry)
 
 

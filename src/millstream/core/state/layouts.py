@@ -97,9 +97,9 @@ class ByKey:
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
     ) -> Iterator[tuple[int, Any]]:
         """Iterate over the range of one key."""
-        low, high, place = self.stored(key, first), self.stored(key, last + 1), len(closed(key))
-        found = scan_key(slices, low, high, reverse=reverse)
-        return ((time_at(stored, place), entry) for stored, entry in found)
+        low, high, index = self.stored(key, first), self.stored(key, last + 1), len(closed(key))
+        entries = scan_key(slices, low, high, reverse=reverse)
+        return ((time_at(stored, index), entry) for stored, entry in entries)
 
     def of_keys(
         self,
@@ -114,13 +114,13 @@ class ByKey:
         """Iterate over the keys' ranges, skipping other times."""
         begin = None if low is None else closed(low)
         end = None if high is None else after(high)
-        found = scan(slices, begin, end, reverse=reverse)
-        return self._between(found, first, last)
+        entries = scan(slices, begin, end, reverse=reverse)
+        return self._between(entries, first, last)
 
     def _between(
-        self, found: Iterator[tuple[bytes, Any]], first: int, last: int
+        self, entries: Iterator[tuple[bytes, Any]], first: int, last: int
     ) -> Iterator[tuple[bytes, int, Any]]:
-        for stored, entry in found:
+        for stored, entry in entries:
             start = time_at(stored, -self._width)
             if first <= start <= last:
                 yield split(stored, self._width)[0], start, entry
@@ -152,8 +152,8 @@ class ByTime:
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
     ) -> Iterator[tuple[int, Any]]:
         """Iterate over all keys of these times, skipping other keys."""
-        found = self.of_keys(slices, key, key, first, last, reverse=reverse)
-        return ((start, entry) for _, start, entry in found)
+        entries = self.of_keys(slices, key, key, first, last, reverse=reverse)
+        return ((start, entry) for _, start, entry in entries)
 
     def of_keys(
         self,
@@ -166,13 +166,13 @@ class ByTime:
         reverse: bool,
     ) -> Iterator[tuple[bytes, int, Any]]:
         """Iterate over all keys of these times, skipping other keys."""
-        found = scan_key(slices, pack_time(first), pack_time(last + 1), reverse=reverse)
-        return self._between(found, low, high)
+        entries = scan_key(slices, pack_time(first), pack_time(last + 1), reverse=reverse)
+        return self._between(entries, low, high)
 
     def _between(
-        self, found: Iterator[tuple[bytes, Any]], low: bytes | None, high: bytes | None
+        self, entries: Iterator[tuple[bytes, Any]], low: bytes | None, high: bytes | None
     ) -> Iterator[tuple[bytes, int, Any]]:
-        for stored, entry in found:
+        for stored, entry in entries:
             key = stored[8:]
             if (low is None or low <= key) and (high is None or key <= high):
                 yield key, time_at(stored, 0), entry

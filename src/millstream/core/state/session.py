@@ -81,9 +81,9 @@ class SessionStore(Generic[K, V]):
     def fetch_session(self, key: K, start: int, end: int) -> V | None:
         """Return the value of the session with exactly these bounds, or None."""
         stored = self._stored(Windowed(key, start, end))
-        held = self._slices.at(end) if end >= self._slices.oldest else None
-        found: V | None = None if held is None else self._objects.value(held.rows.get(stored))
-        return found
+        slice_ = self._slices.at(end) if end >= self._slices.oldest else None
+        result: V | None = None if slice_ is None else self._objects.value(slice_.rows.get(stored))
+        return result
 
     def fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate over all sessions of a key."""
@@ -152,8 +152,8 @@ class SessionStore(Generic[K, V]):
 
     def read(self, key: bytes, start: int, end: int) -> Any:
         """Return the entry of a serialised key's session or None, including one that has expired but is still stored."""
-        held = self._slices.at(end)
-        return None if held is None else held.rows.get(self._layout.stored(key, start, end))
+        slice_ = self._slices.at(end)
+        return None if slice_ is None else slice_.rows.get(self._layout.stored(key, start, end))
 
     def gone_at(self, end: int) -> int:
         """Return the store's time at which sessions with at least this end begin to be dropped."""
@@ -186,18 +186,18 @@ class SessionStore(Generic[K, V]):
     def _keep(self, stored: bytes, end: int, kept: Any) -> None:
         slices = self._slices
         slices.observe(end)
-        held = slices.to_write_readable(end) if self._strict else slices.to_write(end)
-        if held is None:
+        slice_ = slices.to_write_readable(end) if self._strict else slices.to_write(end)
+        if slice_ is None:
             self._task.drop("expired session")
         else:
-            self._layout.keep(held.rows, stored, kept)
+            self._layout.keep(slice_.rows, stored, kept)
 
     def _remove(self, stored: bytes, end: int) -> None:
         if not self._strict:
             self._slices.observe(end)
-        held = self._slices.at(end)
-        if held is not None:
-            self._layout.keep(held.rows, stored, None)
+        slice_ = self._slices.at(end)
+        if slice_ is not None:
+            self._layout.keep(slice_.rows, stored, None)
 
     def _stored(self, session: Windowed[K]) -> bytes:
         key, start, end = (None, 0, 0) if session is None else session
@@ -217,9 +217,9 @@ class SessionStore(Generic[K, V]):
         first = max(earliest_end, self._slices.oldest)
         if first > FOREVER:
             return iter(())
-        found = self._layout.of_key(self._slices, serialised, first, latest_start, reverse=reverse)
+        entries = self._layout.of_key(self._slices, serialised, first, latest_start, reverse=reverse)
         same, value = self._objects.key(serialised), self._objects.value
-        return ((Windowed(same, start, end), value(entry)) for start, end, entry in found)
+        return ((Windowed(same, start, end), value(entry)) for start, end, entry in entries)
 
     def _find_range(
         self,
@@ -236,8 +236,8 @@ class SessionStore(Generic[K, V]):
         first, last = max(earliest_end, self._slices.oldest), min(latest_end, FOREVER)
         if first > last:
             return iter(())
-        found = self._layout.of_keys(
+        entries = self._layout.of_keys(
             self._slices, low, high, first=first, last=last, latest_start=latest_start, reverse=reverse
         )
         key, value = self._objects.key, self._objects.value
-        return ((Windowed(key(stored), start, end), value(entry)) for stored, start, end, entry in found)
+        return ((Windowed(key(stored), start, end), value(entry)) for stored, start, end, entry in entries)

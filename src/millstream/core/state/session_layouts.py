@@ -77,12 +77,12 @@ class SessionsByKey:
         begin = closed(key)
         ends, low, high = len(begin), begin + pack_time(first), after(key)
         parts = [
-            held.rows.scan_under(begin, low, high, reverse=reverse) for held in slices.between(first, FOREVER)
+            each.rows.scan_under(begin, low, high, reverse=reverse) for each in slices.between(first, FOREVER)
         ]
-        found = chain.from_iterable(reversed(parts) if reverse else parts)
+        entries = chain.from_iterable(reversed(parts) if reverse else parts)
         return (
             (start, time_at(stored, ends), entry)
-            for stored, entry in found
+            for stored, entry in entries
             if (start := time_at(stored, ends + 8)) <= latest_start
         )
 
@@ -100,10 +100,10 @@ class SessionsByKey:
         """Iterate over the keys' ranges, skipping other times."""
         begin = None if low is None else closed(low)
         behind = None if high is None else after(high)
-        found = scan(slices.between(first, last), begin, behind, reverse=reverse)
+        entries = scan(slices.between(first, last), begin, behind, reverse=reverse)
         return (
             (split(stored, 16)[0], start, end, entry)
-            for stored, entry in found
+            for stored, entry in entries
             if first <= (end := time_at(stored, -16)) <= last
             and (start := time_at(stored, -8)) <= latest_start
         )
@@ -124,10 +124,10 @@ class SessionsByTime:
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
         """Iterate over all keys of these times, skipping other keys."""
-        found = self.of_keys(
+        entries = self.of_keys(
             slices, key, key, first=first, last=FOREVER, latest_start=latest_start, reverse=reverse
         )
-        return ((start, end, entry) for _, start, end, entry in found)
+        return ((start, end, entry) for _, start, end, entry in entries)
 
     def of_keys(
         self,
@@ -142,10 +142,10 @@ class SessionsByTime:
     ) -> FoundOfKeys:
         """Iterate over all keys of these times, skipping other keys."""
         begin, behind, low_or_more = pack_time(first), pack_time(last + 1), low or b""
-        found = scan_key(slices.between(first, last), begin, behind, reverse=reverse)
+        entries = scan_key(slices.between(first, last), begin, behind, reverse=reverse)
         return (
             (key, start, time_at(stored, 0), entry)
-            for stored, entry in found
+            for stored, entry in entries
             if (start := time_at(stored, -8)) <= latest_start
             and low_or_more <= (key := split(stored[8:], 8)[0])
             and (high is None or key <= high)

@@ -81,7 +81,7 @@ class Slices:
         self.time: int = memory.get("time", -1)
         self._floor: int = memory.get("floor", 0)
         self._slices = [Slice(start, end, self._open) for start, end in memory.get("slices", ())]
-        self._starts = [held.start for held in self._slices]
+        self._starts = [each.start for each in self._slices]
 
     @property
     def horizon(self) -> int:
@@ -95,7 +95,7 @@ class Slices:
 
     def gone_at(self, first: int) -> int:
         """Return the store's time at which the first slice with an end after the given time is dropped."""
-        return next((held.end + self._retention for held in self._slices if held.end > first), FOREVER)
+        return next((each.end + self._retention for each in self._slices if each.end > first), FOREVER)
 
     def observe(self, time: int) -> None:
         """Advance the store's time."""
@@ -104,17 +104,15 @@ class Slices:
 
     def at(self, time: int) -> Slice | None:
         """Return the slice for a time, or None if there is none."""
-        place = bisect_right(self._starts, time) - 1
-        if place < 0 or self._slices[place].end <= time:
+        index = bisect_right(self._starts, time) - 1
+        if index < 0 or self._slices[index].end <= time:
             return None
-        return self._slices[place]
+        return self._slices[index]
 
     def to_write(self, time: int) -> Slice | None:
         """Return the slice for a time, creating it if necessary; None if it has expired."""
-        held = self.at(time)
-        if held is None:
-            held = self._made(time)
-        return None if held is None or self._has_expired(held.end) else held
+        slice_ = self.at(time) or self._made(time)
+        return None if slice_ is None or self._has_expired(slice_.end) else slice_
 
     def to_write_readable(self, time: int) -> Slice | None:
         """Return the slice for a time, creating it if necessary; None if the time is no longer readable."""
@@ -126,19 +124,19 @@ class Slices:
 
     def between(self, first: int, last: int) -> list[Slice]:
         """Return the slices with times from ``first`` to ``last``, both inclusive, ordered by time."""
-        return [held for held in self._slices if held.start <= last and held.end > first]
+        return [each for each in self._slices if each.start <= last and each.end > first]
 
     def drain(self) -> Drained:
         """Return the changes since the last call and the expired slices, and clear both."""
-        dropped = [held for held in self._slices if self._has_expired(held.end)]
+        dropped = [each for each in self._slices if self._has_expired(each.end)]
         self._slices = self._slices[len(dropped) :]
         self._starts = self._starts[len(dropped) :]
         if dropped:
             self._floor = dropped[-1].end
-        changes = {slice_name(self._name, held.start): held.drain() for held in self._slices}
+        changes = {slice_name(self._name, each.start): each.drain() for each in self._slices}
         return Drained(
             {name: items for name, items in changes.items() if items},
-            tuple(slice_name(self._name, held.start) for held in dropped),
+            tuple(slice_name(self._name, each.start) for each in dropped),
         )
 
     def memory(self) -> dict[str, Any]:
@@ -146,7 +144,7 @@ class Slices:
         return {
             "time": self.time,
             "floor": self._floor,
-            "slices": [[held.start, held.end] for held in self._slices],
+            "slices": [[each.start, each.end] for each in self._slices],
         }
 
     def _has_expired(self, end: int) -> bool:
@@ -157,12 +155,12 @@ class Slices:
         end = start + self._length
         if time < self._floor or self._has_expired(end):
             return None
-        place = bisect_right(self._starts, time)
-        before = self._slices[place - 1].end if place else self._floor
-        behind = self._slices[place].start if place < len(self._slices) else end
+        index = bisect_right(self._starts, time)
+        before = self._slices[index - 1].end if index else self._floor
+        behind = self._slices[index].start if index < len(self._slices) else end
         made = Slice(max(start, before), min(end, behind), self._open)
-        self._slices.insert(place, made)
-        self._starts.insert(place, made.start)
+        self._slices.insert(index, made)
+        self._starts.insert(index, made.start)
         return made
 
 
@@ -170,11 +168,11 @@ def scan(
     slices: list[Slice], low: bytes | None, high: bytes | None, *, reverse: bool
 ) -> Iterator[tuple[bytes, Any]]:
     """Iterate over a snapshot of the entries of several slices, ordered by key."""
-    parts = [held.rows.scan(low, high, reverse=reverse) for held in slices]
+    parts = [each.rows.scan(low, high, reverse=reverse) for each in slices]
     return parts[0] if len(parts) == 1 else merge(*parts, key=itemgetter(0), reverse=reverse)
 
 
 def scan_key(slices: list[Slice], low: bytes, high: bytes, *, reverse: bool) -> Iterator[tuple[bytes, Any]]:
     """Iterate over the entries of one key range; the slices are already in the order of time, so no merge is needed."""
-    parts = [held.rows.scan(low, high, reverse=reverse) for held in slices]
+    parts = [each.rows.scan(low, high, reverse=reverse) for each in slices]
     return chain.from_iterable(reversed(parts) if reverse else parts)

@@ -119,10 +119,10 @@ class VersionedStore(Generic[K, V]):
             return VersionedRecord(*latest)
         if time < self._slices.horizon:
             return None
-        found = self._earlier_at(key, time)
-        if found is None or found.value is None:
+        row = self._earlier_at(key, time)
+        if row is None or row.value is None:
             return None
-        return VersionedRecord(found.value, found.start, found.end)
+        return VersionedRecord(row.value, row.start, row.end)
 
     def insert(self, key: bytes, value: Any, timestamp: int) -> int | None:
         """Add a version of a serialised key, for the engine; see :meth:`put`."""
@@ -174,20 +174,20 @@ class VersionedStore(Generic[K, V]):
         if latest is not None:
             return _Version(latest[1], LATEST, latest[0])
         prefix = closed(key)
-        for held in self._slices.newest_first():
-            found = next(held.rows.scan(prefix, after(key), reverse=True), None)
-            if found is not None:
-                version = _read(*found)
+        for slice_ in self._slices.newest_first():
+            row = next(slice_.rows.scan(prefix, after(key), reverse=True), None)
+            if row is not None:
+                version = _read(*row)
                 return version if version.end == LATEST else None
         return None
 
     def _earlier_at(self, key: bytes, time: int) -> _Version | None:
         prefix = closed(key)
         low, high = prefix + pack_time(0), prefix + pack_time(min(time, FOREVER) + 1)
-        for held in self._slices.between(time, FOREVER):
-            found = next(held.rows.scan(low, high, reverse=True), None)
-            if found is not None:
-                version = _read(*found)
+        for slice_ in self._slices.between(time, FOREVER):
+            row = next(slice_.rows.scan(low, high, reverse=True), None)
+            if row is not None:
+                version = _read(*row)
                 if version.end > time or version.end == LATEST:
                     return version
         return None
@@ -196,10 +196,10 @@ class VersionedStore(Generic[K, V]):
         """Return the start of the first version after a time at which no version is valid; LATEST if there is none."""
         prefix = closed(key)
         low, high = prefix + pack_time(time + 1), prefix + pack_time(FOREVER + 1)
-        for held in self._slices.between(time, FOREVER):
-            found = next(held.rows.scan(low, high), None)
-            if found is not None:
-                return _read(*found).start
+        for slice_ in self._slices.between(time, FOREVER):
+            row = next(slice_.rows.scan(low, high), None)
+            if row is not None:
+                return _read(*row).start
         latest = self._latest.get(key)
         return LATEST if latest is None else int(latest[1])
 
@@ -207,17 +207,17 @@ class VersionedStore(Generic[K, V]):
         if version.end == LATEST and version.value is not None:
             self._latest.put(key, (version.value, version.start))
             return
-        held = self._slices.to_write(_slice_time(version))
-        if held is not None:
-            held.rows.put(closed(key) + pack_time(version.start), (version.value, version.end))
+        slice_ = self._slices.to_write(_slice_time(version))
+        if slice_ is not None:
+            slice_.rows.put(closed(key) + pack_time(version.start), (version.value, version.end))
 
     def _remove(self, key: bytes, version: _Version) -> None:
         if version.end == LATEST and version.value is not None:
             self._latest.put(key, None)
             return
-        held = self._slices.at(_slice_time(version))
-        if held is not None:
-            held.rows.put(closed(key) + pack_time(version.start), None)
+        slice_ = self._slices.at(_slice_time(version))
+        if slice_ is not None:
+            slice_.rows.put(closed(key) + pack_time(version.start), None)
 
     def _move(self, key: bytes, version: _Version, end: int) -> None:
         """Set the end of a version, which may move it to another slice."""

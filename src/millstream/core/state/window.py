@@ -98,11 +98,11 @@ class WindowStore(Generic[K, V]):
             self._count = (self._count + 1) & _MAX_NUMBER
             stored += _NUMBER.pack(self._count)
         self._slices.observe(window_start)
-        held = self._to_write(window_start)
-        if held is None:
+        slice_ = self._to_write(window_start)
+        if slice_ is None:
             self._task.drop(self._expired)
         else:
-            held.rows.keep(stored, kept)
+            slice_.rows.keep(stored, kept)
 
     @overload
     def fetch(self, key: K, time_from: int) -> V | None: ...
@@ -123,8 +123,8 @@ class WindowStore(Generic[K, V]):
         if time_to is not None:
             return self._fetch(key, time_from, time_to, reverse=False)
         if self._duplicates:
-            found = next(self._fetch(key, time_from, time_from, reverse=True), None)
-            return None if found is None else found[1]
+            entry = next(self._fetch(key, time_from, time_from, reverse=True), None)
+            return None if entry is None else entry[1]
         return self._fetch_one(key, time_from)
 
     def reverse_fetch(self, key: K, time_from: int, time_to: int) -> Iterator[tuple[int, V]]:
@@ -161,8 +161,8 @@ class WindowStore(Generic[K, V]):
 
     def read(self, key: bytes, start: int) -> Any:
         """Return the entry of a serialised key's window or None, including one that has expired but is still stored."""
-        held = self._slices.at(start)
-        return None if held is None else held.rows.get(self._layout.stored(key, start))
+        slice_ = self._slices.at(start)
+        return None if slice_ is None else slice_.rows.get(self._layout.stored(key, start))
 
     def kept(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate over all windows that start between two times, including expired ones that are still stored."""
@@ -205,8 +205,8 @@ class WindowStore(Generic[K, V]):
 
     def rows_to_write(self, start: int) -> Overlay | None:
         """Return the rows of the windows with a start, or None if their slice has expired; does not advance the store's time."""
-        held = self._to_write(start)
-        return None if held is None else held.rows
+        slice_ = self._to_write(start)
+        return None if slice_ is None else slice_.rows
 
     def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
         """Return the entries' keys for many serialised keys and starts, pairwise."""
@@ -229,11 +229,11 @@ class WindowStore(Generic[K, V]):
 
     def _fetch_one(self, key: K, start: int) -> V | None:
         serialised = self._objects.key_bytes(key)
-        held = self._slices.at(start) if start >= self._slices.oldest else None
-        if held is None:
+        slice_ = self._slices.at(start) if start >= self._slices.oldest else None
+        if slice_ is None:
             return None
-        found: V | None = self._objects.value(held.rows.get(self._layout.stored(serialised, start)))
-        return found
+        result: V | None = self._objects.value(slice_.rows.get(self._layout.stored(serialised, start)))
+        return result
 
     def _fetch(self, key: K, time_from: int, time_to: int, *, reverse: bool) -> Iterator[tuple[int, V]]:
         serialised, value = self._objects.key_bytes(key), self._objects.value
@@ -241,8 +241,8 @@ class WindowStore(Generic[K, V]):
         if first > last:
             return iter(())
         slices = self._slices.between(first, last)
-        found = self._layout.of_key(slices, serialised, first, last, reverse=reverse)
-        return ((start, value(entry)) for start, entry in found)
+        entries = self._layout.of_key(slices, serialised, first, last, reverse=reverse)
+        return ((start, value(entry)) for start, entry in entries)
 
     def _fetch_range(
         self, key_from: K | None, key_to: K | None, time_from: int, time_to: int, *, reverse: bool
@@ -253,11 +253,11 @@ class WindowStore(Generic[K, V]):
         if first > last:
             return iter(())
         slices = self._slices.between(first, last)
-        found = self._layout.of_keys(slices, low, high, first, last, reverse=reverse)
-        return self._with_windows(found)
+        entries = self._layout.of_keys(slices, low, high, first, last, reverse=reverse)
+        return self._with_windows(entries)
 
-    def _with_windows(self, found: Iterator[tuple[bytes, int, Any]]) -> Iterator[tuple[Windowed[K], V]]:
+    def _with_windows(self, entries: Iterator[tuple[bytes, int, Any]]) -> Iterator[tuple[Windowed[K], V]]:
         key_of, value, size = self._objects.key, self._objects.value, self._size
         end_of = (lambda start: window_end(start, size)) if self._windows is None else self._windows.end_of
-        for key, start, entry in found:
+        for key, start, entry in entries:
             yield Windowed(key_of(key), start, end_of(start)), value(entry)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from millstream.core.model.errors import IncompatibleTopologyError, SettingsError
 from millstream.core.model.ids import TaskId
-from millstream.core.model.positions import positions_from_json
+from millstream.core.model.positions import Offsets, positions_from_json
 from millstream.core.model.topics import checked_name
 from millstream.core.topology.internal import repartition_topic
 from millstream.core.topology.layout import Layout
@@ -68,7 +68,7 @@ class Remembered:
     internal: Mapping[str, int] = field(default_factory=dict)
     parts: Mapping[int, Part] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    positions: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    positions: Offsets = field(default_factory=dict)
     unfinished: frozenset[str] = frozenset()
     routing: Routing | None = None
 
@@ -84,6 +84,19 @@ class Remembered:
             frozenset(offset.get("unfinished", ())),
             Routing.from_json(offset["routing"]) if "routing" in offset else None,
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entries of an offset besides the positions, as JSON-compatible data."""
+        parts = {
+            str(number): [*map(list, part[:2]), part.tasks] for number, part in sorted(self.parts.items())
+        }
+        data: dict[str, Any] = {"stores": dict(self.stores), "internal": dict(self.internal)}
+        if self.unfinished:
+            data["unfinished"] = sorted(self.unfinished)
+        data.update(parts=parts, topic_ids=dict(self.topic_ids))
+        if self.routing is not None:
+            data["routing"] = self.routing.to_json()
+        return data
 
     def renamed(self, names: Mapping[str, str], application_id: str) -> Remembered:
         """Return a copy with new names of stores, and of the repartitions that are named after them.
@@ -132,20 +145,13 @@ class Lineage:
     appeared: frozenset[str] = frozenset()
     routing: Routing = field(default_factory=Routing)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the entries for the offset, as JSON-compatible data."""
-        parts = {
-            str(number): [*map(list, part[:2]), part.tasks] for number, part in sorted(self.parts.items())
-        }
-        return {"parts": parts, "topic_ids": dict(self.topic_ids), "routing": self.routing.to_json()}
-
     def gone_tasks(self) -> list[TaskId]:
         """Return the tasks of all parts whose sub-topology has been removed."""
         return _tasks([number for number, part in self.parts.items() if not part.topics], self.parts)
 
 
 def parts_from_json(data: Mapping[str, Any]) -> dict[int, Part]:
-    """Decode the parts from the result of :meth:`Lineage.to_json`."""
+    """Decode the parts from the result of :meth:`Remembered.to_json`."""
     return {int(n): Part(tuple(topics), tuple(stores), tasks) for n, (topics, stores, tasks) in data.items()}
 
 
@@ -216,10 +222,8 @@ def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
             )
 
 
-def newly_gone(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[TaskId]:
-    """Return the tasks whose state must be deleted in the micro-batch between two offsets."""
-    before = parts_from_json(start.get("parts", {}))
-    after = parts_from_json(end.get("parts", {}))
+def newly_gone(before: Mapping[int, Part], after: Mapping[int, Part]) -> list[TaskId]:
+    """Return the tasks whose state must be deleted in the micro-batch between two plans, given the parts of both."""
     gone = [n for n, part in before.items() if part.topics and n in after and not after[n].topics]
     return _tasks(gone, before)
 

@@ -93,13 +93,13 @@ class Broker:
         facts: dict[str, TopicFacts] = {}
         for topic, future in futures.items():
             try:
-                found = future.result()
+                description = future.result()
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
                 raise
-            identity = str(found.topic_id)
-            facts[topic] = TopicFacts("" if identity == _NO_ID else identity, len(found.partitions))
+            identity = str(description.topic_id)
+            facts[topic] = TopicFacts("" if identity == _NO_ID else identity, len(description.partitions))
         return facts
 
     def writable_topics(self, topics: Iterable[str]) -> dict[str, int]:
@@ -197,8 +197,8 @@ class Broker:
         """Return the ids of all consumer groups."""
         admin = self.admin()
         listing = admin.list_consumer_groups(request_timeout=self.timeout_s)
-        found = self.ask("asking for groups", lambda: listing.result(self.timeout_s))
-        return [group.group_id for group in found.valid]
+        groups = self.ask("asking for groups", lambda: listing.result(self.timeout_s))
+        return [group.group_id for group in groups.valid]
 
     def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
         """Return the first offset of a record at or after a time; partitions without one are omitted."""
@@ -235,10 +235,10 @@ class Broker:
             return {}
         asked = {ClientPartition(*at): spec for at, spec in wanted.items()}
         doing = f"asking for times of {', '.join(sorted({at.topic for at in wanted}))}"
-        found = self.ask(doing, lambda: self._answers(asked, read_committed=self.read_committed))
+        answers = self.ask(doing, lambda: self._answers(asked, read_committed=self.read_committed))
         return {
             TopicPartition(at.topic, at.partition): TimedOffset(answer.offset, answer.timestamp)
-            for at, answer in found.items()
+            for at, answer in answers.items()
             if answer.offset >= 0
         }
 
@@ -266,16 +266,16 @@ class Broker:
 
     def taken_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Return the group's positions: its committed offsets, or how far it has read beyond them."""
-        found = self.committed(partitions)
-        for at in found:
+        committed = self.committed(partitions)
+        for at in committed:
             if (said := at.metadata or "").startswith(_TAKEN):
                 at.offset = int(said.removeprefix(_TAKEN))
-        return _by_topic(found)
+        return _by_topic(committed)
 
     def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Return the offsets that a reset has committed for the next start; empty if the group has committed since."""
-        found = self.committed(partitions)
-        return _by_topic(found) if all(at.metadata == RESET for at in found) else {}
+        committed = self.committed(partitions)
+        return _by_topic(committed) if all(at.metadata == RESET for at in committed) else {}
 
     def committed(self, partitions: Mapping[str, int]) -> list[ClientPartition]:
         """Return the group's committed offsets with their metadata; partitions without one are omitted.
@@ -287,10 +287,10 @@ class Broker:
         if not wanted:
             return []
         consumer = self._consumer()
-        found = self.ask(
+        committed = self.ask(
             "asking for committed offsets", lambda: consumer.committed(wanted, timeout=self.timeout_s)
         )
-        return [at for at in found if at.offset >= 0]
+        return [at for at in committed if at.offset >= 0]
 
     def commit(
         self,
@@ -383,8 +383,8 @@ class Broker:
                     self.admin().list_topics(timeout=self._attempt_s)
 
 
-def _by_topic(found: Iterable[ClientPartition]) -> Offsets:
+def _by_topic(committed: Iterable[ClientPartition]) -> Offsets:
     offsets: Offsets = {}
-    for at in found:
+    for at in committed:
         offsets.setdefault(at.topic, {})[at.partition] = at.offset
     return offsets

@@ -103,7 +103,9 @@ class Forwarding:
             BrokerUnavailableError: If no broker answers.
         """
         producer = self._failing.producer
-        offsets = [ClientPartition(*at, told.offset, told.metadata) for at, told in positions.items()]
+        offsets = [
+            ClientPartition(*at, position.offset, position.metadata) for at, position in positions.items()
+        ]
         group = self._members.consumer_group_metadata()
         try:
             producer.begin_transaction()

@@ -45,8 +45,8 @@ class InternalTopics:
             futures = self.broker.admin().describe_configs(wanted, request_timeout=self.broker.timeout_s)
             entries = {resource.name: future.result() for resource, future in futures.items()}
             return {
-                topic: {name: str(entry.value) for name, entry in found.items()}
-                for topic, found in entries.items()
+                topic: {name: str(entry.value) for name, entry in config.items()}
+                for topic, config in entries.items()
             }
 
         try:

@@ -154,18 +154,18 @@ def mark_offset(partition: int, mark: Mark, topic: str) -> ClientPartition:
     return ClientPartition(topic, partition, mark.number + 1, said)
 
 
-def mark_of(found: ClientPartition) -> Mark | None:
+def mark_of(committed: ClientPartition) -> Mark | None:
     """Return the mark encoded in a committed offset, or None.
 
     Example:
         >>> mark_of(mark_offset(0, Mark("5f3a", 7, "c41d", "d8e0"), "app-commits"))
         Mark(checkpoint='5f3a', number=7, run='c41d', owner='d8e0')
     """
-    if found.offset < 0:
+    if committed.offset < 0:
         return None
-    checkpoint, _, runs = (found.metadata or "").partition(" ")
+    checkpoint, _, runs = (committed.metadata or "").partition(" ")
     run, _, owner = runs.partition(" ")
-    return Mark(checkpoint, found.offset - 1, run, owner)
+    return Mark(checkpoint, committed.offset - 1, run, owner)
 
 
 def owner_of(mark: Mark | None) -> tuple[str, str] | None:

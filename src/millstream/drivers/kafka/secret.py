@@ -41,13 +41,13 @@ class EnvironmentSecret:
 
     def fetch(self) -> str:
         """Return the variable of this process."""
-        found = os.environ.get(self.name)
-        if found is None:
+        value = os.environ.get(self.name)
+        if value is None:
             raise SettingsError(
                 f"{self!r} is not there: the process {os.getpid()} on {socket.gethostname()} has no environment variable "
                 f"{self.name}. Set it for the program and for Spark's executors on every host, or use ms.secret.file(...)"
             )
-        return found
+        return value
 
     def __repr__(self) -> str:
         return f"ms.secret.env({self.name!r})"
@@ -90,14 +90,14 @@ class ProvidedSecret:
     def fetch(self) -> str:
         """Call the function."""
         try:
-            found = self.provider()
+            value = self.provider()
         except Exception as error:
             raise SettingsError(
                 f"{self!r} raised {type(error).__name__} on {socket.gethostname()}: {error}"
             ) from error
-        if not isinstance(found, str):
-            raise SettingsError(f"{self!r} returned {type(found).__name__}, not str")
-        return found
+        if not isinstance(value, str):
+            raise SettingsError(f"{self!r} returned {type(value).__name__}, not str")
+        return value
 
     def __repr__(self) -> str:
         return f"ms.secret.fetched({self.provider.name})"

@@ -218,8 +218,8 @@ class LmdbCopy:
         return LmdbReader(transaction, self._databases[_META], _META, self._directory)
 
     def _check(self, meta: ByteReader) -> None:
-        if self._seen and (found := _version(meta)) != self._seen[0]:
-            raise self._directory.moved(self._seen[0], found)
+        if self._seen and (current := _version(meta)) != self._seen[0]:
+            raise self._directory.moved(self._seen[0], current)
 
     def _leave(self) -> None:
         """Close after an error; the next micro-batch reopens the copy."""

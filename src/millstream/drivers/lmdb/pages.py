@@ -55,20 +55,20 @@ def _file_pages() -> int:
     """Return the number of resident pages of this process that belong to files, including libraries."""
     if not LINUX:
         return 0
-    with open(_STATM, "rb") as told:
-        return int(told.read().split()[2])
+    with open(_STATM, "rb") as file:
+        return int(file.read().split()[2])
 
 
 def _mappings() -> list[tuple[int, int]]:
     """Return the address ranges of mapped LMDB data files."""
-    found = []
-    with open(_MAPS) as told:
-        for line in told:
+    ranges = []
+    with open(_MAPS) as file:
+        for line in file:
             fields = line.rstrip("\n").split(maxsplit=5)
             if len(fields) == 6 and fields[5].removesuffix(" (deleted)").endswith(f"/{DATA_FILE}"):
                 start, _, end = fields[0].partition("-")
-                found.append((int(start, 16), int(end, 16)))
-    return found
+                ranges.append((int(start, 16), int(end, 16)))
+    return ranges
 
 
 PAGES: Final = MappedPages(most_bytes=192 << 20)

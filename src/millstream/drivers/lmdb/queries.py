@@ -99,18 +99,18 @@ class LmdbQueries:
         return self._env
 
     def _followed(self, view: LmdbView, known: Manifest) -> ByteStores:
-        held = version_of(view)
-        if held == known.current:
+        version = version_of(view)
+        if version == known.current:
             return view
-        if held is not None and not known.remembers(held):
-            raise self._directory.moved(known.current, held)
-        versions = tuple(known.after(held))
+        if version is not None and not known.remembers(version):
+            raise self._directory.moved(known.current, version)
+        versions = tuple(known.after(version))
         if not versions:
-            raise self._directory.moved(known.current, held)
+            raise self._directory.moved(known.current, version)
         if self._parked[0] != versions:
-            found = [self._directory.parked(version) for version in versions]
-            batches = [changes for changes in found if changes is not None]
-            if len(batches) < len(found):
-                raise self._directory.moved(known.current, held)
+            parked = [self._directory.parked(each) for each in versions]
+            batches = [changes for changes in parked if changes is not None]
+            if len(batches) < len(parked):
+                raise self._directory.moved(known.current, version)
             self._parked = versions, Parked(batches)
         return ParkedView(view, self._parked[1])

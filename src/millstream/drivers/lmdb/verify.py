@@ -172,9 +172,9 @@ class _Walk:
         if depth == 1:
             yield page
             return
-        places = _places(page)
+        offsets = _places(page)
         used = 0
-        for nth, at in enumerate(places):
+        for nth, at in enumerate(offsets):
             low, middle, high, size = _NODE.unpack_from(page, at)
             used += _NODE_HEAD + size + (size & 1)
             if nth:
@@ -188,9 +188,9 @@ class _Walk:
     def _entries(self, db: _Db, what: str, *, turned: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over the keys and values of one of LMDB's own trees: the list of free pages or of stores."""
         for page in self._tree(db, what, turned=turned):
-            places, used = _places(page), 0
+            offsets, used = _places(page), 0
             number = _PAGE.unpack_from(page)[0]
-            for at in places:
+            for at in offsets:
                 low, high, flags, size = _NODE.unpack_from(page, at)
                 length = low | high << 16
                 begin = at + _NODE_HEAD
@@ -227,14 +227,14 @@ class _Walk:
         seed, what = seed_of(name), f"store {name!r}"
         unpack, crc32 = _NODE.unpack_from, zlib.crc32
         for page in self._tree(db, what, turned=False):
-            places = _places(page)
+            offsets = _places(page)
             number = _PAGE.unpack_from(page)[0]
             last, used = self._last, 0
-            if places:
-                size = unpack(page, places[0])[3]
-                if page[places[0] + _NODE_HEAD :][:size] < self._floor:
+            if offsets:
+                size = unpack(page, offsets[0])[3]
+                if page[offsets[0] + _NODE_HEAD :][:size] < self._floor:
                     raise DamagedFileError(f"{what}, page {number}: keys are out of order")
-            for at in places:
+            for at in offsets:
                 low, high, flags, size = unpack(page, at)
                 begin = at + _NODE_HEAD
                 behind = begin + size
@@ -253,7 +253,7 @@ class _Walk:
                 if not whole:
                     raise DamagedFileError(f"{what}, page {number}: a row does not match its checksum")
             self._last = last
-            self._counts[3] += len(places)
+            self._counts[3] += len(offsets)
             _check_filled(page, number, used)
 
 

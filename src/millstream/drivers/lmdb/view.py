@@ -91,12 +91,12 @@ class LmdbReader:
             PAGES.trim()
         stored = stored_key(key)
         try:
-            found: bytes | None = self._get(stored, None, self._database)
+            packed: bytes | None = self._get(stored, None, self._database)
         except BROKEN as error:
             raise self._damaged(str(error)) from error
-        if found is None:
+        if packed is None:
             return None
-        value = whole_value(stored, found, self._seed)
+        value = whole_value(stored, packed, self._seed)
         if value is None:
             raise self._damaged()
         return value if len(key) <= SHORT_BYTES else long_row(stored, value)[1]

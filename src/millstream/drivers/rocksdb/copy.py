@@ -319,10 +319,10 @@ class RocksReader:
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
         try:
-            found: bytes | None = self._family.get(key)
+            value: bytes | None = self._family.get(key)
         except Exception as error:  # rocksdict has no error class for RocksDB's errors
             raise _failure(self._directory, error) from error
-        return found
+        return value
 
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False

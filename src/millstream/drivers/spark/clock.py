@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
-_STEP_MS: Final = 1_000
+from millstream.core.runtime.batch_plan import WallClock
+
+_TOLERANCE_MS: Final = 1_000
 """Clocks that differ by less are the same."""
 
 Clock = Callable[[], int]
@@ -23,20 +25,8 @@ def host_clock() -> int:
     return int(time.time() * 1000)  # noqa: TID251 - the one reading of the wall clock
 
 
-class Reading(NamedTuple):
-    """The time of a micro-batch.
-
-    Attributes:
-        now_ms: The application's wall clock, ms since the epoch.
-        ahead_ms: By how much it was ahead of its host's, ms; 0 if it is the host's.
-    """
-
-    now_ms: int
-    ahead_ms: int = 0
-
-
-def reading(clock: Clock) -> Reading:
+def wall_clock(clock: Clock) -> WallClock:
     """Read a clock, and compare it with that of this host."""
     now_ms, host_ms = clock(), host_clock()
     ahead_ms = now_ms - host_ms
-    return Reading(now_ms, ahead_ms if abs(ahead_ms) >= _STEP_MS else 0)
+    return WallClock(now_ms, ahead_ms if abs(ahead_ms) >= _TOLERANCE_MS else 0)

@@ -1,8 +1,8 @@
-"""Control: the line between the application and the processes Spark runs for it.
+"""Control: the connection between the application and the processes that Spark runs for it.
 
 The planner of the source and the commit of the sink run in Python processes of their own, which Spark starts and ends as
-it likes. They ask the application over a local socket: the planner tells what is waiting and hears whether to go on; the
-sink hands over the reports of a batch before Spark commits it, and goes on when the offsets are committed to Kafka.
+it likes. They ask the application over a local socket. The planner sends a ``PlanRequest`` and gets ``PlanningOrders``; the sink sends
+the ``CommittedBatch`` before Spark commits it, and continues when the offsets are committed to Kafka.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Final
 log = logging.getLogger("millstream.control")
 
 Handler = Callable[[str, Any], Any]
-"""Takes the name of a question and its data, gives the answer."""
+"""Takes the name of a question and its data, and returns the answer."""
 
 _AUTHENTICATION_S: Final = 10
 _BACKLOG: Final = 128
@@ -54,13 +54,13 @@ class ControlAddress:
         """
         for attempt in range(2):
             try:
-                line = _LINES.get(self)
-                if line is None:
-                    line = _LINES[self] = Client(self.path, "AF_UNIX", authkey=self.key)
-                line.send((question, data))
-                answer, error = line.recv()
+                connection = _CONNECTIONS.get(self)
+                if connection is None:
+                    connection = _CONNECTIONS[self] = Client(self.path, "AF_UNIX", authkey=self.key)
+                connection.send((question, data))
+                answer, error = connection.recv()
             except (OSError, EOFError):
-                _LINES.pop(self, None)
+                _CONNECTIONS.pop(self, None)
                 if attempt:
                     return None
                 continue
@@ -70,7 +70,7 @@ class ControlAddress:
         return None
 
 
-_LINES: dict[ControlAddress, Connection[Any, Any]] = {}
+_CONNECTIONS: dict[ControlAddress, Connection[Any, Any]] = {}
 
 
 class ControlServer:
@@ -98,9 +98,9 @@ class ControlServer:
             return
         self._closed = True
         # Closing a socket does not wake the thread that accepts on it; a connection does.
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wakes:
-            wakes.settimeout(1)
-            wakes.connect(self.address.path)
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waker:
+            waker.settimeout(1)
+            waker.connect(self.address.path)
         self._listener.close()
         Path(self.address.path).unlink(missing_ok=True)
 
@@ -119,30 +119,30 @@ class ControlServer:
     def _serve(self, connected: socket.socket) -> None:
         with suppress(OSError, EOFError):  # who asks may end at any moment
             _limit(connected, _AUTHENTICATION_S)
-            line: Connection[Any, Any] = Connection(connected.detach())
-            with line:
-                self._authenticate(line)
-                with socket.socket(fileno=os.dup(line.fileno())) as same:
-                    _limit(same, 0)
-                self._answer(line)
+            connection: Connection[Any, Any] = Connection(connected.detach())
+            with connection:
+                self._authenticate(connection)
+                with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+                    _limit(duplicate, 0)
+                self._answer(connection)
 
-    def _authenticate(self, line: Connection[Any, Any]) -> None:
+    def _authenticate(self, connection: Connection[Any, Any]) -> None:
         try:
-            deliver_challenge(line, self.address.key)
-            answer_challenge(line, self.address.key)
+            deliver_challenge(connection, self.address.key)
+            answer_challenge(connection, self.address.key)
         except AuthenticationError as error:
             log.warning("a process that does not know the key tried to reach the application: %s", error)
             raise EOFError from error
 
-    def _answer(self, line: Connection[Any, Any]) -> None:
+    def _answer(self, connection: Connection[Any, Any]) -> None:
         while True:
-            question, data = line.recv()
+            question, data = connection.recv()
             answer: tuple[Any, Exception | None]
             try:
                 answer = (self._handler(question, data), None)
             except Exception as error:
                 answer = (None, error)
-            line.send(answer)
+            connection.send(answer)
 
 
 def _limit(connected: socket.socket, seconds: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pyspark import cloudpickle
 
-from millstream.drivers.spark.worker.logs import WorkerLogs
+from millstream.drivers.spark.logs import WorkerLogs
 
 
 class _Parts(NamedTuple):
@@ -32,7 +32,7 @@ def option_of(driver: object, executors: object) -> str:
         driver: What processes of the Spark driver need.
         executors: What executors need.
     """
-    path = tuple(place or os.getcwd() for place in sys.path)
+    path = tuple(directory or os.getcwd() for directory in sys.path)
     parts = _Parts(cloudpickle.dumps(driver), cloudpickle.dumps(executors), path, WorkerLogs.here())
     return base64.b64encode(pickle.dumps(tuple(parts))).decode()
 
@@ -40,7 +40,7 @@ def option_of(driver: object, executors: object) -> str:
 def in_driver(option: str) -> Any:
     """Return what an option carries for processes of the Spark driver; they can import what the program could."""
     parts = _parts(option)
-    sys.path.extend(place for place in parts.path if place not in sys.path)
+    sys.path.extend(directory for directory in parts.path if directory not in sys.path)
     return cloudpickle.loads(parts.driver)
 
 

@@ -78,5 +78,5 @@ class _Reader(pickle.Unpickler):
     """Puts a mark where something was left out."""
 
     def persistent_load(self, what: Any) -> LeftOut:
-        """Return what stands there."""
+        """Return the mark."""
         return LeftOut(what)

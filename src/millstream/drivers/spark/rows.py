@@ -105,7 +105,7 @@ class KafkaRowSource(DataSource):
 
 @dataclass
 class RowRead(InputPartition):
-    """What one Spark task reads: pieces of partitions."""
+    """What one Spark task reads: ranges of partitions."""
 
     ranges: list[OffsetRange]
 
@@ -155,7 +155,7 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return planned
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the pieces of a planned batch."""
+        """Return the reads of a planned batch."""
         return [
             RowRead(part)
             for part in packed(
@@ -166,7 +166,7 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read planned pieces as rows."""
+        """Read planned ranges as rows."""
         assert isinstance(partition, RowRead)
         with wire.crossing(), wire.paused_gc():
             fetcher: Fetcher = in_executor(self._option)

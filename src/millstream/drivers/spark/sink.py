@@ -21,10 +21,10 @@ from pyspark.sql.types import StructType
 from millstream.core.model.errors import DeliveryAbortedError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.ports import Delivery, Publisher
+from millstream.core.runtime.task_report import CommittedBatch, TaskReport, offsets_of
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.control import ControlAddress
 from millstream.drivers.spark.options import in_driver, in_executor, option_of
-from millstream.drivers.spark.worker.report import Report, offsets_of
 
 log = logging.getLogger("millstream.sink")
 
@@ -105,7 +105,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
                 report for message in messages if isinstance(message, Written) for report in message.reports
             ]
             control: ControlAddress = in_driver(self._option)
-            control.ask("batch", {"batch": batchId, "reports": reports})
+            control.ask("batch", CommittedBatch(batchId, reports))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Do nothing: what was sent stays sent, and the batch will be run again."""
@@ -162,7 +162,7 @@ class _Rows:
 
     def offsets(self, topics: Collection[str]) -> dict[TopicPartition, int]:
         """Return the offsets of some topics before which everything has been processed; all rows have been read."""
-        offsets = offsets_of(map(Report.decode, self.reports))
+        offsets = offsets_of(map(TaskReport.decode, self.reports))
         return {at: offset for at, offset in offsets.items() if at.topic in topics}
 
 

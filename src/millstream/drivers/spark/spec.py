@@ -8,14 +8,15 @@ from typing import Any, Final
 
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.model.ids import TaskId
+from millstream.core.model.positions import Offsets
 from millstream.core.ports import Fetcher, Sender, Threads, TopicReader
+from millstream.core.runtime.batch_plan import Initialization
 from millstream.core.runtime.bounds import RunEnd
-from millstream.core.topology.evolution import Lineage
+from millstream.core.topology.evolution import Lineage, Remembered
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.clock import Clock, host_clock
 from millstream.drivers.spark.control import ControlAddress
-from millstream.drivers.spark.inputs import WaitSettings
 from millstream.drivers.spark.options import in_driver, in_executor, option_of
 from millstream.drivers.spark.outline import from_outline, outline
 
@@ -42,7 +43,7 @@ class TopologySpec:
         app_config: What processors find in ``context.app_config``.
         threads: Gives the threads of each task.
         sender: Sends what tasks put out, where they run; None leaves that to what follows the tasks.
-        letters: Sends the dead letters of records that stop the application; None sends none.
+        dead_letters: Sends the dead letters of records that stop the application; None sends none.
         most_bytes: How large a record may be for the producer, 0 if that is not known.
         most_bytes_in: The same for topics that take less than that.
     """
@@ -57,7 +58,7 @@ class TopologySpec:
     app_config: Mapping[str, Any] = field(default_factory=dict)
     threads: ThreadsOf = one_thread
     sender: Sender | None = None
-    letters: Sender | None = None
+    dead_letters: Sender | None = None
     most_bytes: int = 0
     most_bytes_in: Mapping[str, int] = field(default_factory=dict)
 
@@ -69,12 +70,44 @@ class TopologySpec:
         """Return the numbers of partitions of the repartition topics."""
         return {topic: self.layout.partitions[topic] for topic in self.plan.internal_topics}
 
+    def remembered(self, positions: Offsets) -> Remembered:
+        """Return what a checkpoint keeps of the topology.
+
+        Args:
+            positions: The offset up to which each partition was planned.
+        """
+        lineage = self.lineage
+        return Remembered(
+            self.plan.store_fingerprints(),
+            self.internal_partitions(),
+            lineage.parts,
+            lineage.topic_ids,
+            positions,
+            self.plan.keepers,
+            lineage.routing,
+        )
+
     def partitions_of(self, topic: str) -> int:
         """Return the number of partitions of a topic; 0 if it is not known."""
         return self.sink_partitions.get(topic) or self.layout.partitions.get(topic, 0)
 
 
 _NOTHING: Final[Any] = None
+
+
+@dataclass(frozen=True)
+class WaitSettings:
+    """How long tasks wait for empty inputs, and how much they buffer meanwhile.
+
+    Attributes:
+        idle_ms: How long an empty input without lag is waited for; -1 waits for nothing.
+        records: Maximum number of records that are buffered per partition.
+        size: Maximum number of bytes that are buffered per partition.
+    """
+
+    idle_ms: int = 0
+    records: int = 50_000
+    size: int = 16_000_000
 
 
 @dataclass(frozen=True)
@@ -90,8 +123,7 @@ class SourceSpec:
         max_bytes: Bytes per batch.
         readers: How many tasks can read at once.
         offset_reset: Where to begin without offsets: "earliest", "latest" or "none".
-        begin: What the tasks are told in the first batch of a run: whether to ``rebuild`` from changelog topics, and the
-            stores whose changelog topics are new (``new_topics``).
+        initialization: What tasks do in the first batch of a run besides starting.
         skip_lost: Whether to go on at an offset that exists when the one that was reached does not.
         restart_recreated: Whether a topic that was made again is read from its beginning.
         waits: How long tasks wait for empty inputs, and how much they hold meanwhile.
@@ -110,7 +142,7 @@ class SourceSpec:
     max_bytes: int
     readers: int
     offset_reset: str
-    begin: Mapping[str, Any]
+    initialization: Initialization
     skip_lost: bool = False
     restart_recreated: bool = False
     waits: WaitSettings = field(default_factory=WaitSettings)
@@ -126,13 +158,13 @@ class SourceSpec:
 
     @staticmethod
     def planning(option: str) -> SourceSpec:
-        """Read what :meth:`to_option` returned, to plan."""
+        """Decode the result of :meth:`to_option`, to plan."""
         spec: SourceSpec
         spec, topology = in_driver(option)
         return replace(spec, topology=from_outline(topology))
 
     @staticmethod
     def reading(option: str) -> SourceSpec:
-        """Read what :meth:`to_option` returned, to read."""
+        """Decode the result of :meth:`to_option`, to read."""
         spec: SourceSpec = in_executor(option)
         return spec

@@ -21,7 +21,7 @@ from millstream.core.model import errors
 from millstream.core.model.errors import MillstreamError, SparkRuntimeError
 from millstream.core.model.record import PartitionTimes, Records
 from millstream.core.ports import BatchId
-from millstream.drivers.spark.executor import where_it_runs
+from millstream.drivers.spark.executor_id import where_it_runs
 
 RECORDS: Final = 1
 """Records for a task's queues."""
@@ -32,11 +32,11 @@ REPORT: Final = 3
 TICK: Final = 4
 """Nothing but the time: starts a task, or wakes it."""
 INPUTS: Final = 5
-"""What a task is told of its inputs, as JSON; see ``millstream.drivers.spark.inputs``."""
+"""What a task is told of its inputs, as JSON; see ``millstream.core.runtime.remaining_inputs``."""
 GLOBAL: Final = 6
 """How far into their topics the global stores go in this micro-batch; comes with other rows of a task."""
 TIMES: Final = 7
-"""The partition times that a reader came to, as JSON; see ``millstream.drivers.spark.times``."""
+"""The partition times that a reader came to, as JSON; see ``millstream.core.runtime.partition_times``."""
 
 CHUNK_ROWS = StructType(
     [
@@ -146,7 +146,7 @@ def encode_batch(batch: pa.RecordBatch) -> bytes:
 
 
 def decode(payload: bytes) -> Records:
-    """Read what :func:`encode` gave."""
+    """Decode the result of :func:`encode`."""
     batch = decode_batch(payload)
     names = batch.schema.names
 
@@ -231,9 +231,9 @@ def crossing() -> Iterator[None]:
 
 def find_error(text: str) -> MillstreamError | None:
     """Find an error that went through :func:`crossing` in the text of an exception."""
-    found = _ERROR.search(text)
-    if found is None:
+    match = _ERROR.search(text)
+    if match is None:
         return None
-    name, message = json.loads(base64.b64decode(found.group(1)))
+    name, message = json.loads(base64.b64decode(match.group(1)))
     kind = getattr(errors, name, MillstreamError)
     return kind(message)

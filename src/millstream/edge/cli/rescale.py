@@ -8,7 +8,7 @@ import typer
 
 from millstream.core.model.errors import MillstreamError
 from millstream.core.model.topics import checked_name
-from millstream.drivers.spark.submit.checkpoint import Progress, files_of
+from millstream.drivers.spark.driver.checkpoint import Progress, files_of
 from millstream.edge.checkpoints import sound_progress
 from millstream.edge.cli.sessions import Sessions
 from millstream.edge.lease import Lease

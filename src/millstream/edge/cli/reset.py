@@ -12,7 +12,7 @@ from millstream.core.model.errors import SettingsError
 from millstream.core.model.topics import checked_name
 from millstream.core.runtime.reset import Target, listed_offsets, timestamp_ms
 from millstream.drivers.kafka.broker import Broker
-from millstream.drivers.spark.submit.checkpoint import Files, files_of
+from millstream.drivers.spark.driver.checkpoint import Files, files_of
 from millstream.edge.cli.sessions import Sessions
 from millstream.edge.durations import duration_ms
 from millstream.edge.lease import Lease

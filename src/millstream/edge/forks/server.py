@@ -54,7 +54,7 @@ _HELPERS: Final = (
     "millstream.drivers.lmdb",
     "millstream.drivers.spark.sink",
     "millstream.drivers.spark.source",
-    "millstream.drivers.spark.worker.host",
+    "millstream.drivers.spark.executor.host",
 )
 _OF_SPARK: Final = ("SPARK_", "PYSPARK_", "_PYSPARK_", "PYTHON_")
 """Beginnings of the variables that Spark sets for each process, and reads when the process works."""

@@ -1,4 +1,4 @@
-"""The metrics of an application as a whole; those of its tasks are in ``millstream.drivers.spark.worker.measures``.
+"""The metrics of an application as a whole; those of its tasks are in ``millstream.drivers.spark.executor.measures``.
 
 Each row declares a metric and says where its value comes from, as there.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from millstream.core.metrics.metric import Metric, Number, Numbers
-from millstream.drivers.spark.worker.measures import RESTORING, TASK_METRICS
+from millstream.drivers.spark.executor.measures import RESTORING, TASK_METRICS
 from millstream.edge.call_status import CallStatus
 from millstream.edge.status import Status
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from millstream.core.metrics.metric import total_of
 from millstream.core.model.errors import ControlError
 from millstream.core.model.ids import TaskId, TopicPartition
-from millstream.core.model.positions import Offsets, flat, positions_from_json
+from millstream.core.model.positions import Offsets, flat
+from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.analysis.ranges import divided_plan
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.worker import measures
-from millstream.drivers.spark.worker.report import Report
+from millstream.drivers.spark.executor import measures
 
 _RATE_WINDOW_S = 10.0
 
@@ -76,14 +76,14 @@ class TaskWork:
         self._records: dict[str, Recent] = {}
         self._seconds: dict[str, Recent] = {}
 
-    def note(self, report: Report) -> None:
+    def note(self, report: TaskReport) -> None:
         """Take a report of a task."""
         task = report.task
         if report.gone:
             for each in (self.positions, self._records, self._seconds):
                 each.pop(task, None)
             return
-        self.positions.setdefault(task, {}).update(flat(positions_from_json(report.offsets)))
+        self.positions.setdefault(task, {}).update(report.offsets)
         self._records.setdefault(task, Recent()).add(total_of(report.measured, measures.PROCESSED))
         self._seconds.setdefault(task, Recent()).add(total_of(report.measured, measures.SECONDS))
 
@@ -102,7 +102,7 @@ class TaskWork:
 
 def range_status(
     plan: Plan,
-    reports: Mapping[str, Report],
+    reports: Mapping[str, TaskReport],
     work: TaskWork,
     ends: Offsets,
 ) -> dict[str, RangeStatus]:

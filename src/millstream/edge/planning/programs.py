@@ -9,7 +9,7 @@ from millstream.core.topology.asynchronous import with_additional_stores
 from millstream.core.topology.evolution import checked_renames
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
-from millstream.drivers.spark.worker.copies import CopiesSpec
+from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.edge.engines import copies_spec
 from millstream.edge.planning.plans import check_rates, planned
 from millstream.edge.settings import Settings

@@ -8,9 +8,9 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from millstream.drivers.spark.submit.launch import starts_jvm
-from millstream.drivers.spark.submit.session import session_for
-from millstream.drivers.spark.submit.wanted import lacking_lines, tell_lacking
+from millstream.drivers.spark.driver.launch import starts_jvm
+from millstream.drivers.spark.driver.session import session_for
+from millstream.drivers.spark.driver.wanted import lacking_lines, tell_lacking
 from millstream.edge.progress import Progress
 from millstream.edge.settings import Settings
 

@@ -12,7 +12,7 @@ from millstream.core.model.errors import MillstreamError, SettingsError
 from millstream.core.topology.describe import short_lines
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.submit.checkpoint import Progress, files_of
+from millstream.drivers.spark.driver.checkpoint import Progress, files_of
 from millstream.edge.app import Application
 from millstream.edge.checkpoints import sound_progress
 from millstream.edge.continuity import Continuity, continuity

@@ -23,12 +23,12 @@ from millstream.core.ports import ByteStores
 from millstream.core.queries.question import Answer, Question, answer_of, key_of, scope_of
 from millstream.core.queries.text import parsed, plain
 from millstream.core.runtime.intake import topics_in_front
+from millstream.core.runtime.task_report import StateReport, TaskReport
 from millstream.core.state.opening import open_store
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import StoreSpec
 from millstream.drivers.lmdb.queries import LmdbQueries
-from millstream.drivers.spark.worker.copies import CopiesSpec
-from millstream.drivers.spark.worker.report import Report, StateReport
+from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.edge.status import Book
 
 _WAIT_S: Final = 10.0
@@ -54,7 +54,7 @@ class _TaskCopy:
         self._copy = LmdbQueries(directory)
         self._stores: tuple[ByteStores | None, dict[str, Any]] = (None, {})
 
-    def store(self, spec: StoreSpec, report: Report) -> Any:
+    def store(self, spec: StoreSpec, report: TaskReport) -> Any:
         """Return a store at the state that a report names."""
         state = report.state or StateReport(0, (), {})
         view = self._copy.view(state.known)
@@ -85,7 +85,7 @@ class _Committed:
 
     revision: int
     batch: int
-    reports: Mapping[TaskId, Report]
+    reports: Mapping[TaskId, TaskReport]
     offsets: Offsets
     lag: int
 
@@ -196,7 +196,7 @@ class Answers:
         return known
 
     def _of_key(
-        self, question: Question, spec: StoreSpec, sub: SubTopology, reports: Mapping[TaskId, Report]
+        self, question: Question, spec: StoreSpec, sub: SubTopology, reports: Mapping[TaskId, TaskReport]
     ) -> Any:
         """Ask the task that has the key if the default partitioner wrote it, then the others, until one has it."""
         first = TaskId(sub.id, _task_of(key_of(question, spec), sub, len(reports)))
@@ -210,7 +210,7 @@ class Answers:
                 break
         return value
 
-    def _of_all(self, question: Question, spec: StoreSpec, reports: Mapping[TaskId, Report]) -> Any:
+    def _of_all(self, question: Question, spec: StoreSpec, reports: Mapping[TaskId, TaskReport]) -> Any:
         with (
             ExitStack() as locks
         ):  # in the order of the tasks, so that two questions do not wait for each other
@@ -221,7 +221,7 @@ class Answers:
             return answer_of(question, spec, [copy.store(spec, report) for copy, report in copies])
 
     @contextmanager
-    def _locked(self, task: TaskId, spec: StoreSpec, report: Report) -> Iterator[_TaskCopy]:
+    def _locked(self, task: TaskId, spec: StoreSpec, report: TaskReport) -> Iterator[_TaskCopy]:
         host = report.executor.partition("/")[0]
         if host and host != self._host:
             raise StoreError(

@@ -14,9 +14,9 @@ from millstream.core.queries.text import plain
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
 from millstream.core.topology.stores import KeyValueSpec, SessionSpec, StoreSpec, WindowSpec
-from millstream.drivers.spark.submit.checkpoint import files_of
-from millstream.drivers.spark.submit.session import configured, session_for
-from millstream.drivers.spark.submit.stored import StoredTask, stored_tasks
+from millstream.drivers.spark.driver.checkpoint import files_of
+from millstream.drivers.spark.driver.session import configured, session_for
+from millstream.drivers.spark.driver.stored import StoredTask, stored_tasks
 from millstream.edge.checkpoints import sound_progress
 
 if TYPE_CHECKING:

@@ -66,9 +66,9 @@ class _Journals:
     def expected(self, **stores: Mapping[Any, Any]) -> Expected:
         return Expected(self.values, stores, self._origins)
 
-    def part(self, place: int) -> dict[str, list[Any]]:
+    def part(self, index: int) -> dict[str, list[Any]]:
         """Return the element at a position of each value."""
-        return {key: [value[place] for value in values] for key, values in self.values.items()}
+        return {key: [value[index] for value in values] for key, values in self.values.items()}
 
 
 def _one_more(counted: list[int], number: int) -> list[int]:

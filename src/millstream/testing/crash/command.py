@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(str(error))
     reports: list[Report] = []
 
-    def tell(report: Report) -> None:
+    def log_report(report: Report) -> None:
         reports.append(report)
         _say(str(report))
         if given.results is not None:
@@ -72,12 +72,12 @@ def main(arguments: Sequence[str]) -> int:
     right = True
     for run in rounds(given.app, given.kills, given.kills_per_run or max(given.kills, 1), given.seed):
         try:
-            report = _report(run, given, tell)
+            report = _report(run, given, log_report)
         except MillstreamError as error:
             right = False
             _say(f"{run.app.name}, {given.guarantee}, seed {run.seed}: could not be started\n{error}")
             continue
-        tell(report)
+        log_report(report)
         right = right and report.ok
     if len(reports) > 1:
         _say(summary(reports))
@@ -88,11 +88,11 @@ def summary(reports: Sequence[Report]) -> str:
     """Return a summary of all runs, including unfinished ones."""
     runs = Counter(report.verdict for report in reports)
     kills = sum(len(report.kills) for report in reports)
-    told = ", ".join(f"{number} {verdict}" for verdict, number in sorted(runs.items()))
-    return f"{len(reports)} runs with {kills} kills: {told}"
+    verdicts = ", ".join(f"{number} {verdict}" for verdict, number in sorted(runs.items()))
+    return f"{len(reports)} runs with {kills} kills: {verdicts}"
 
 
-def _report(run: Round, given: argparse.Namespace, tell: Callable[[Report], None]) -> Report:
+def _report(run: Round, given: argparse.Namespace, log_report: Callable[[Report], None]) -> Report:
     """Make a run, and repeat it if the broker spoils it."""
 
     def attempt(seed: int, number: int) -> Report:
@@ -112,7 +112,7 @@ def _report(run: Round, given: argparse.Namespace, tell: Callable[[Report], None
             twice=not given.single,
         )
 
-    return unspoiled(attempt, run.seed, tell=tell)
+    return unspoiled(attempt, run.seed, log_report=log_report)
 
 
 def options() -> argparse.ArgumentParser:
@@ -162,14 +162,14 @@ def _app(name: str) -> App:
         return APPS[name]
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(import_module(module), attribute)
+        app = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise argparse.ArgumentTypeError(
             f"there is no application {name!r} ({error}); there are {', '.join(APPS)}, and MODULE:NAME of an App of yours"
         ) from None
-    if not isinstance(found, App):
-        raise argparse.ArgumentTypeError(f"{name!r} is no App but {type(found).__name__}")
-    return found
+    if not isinstance(app, App):
+        raise argparse.ArgumentTypeError(f"{name!r} is no App but {type(app).__name__}")
+    return app
 
 
 def _targets(text: str) -> list[Target]:

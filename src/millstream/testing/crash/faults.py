@@ -196,10 +196,10 @@ class Faults:
             self._around.space.free()
 
     def _found(self, target: Target, choice: float) -> psutil.Process:
-        found: list[psutil.Process] = self._run.until(
+        candidates: list[psutil.Process] = self._run.until(
             lambda: self._program.victims(target), f"a running {target}"
         )
-        return found[int(choice * len(found))]
+        return candidates[int(choice * len(candidates))]
 
     def _broker(self, choice: float) -> int | None:
         """Return the number of a broker, or None if there is only one."""

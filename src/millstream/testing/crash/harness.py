@@ -163,13 +163,13 @@ class _Run:
 
     def conduct(self, points: Sequence[KillPoint]) -> Report:
         """Run the application to the end of its workload, or until an error ends the run."""
-        told, unfinished, spoiled = None, "", False
+        contents, unfinished, spoiled = None, "", False
         try:
             self.start()
             for point in points:
                 self._carry_out(point)
             self.until(self._at_end, "the end of the workload")
-            told = self._contents()
+            contents = self._contents()
             self.until(lambda: not self._watch.transaction_is_open(), "the end of all transactions")
         except MillstreamError as error:
             unfinished, spoiled = error.message, isinstance(error, _SpoiledError)
@@ -181,7 +181,7 @@ class _Run:
             max(self._starts - 1, 0),
             tuple(self.ends),
             self._batches(),
-            told,
+            contents,
             unfinished,
             spoiled,
             round(time.monotonic() - self._began, 1),
@@ -368,8 +368,8 @@ class _Run:
             self._kafka.produce(self._topics.ask, [(None, "contents", 1)], partition=partition)
         self.until(self._has_answered, "the contents of its stores")
         answers = self._kafka.consume(self._topics.contents, isolation="read_committed")
-        told = journals_of(answers, serdes.pickle, serdes.pickle)
-        return {entry: values[-1] for entry, values in told.items()}
+        contents = journals_of(answers, serdes.pickle, serdes.pickle)
+        return {entry: values[-1] for entry, values in contents.items()}
 
     def _has_answered(self) -> bool:
         asked = self._kafka.end_offsets(self._topics.ask)

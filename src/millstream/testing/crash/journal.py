@@ -73,11 +73,11 @@ def journals_of(
         key: Serde of the keys.
         value: Serde of the values.
     """
-    found: dict[Any, list[Any]] = {}
+    values: dict[Any, list[Any]] = {}
     for record in records:
         name = None if record.key is None else key.deserialize(record.key)
-        found.setdefault(name, []).append(None if record.value is None else value.deserialize(record.value))
-    return found
+        values.setdefault(name, []).append(None if record.value is None else value.deserialize(record.value))
+    return values
 
 
 def check_journals(
@@ -116,14 +116,14 @@ def _follow(key: Any, expected: Sequence[Any], seen: Sequence[Any], *, merged: b
     reordered: list[Any] = []
     wrong: list[Any] = []
     for value in seen:
-        place = _place(expected, value, at)
-        if place is None:
+        index = _index_of(expected, value, at)
+        if index is None:
             wrong.append(value)
             continue
-        if not times[place] and place < furthest:
+        if not times[index] and index < furthest:
             reordered.append(value)
-        times[place] += 1
-        at, furthest = place, max(place, furthest)
+        times[index] += 1
+        at, furthest = index, max(index, furthest)
     needed = furthest + 1 if cut else len(expected)
     lost = [value for value, count in zip(expected[:needed], times) if not count]
     if merged:
@@ -137,20 +137,20 @@ def _follow(key: Any, expected: Sequence[Any], seen: Sequence[Any], *, merged: b
     return Findings(len(lost), len(again), len(reordered), len(wrong), int(stale), tuple(examples))
 
 
-def _place(expected: Sequence[Any], value: Any, at: int) -> int | None:
+def _index_of(expected: Sequence[Any], value: Any, at: int) -> int | None:
     """Return the position of a value in the expected sequence: the next, else the nearest before, else the nearest after."""
     if at + 1 < len(expected) and expected[at + 1] == value:
         return at + 1
-    places = chain(range(at, -1, -1), range(at + 2, len(expected)))
-    return next((place for place in places if expected[place] == value), None)
+    indices = chain(range(at, -1, -1), range(at + 2, len(expected)))
+    return next((index for index in indices if expected[index] == value), None)
 
 
-def check_contents(expected: Expected, told: Mapping[Entry, Any]) -> tuple[int, tuple[str, ...]]:
+def check_contents(expected: Expected, contents: Mapping[Entry, Any]) -> tuple[int, tuple[str, ...]]:
     """Compare the contents of stores with the expected ones.
 
     Args:
         expected: The results that the oracle expects.
-        told: The contents from the application, by store and key.
+        contents: The contents from the application, by store and key.
 
     Returns:
         The number of missing, wrong or surplus entries, and descriptions of the first few.
@@ -164,8 +164,8 @@ def check_contents(expected: Expected, told: Mapping[Entry, Any]) -> tuple[int, 
     }
     nothing = "nothing"
     wrong = [
-        f"store {entry[0]}, key {entry[1]!r}: {told.get(entry, nothing)!r} instead of {wanted.get(entry, nothing)!r}"
-        for entry in [*wanted, *(told.keys() - wanted.keys())]
-        if told.get(entry, nothing) != wanted.get(entry, nothing)
+        f"store {entry[0]}, key {entry[1]!r}: {contents.get(entry, nothing)!r} instead of {wanted.get(entry, nothing)!r}"
+        for entry in [*wanted, *(contents.keys() - wanted.keys())]
+        if contents.get(entry, nothing) != wanted.get(entry, nothing)
     ]
     return len(wrong), tuple(wrong[:_EXAMPLES])

@@ -33,7 +33,7 @@ class Course:
         restarts: How often the application was restarted.
         ends: The reasons why the application ended by itself.
         batches: The number of committed micro-batches.
-        told: The contents of the stores; None if the application could not be asked.
+        contents: The contents of the stores; None if the application could not be asked.
         unfinished: Why the run did not finish; empty if it did.
         spoiled: Whether the broker was the reason.
         seconds: The duration of the run, in seconds.
@@ -43,7 +43,7 @@ class Course:
     restarts: int
     ends: tuple[str, ...]
     batches: int
-    told: Mapping[Entry, Any] | None
+    contents: Mapping[Entry, Any] | None
     unfinished: str
     spoiled: bool
     seconds: float
@@ -64,7 +64,7 @@ def outcome(setup: Setup, kafka: EmbeddedKafka, topics: Topics, course: Course) 
     history = kafka.consume(topics.history) if app.history is not None else []
     expected = app.oracle([*given, *history])
     results = kafka.consume(topics.output, isolation="read_committed")
-    wrong_states, examples = (0, ()) if course.told is None else check_contents(expected, course.told)
+    wrong_states, examples = (0, ()) if course.contents is None else check_contents(expected, course.contents)
     wrong_changelogs, more = _changelogs(setup, kafka, expected, cut=cut)
     return Report(
         app=app.name,
@@ -128,12 +128,12 @@ def _changelogs(
             if name not in plan.changelogs or not isinstance(spec, KeyValueSpec):
                 continue
             records = kafka.consume(plan.changelogs[name], isolation="read_committed")
-            held = journals_of(records, spec.key, spec.value)
+            journals = journals_of(records, spec.key, spec.value)
             if updates := expected.updates.get(name):
-                found = check_journals(updates, held, merged=True, cut=cut)
-                wrong, more = found.broken(setup.guarantee), found.examples
+                findings = check_journals(updates, journals, merged=True, cut=cut)
+                wrong, more = findings.broken(setup.guarantee), findings.examples
             elif not cut:
-                last = {(name, key): values[-1] for key, values in held.items() if values[-1] is not None}
+                last = {(name, key): values[-1] for key, values in journals.items() if values[-1] is not None}
                 wrong, more = check_contents(Expected({}, {name: expected.stores.get(name, {})}), last)
             else:
                 continue

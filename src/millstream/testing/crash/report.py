@@ -125,8 +125,8 @@ class Report:
 
     def __str__(self) -> str:
         """Return the report as readable text."""
-        found = self.findings
-        journal = f"{found.lost} lost, {found.duplicated} duplicated, {found.reordered} reordered"
+        findings = self.findings
+        journal = f"{findings.lost} lost, {findings.duplicated} duplicated, {findings.reordered} reordered"
         lines = [
             f"{self.app}, {self.guarantee}, seed {self.seed}, {self.master}",
             f"  records     {self.records:,} in, {self.outputs:,} out, {self.aborted:,} aborted",
@@ -134,7 +134,7 @@ class Report:
             *(f"  kill {number:<6} {kill}" for number, kill in enumerate(self.kills, start=1)),
             f"  restarts    {self.restarts}",
             *(f"  ended       {end}" for end in self.ends),
-            f"  journal     {journal}, {found.wrong} wrong, {found.stale} stale",
+            f"  journal     {journal}, {findings.wrong} wrong, {findings.stale} stale",
             f"  stores      {self.wrong_states} wrong entries, {self.wrong_changelogs} in changelog topics",
             f"  offsets     went back {self.went_back} times",
             f"  partitions  {self.misplaced} results misplaced",

@@ -25,8 +25,8 @@ class Space:
     """
 
     def __init__(self, directory: Path) -> None:
-        told = os.statvfs(directory)
-        if (free := told.f_bavail * told.f_frsize) > _LARGEST:
+        stats = os.statvfs(directory)
+        if (free := stats.f_bavail * stats.f_frsize) > _LARGEST:
             raise CrashTestError(
                 f"{directory} has {free >> 20:,} MiB free; a disk that the harness fills is a file system of its own, as "
                 f"'mount -t tmpfs -o size=256m tmpfs {directory}' makes one"

@@ -16,13 +16,15 @@ ATTEMPTS: Final = 3
 SEEDS_APART: Final = 100
 
 
-def unspoiled(run: Callable[[int, int], Report], seed: int, *, tell: Callable[[Report], None]) -> Report:
+def unspoiled(
+    run: Callable[[int, int], Report], seed: int, *, log_report: Callable[[Report], None]
+) -> Report:
     """Make a run, and repeat it with another seed if the broker has spoiled it.
 
     Args:
         run: Makes a run, given a seed and the number of the attempt, from 0.
         seed: The seed of the first attempt; each further attempt adds 100.
-        tell: Called with the report of each spoiled run that is repeated.
+        log_report: Called with the report of each spoiled run that is repeated.
 
     Returns:
         The report of the first attempt that is not spoiled, otherwise that of the third.
@@ -31,5 +33,5 @@ def unspoiled(run: Callable[[int, int], Report], seed: int, *, tell: Callable[[R
         report = run(seed + SEEDS_APART * attempt, attempt)
         if report.verdict != "SPOILED":
             return report
-        tell(report)
+        log_report(report)
     return run(seed + SEEDS_APART * (ATTEMPTS - 1), ATTEMPTS - 1)

@@ -134,9 +134,9 @@ class Watch:
             self.written = sum(self._kafka.end_offsets(self._output).values())
         except (KafkaException, EmbeddedKafkaError):
             return False
-        for place in committed:
-            if place.offset >= 0:
-                self._offsets[place.partition] = place.offset
+        for partition in committed:
+            if partition.offset >= 0:
+                self._offsets[partition.partition] = partition.offset
         self.processed = sum(self._offsets.values())
         return before != (self.processed, self.written)
 

@@ -52,13 +52,13 @@ def _state(value: bytes) -> str:
     (version,) = reader.take(">h")
     producer, epoch, _, state = reader.take(">qhib")
     compact = version > 0
-    places = []
+    partitions = []
     for _ in range(reader.length(">i", compact)):
         topic = reader.text(reader.length(">h", compact))
-        places += [f"{topic}-{reader.take('>i')[0]}" for _ in range(reader.length(">i", compact))]
+        partitions += [f"{topic}-{reader.take('>i')[0]}" for _ in range(reader.length(">i", compact))]
         if compact:
             reader.number()  # the number of tagged fields, which is 0
-    return f"{_STATES[state]}, producer {producer}, epoch {epoch}, {', '.join(places) or 'no partitions'}"
+    return f"{_STATES[state]}, producer {producer}, epoch {epoch}, {', '.join(partitions) or 'no partitions'}"
 
 
 @final
@@ -68,9 +68,9 @@ class _Reader:
         self._at = 0
 
     def take(self, form: str) -> tuple[int, ...]:
-        found: tuple[int, ...] = struct.unpack_from(form, self._data, self._at)
+        value: tuple[int, ...] = struct.unpack_from(form, self._data, self._at)
         self._at += struct.calcsize(form)
-        return found
+        return value
 
     def length(self, form: str, compact: bool) -> int:
         """Read the length of a text or a list; that of null is 0."""
@@ -78,14 +78,14 @@ class _Reader:
 
     def number(self) -> int:
         """Read a variable-length number: seven bits per byte, the lowest first."""
-        found = shift = 0
+        value = shift = 0
         while True:
             byte = self._data[self._at]
             self._at += 1
-            found |= (byte & 0x7F) << shift
+            value |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
-                return found
+                return value
 
     def text(self, length: int) -> str:
         self._at += length

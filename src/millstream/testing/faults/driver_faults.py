@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from copy import copy
+from copy import deepcopy
 from random import Random
-from typing import Any, Final
 
 from millstream.core.model.errors import SettingsError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.topology.evolution import Remembered
+from millstream.testing._counters import Counters
 from millstream.testing._driver_topics import DriverTopics
 from millstream.testing._runner import Runner
 from millstream.testing.snapshot import (
@@ -24,12 +24,9 @@ from millstream.testing.snapshot import (
     content_of,
     global_fingerprints,
     remembered,
-    stores_with,
 )
 
 Delivered = list[tuple[TopicPartition, Records]]
-
-_COUNTERS: Final = ("dropped", "processed", "enforced", "counted", "calls")
 
 
 class DriverFaults(DriverTopics):
@@ -57,7 +54,7 @@ class DriverFaults(DriverTopics):
             ...     driver.output_topic("out").read_values()
             [1, 2]
         """
-        self._restart(kept(self._runner, self._before), _counters(self._runner))
+        self._restart(kept(self._runner, self._before), deepcopy(self._runner.counters))
 
     def redeliver(self, times: int = 1) -> None:
         """Let the next micro-batch fail after its results were sent and before it is committed.
@@ -121,7 +118,7 @@ class DriverFaults(DriverTopics):
         for some in self._micro_batches(collected):
             again, self._again = self._again, 0
             for _ in range(again):
-                before, counters = kept(self._runner, self._before), _counters(self._runner)
+                before, counters = kept(self._runner, self._before), deepcopy(self._runner.counters)
                 self._runner.micro_batch(some)
                 self._restart(before, counters)
             self._runner.micro_batch(some)
@@ -141,27 +138,16 @@ class DriverFaults(DriverTopics):
             yield delivered[:size]
             del delivered[:size]
 
-    def _restart(self, begin: DriverSnapshot, counters: dict[str, Any]) -> None:
+    def _restart(self, begin: DriverSnapshot, counters: Counters) -> None:
         """Continue from a snapshot with new tasks; what was sent stays sent."""
         before = self._runner
         before.close(gently=False)
         before.topics.ends = defaultdict(int, begin.ends)
-        after = Runner(
-            before.plan,
-            before.layout,
-            before.topics,
-            before.settings,
-            begin.wall_clock_ms,
-            {task: state.snapshot for task, state in begin.tasks.items()},
-            {task: stores_with(state.content) for task, state in begin.tasks.items()},
-            stores_with(begin.global_stores),
-            begin.committable,
-        )
+        after = Runner(before.plan, before.layout, before.topics, before.settings, begin)
         for topic, sent in before.sent.items():
             after.sent[topic].extendleft(reversed(sent))
         after.produced |= before.produced
-        for name, count in counters.items():
-            setattr(after, name, count)
+        after.counters = counters
         self._runner = after
 
 
@@ -186,7 +172,3 @@ def kept(runner: Runner, before: Remembered) -> DriverSnapshot:
         dict(runner.topics.ends),
         dict(runner.committable),
     )
-
-
-def _counters(runner: Runner) -> dict[str, Any]:
-    return {name: copy(getattr(runner, name)) for name in _COUNTERS}

@@ -102,8 +102,8 @@ def _read(file: str, number: int, line: str) -> SliceRecord:
         data: Any = json.loads(line)
         headers = tuple((str(name), _bytes(value)) for name, value in data.get("headers", ()))
         at = TopicPartition(str(data["topic"]), int(data.get("partition", 0)))
-        place = int(data.get("offset", number - 1)), int(data.get("timestamp", 0))
-        return SliceRecord(at, *place, _bytes(data.get("key")), _bytes(data.get("value")), headers)
+        origin = int(data.get("offset", number - 1)), int(data.get("timestamp", 0))
+        return SliceRecord(at, *origin, _bytes(data.get("key")), _bytes(data.get("value")), headers)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingsError(
             f"line {number} of {file!r} is no record ({type(error).__name__}: {error}): it is JSON with topic, partition, timestamp, key and value, as "

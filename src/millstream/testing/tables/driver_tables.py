@@ -114,11 +114,11 @@ class DriverTables(DriverFaults):
             SettingsError: If the table cannot be read.
         """
         expected, columns = normal(read_table(table, _OUTPUT)), _columns(table, _OUTPUT)
-        found = (
+        actual = (
             {"time": cell_of(record.timestamp), "key": cell_of(record.key), "value": cell_of(record.value)}
             for record in self.read(topic)
         )
-        check_same(f"topic {topic}", expected, _only(found, columns), columns)
+        check_same(f"topic {topic}", expected, _only(actual, columns), columns)
 
     def expect_store(self, name: str, table: str, *, partition: int | None = None) -> None:
         """Compare the content of a store with a table; the order of the rows does not count.
@@ -135,11 +135,11 @@ class DriverTables(DriverFaults):
             StoreError: If there is no such store, or several tasks have it.
         """
         expected, columns = normal(read_table(table, _STORE)), _columns(table, _STORE)
-        found = _only((_entry(*entry) for entry in self.store(name, partition=partition).all()), columns)
-        expected, found = (
-            sorted(rows, key=lambda row: [row[name] for name in columns]) for rows in (expected, found)
+        actual = _only((_entry(*entry) for entry in self.store(name, partition=partition).all()), columns)
+        expected, actual = (
+            sorted(rows, key=lambda row: [row[name] for name in columns]) for rows in (expected, actual)
         )
-        check_same(f"store {name}", expected, found, columns)
+        check_same(f"store {name}", expected, actual, columns)
 
     def advance_wall_clock(self, duration: Any) -> None:
         """Advance the wall clock; see ``TopologyTestDriver``."""
@@ -170,7 +170,6 @@ def _only(rows: Iterable[Row], columns: tuple[str, ...]) -> list[Row]:
 
 
 def _columns(table: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the columns of a table in its order."""
     head = next(line for line in table.splitlines() if line.strip())
     return tuple(name for name in (cell.strip() for cell in head.split("|")) if name in known)
 

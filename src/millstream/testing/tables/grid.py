@@ -49,7 +49,7 @@ def read_table(text: str, columns: Collection[str]) -> list[Row]:
         raise SettingsError(
             f"the table has the columns {', '.join(head)}; it may have each of {', '.join(columns)} once"
         )
-    found = []
+    result = []
     for row in rows:
         if all(cell and not cell.strip("-:") for cell in row):
             continue
@@ -57,8 +57,8 @@ def read_table(text: str, columns: Collection[str]) -> list[Row]:
             raise SettingsError(
                 f"the row | {' | '.join(row)} | has {len(row)} cells, and the table has {len(head)} columns"
             )
-        found.append(dict(zip(head, row)))
-    return found
+        result.append(dict(zip(head, row)))
+    return result
 
 
 def value_in(cell: str) -> Any:
@@ -112,21 +112,21 @@ def written_table(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
     return [lines[0], f"|{'|'.join('-' * (widths[name] + 2) for name in columns)}|", *lines[1:]]
 
 
-def check_same(what: str, expected: Sequence[Row], found: Sequence[Row], columns: Sequence[str]) -> None:
+def check_same(what: str, expected: Sequence[Row], actual: Sequence[Row], columns: Sequence[str]) -> None:
     """Compare rows.
 
     Args:
         what: What they are, for the message.
         expected: What should be there.
-        found: What is there.
+        actual: What is there.
         columns: The columns that count.
 
     Raises:
         AssertionError: If they differ; the message shows each row that is missing (-) or should not be there (+).
     """
-    if list(expected) == list(found):
+    if list(expected) == list(actual):
         return
-    both = written_table([*expected, *found], columns)
+    both = written_table([*expected, *actual], columns)
     head, rows = both[:2], both[2:]
     wanted, there = rows[: len(expected)], rows[len(expected) :]
     lines = [f"  {line}" for line in head]

@@ -10,7 +10,7 @@ import pytest
 
 import millstream as ms
 from millstream.core.engine.outcome import Snapshot
-from millstream.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
+from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snapshot_to_json
 from unit.helpers import Host, Row, sent
 
 Stream = ms.KStream[Any, Any]

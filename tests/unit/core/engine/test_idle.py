@@ -16,7 +16,7 @@ from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.records.readiness import InputFacts
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.ids import TopicPartition
-from millstream.drivers.spark.worker.snapshots import snapshot_from_json, snapshot_to_json
+from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snapshot_to_json
 from unit.helpers import Host, sent
 
 IN = TopicPartition("in", 0)

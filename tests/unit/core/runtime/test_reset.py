@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from millstream.core.model.errors import SettingsError
 from millstream.core.runtime.reset import (
+    LogOffsets,
     Move,
-    Places,
     Target,
     internal_topics,
     listed_offsets,
@@ -17,11 +17,11 @@ from millstream.core.runtime.reset import (
     timestamp_ms,
 )
 
-PLACES = Places({"t": {0: 10}}, {"t": {0: 90}}, {"t": {0: 33}})
+LOG_OFFSETS = LogOffsets({"t": {0: 10}}, {"t": {0: 90}}, {"t": {0: 33}})
 
 
 def after(target: Target, before: int | None = 50) -> int:
-    (move,) = moves(target, ["t"], {} if before is None else {"t": {0: before}}, PLACES)
+    (move,) = moves(target, ["t"], {} if before is None else {"t": {0: before}}, LOG_OFFSETS)
     return move.after
 
 
@@ -45,13 +45,13 @@ def test_each_way_to_say_where(target: Target, expected: int) -> None:
 
 
 def test_a_time_after_the_last_record_is_the_end() -> None:
-    (move,) = moves(Target("time", 1), ["t"], {}, Places(PLACES.begin, PLACES.end))
+    (move,) = moves(Target("time", 1), ["t"], {}, LogOffsets(LOG_OFFSETS.begin, LOG_OFFSETS.end))
     assert move == Move("t", 0, None, 90)
 
 
 def test_what_is_not_moved_stays_or_begins() -> None:
-    assert moves(Target("latest"), ["other"], {"t": {0: 50}}, PLACES) == [Move("t", 0, 50, 50, "stays")]
-    assert moves(Target("latest"), ["other"], {}, PLACES) == [Move("t", 0, None, 10, "stays")]
+    assert moves(Target("latest"), ["other"], {"t": {0: 50}}, LOG_OFFSETS) == [Move("t", 0, 50, 50, "stays")]
+    assert moves(Target("latest"), ["other"], {}, LOG_OFFSETS) == [Move("t", 0, None, 10, "stays")]
 
 
 def test_nobody_shifts_from_nowhere() -> None:

@@ -104,11 +104,12 @@ class TestWhatTheOffsetCarries:
     def test_is_read_as_it_was_written(self) -> None:
         routing = Routing({"a": Route((0, 1), "producer"), "b": Route((1, 0), "key")}, {"s": ("a", "b")})
         lineage = Lineage(parts(_0=(("a",), ("s",)), _7=((), ())), {"a": "id"}, routing=routing)
-        offset = lineage.to_json()
-        assert parts_from_json(offset["parts"]) == lineage.parts
-        assert Remembered.from_offset({**offset, "topics": {"a": {"0": 4}}}) == Remembered(
-            parts=lineage.parts, topic_ids={"a": "id"}, positions={"a": {0: 4}}, routing=routing
+        remembered = Remembered(
+            {"s": "x"}, {"r": 2}, lineage.parts, {"a": "id"}, {"a": {0: 4}}, frozenset(["s"]), routing
         )
+        offset = {"topics": {"a": {"0": 4}}, **remembered.to_json()}
+        assert parts_from_json(offset["parts"]) == lineage.parts
+        assert Remembered.from_offset(offset) == remembered
         assert list(map(str, lineage.gone_tasks())) == ["7_0", "7_1"]
 
     def test_an_offset_of_an_older_version_remembers_less(self) -> None:
@@ -117,8 +118,8 @@ class TestWhatTheOffsetCarries:
         )
 
     def test_tells_once_what_is_gone(self) -> None:
-        before = Lineage(parts(_0=(("a",), ("s",)), _1=((), ()))).to_json()
-        after = Lineage(parts(_0=((), ()), _1=((), ()))).to_json()
+        before = parts(_0=(("a",), ("s",)), _1=((), ()))
+        after = parts(_0=((), ()), _1=((), ()))
         assert list(map(str, newly_gone(before, after))) == ["0_0", "0_1"]
         assert newly_gone(after, after) == newly_gone({}, after) == newly_gone(before, before) == []
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.runtime.batch_plan import Initialization
 from millstream.core.runtime.inputs import informed
+from millstream.core.runtime.partition_times import topics_timed_by_readers
 from millstream.core.topology.layout import lay_out
 from millstream.drivers.spark.options import in_driver, in_executor, option_of
 from millstream.drivers.spark.outline import LeftOut, from_outline, outline
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
-from millstream.drivers.spark.times import topics_timed_by_readers
 
 _MODULE = """
 import millstream as ms
@@ -109,7 +110,7 @@ def test_the_driver_imports_what_the_program_could(tmp_path: Path, monkeypatch: 
 
 def test_a_source_spec_is_planned_by_its_outline(spec: TopologySpec) -> None:
     nothing: object = None
-    source = SourceSpec(spec, nothing, nothing, nothing, 1, 1, 3, "earliest", {})  # type: ignore[arg-type]
+    source = SourceSpec(spec, nothing, nothing, nothing, 1, 1, 3, "earliest", Initialization())  # type: ignore[arg-type]
     option = source.to_option()
     assert SourceSpec.planning(option).readers == 3
     assert isinstance(SourceSpec.planning(option).topology.app_config["of"], LeftOut)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millstream.core.metrics.metric import Number, Numbers
-from millstream.drivers.spark.worker.progress import RestoreProgress
-from millstream.drivers.spark.worker.report import CallReport, Hottest, Report
+from millstream.core.model.ids import TopicPartition
+from millstream.core.runtime.task_report import CallReport, HotKeySample, TaskReport
+from millstream.drivers.spark.executor.progress import RestoreProgress
 from millstream.edge.status import Book, Status
 
 NUMBERS: list[Number] = [
@@ -27,9 +28,10 @@ class Looked:
         self.state = state
         self.book = Book()
         self.book.planned({"in": {0: 12}}, {"in": {0: 20}}, 1_500)
-        calls = CallReport(running=1, hottest=[Hottest("ask", "'k'", 5, 10, 10.0, 1)])
+        calls = CallReport(running=1, hottest=[HotKeySample("ask", "'k'", 5, 10, 10.0, 1)])
         self.book.committed(
-            4, [Report("0_0", {"in": {"0": 12}}, measured=NUMBERS, calls=calls, executor="h/0")]
+            4,
+            [TaskReport("0_0", {TopicPartition("in", 0): 12}, measured=NUMBERS, calls=calls, executor="h/0")],
         )
         self.book.restoring(RestoreProgress("0_0", "counts", "it is missing", None, 5, 40, 100, 1.0))
 

@@ -14,8 +14,9 @@ import pytest
 
 import millstream as ms
 from millstream.core.model.errors import ControlError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.worker.report import Report
 from millstream.edge.orders import Orders
 from millstream.edge.settings import Settings, settings_from
 from millstream.edge.status import Status
@@ -73,7 +74,9 @@ class Steered(Looked):
             ("topic_records_consumed_total", ("0_0", "in"), records),
             ("store_bytes", ("0_0", "counts"), 7),
         ]
-        self.book.committed(5, [Report("0_0", {"in": {"0": 20}}, measured=numbers, executor="h/0")])
+        self.book.committed(
+            5, [TaskReport("0_0", {TopicPartition("in", 0): 20}, measured=numbers, executor="h/0")]
+        )
 
 
 @pytest.fixture

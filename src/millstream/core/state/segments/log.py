@@ -147,13 +147,13 @@ class Manifest:
 
 def split_groups(manifest: Manifest) -> set[KeyGroup]:
     """Return the key groups that have been split."""
-    found: set[KeyGroup] = set()
+    groups: set[KeyGroup] = set()
     for store, number in manifest.segments:
         upper = above(number)
-        while upper is not None and (store, upper) not in found:
-            found.add((store, upper))
+        while upper is not None and (store, upper) not in groups:
+            groups.add((store, upper))
             upper = above(upper)
-    return found
+    return groups
 
 
 def advanced(manifest: Manifest, token: str) -> Manifest:
@@ -248,7 +248,7 @@ def with_renamed_stores(manifest: Manifest, names: Mapping[str, str]) -> Manifes
         manifest: The manifest.
         names: New name by old name of a store; names that the manifest does not have are ignored.
     """
-    segments = {(_renamed(store, names), group): found for (store, group), found in manifest.segments.items()}
+    segments = {(_renamed(store, names), group): own for (store, group), own in manifest.segments.items()}
     if segments.keys() == manifest.segments.keys():
         return manifest
     token = f"{zlib.crc32(json.dumps([manifest.history, sorted(names.items())]).encode()):08x}"

@@ -29,8 +29,8 @@ def encode(changes: Changes, dropped: Collection[str]) -> bytes:
         ParkedChanges(changes={'s': [(b'a', b'1')]}, dropped=['t/4'])
     """
     parts = {store: segment.encode(items) for store, items in changes.items()}
-    told = {"stores": [[store, len(part)] for store, part in parts.items()], "dropped": sorted(dropped)}
-    head = segment.encode([(_HEAD, json.dumps(told).encode())])
+    header = {"stores": [[store, len(part)] for store, part in parts.items()], "dropped": sorted(dropped)}
+    head = segment.encode([(_HEAD, json.dumps(header).encode())])
     return b"".join((len(head).to_bytes(4, "little"), head, *parts.values()))
 
 
@@ -44,9 +44,9 @@ def decode(data: bytes) -> ParkedChanges:
     head = segment.decode(data[4:at], "parked changes")
     if len(head) != 1 or head[0][0] != _HEAD or head[0][1] is None:
         raise StoreError("parked changes have no head")
-    told = json.loads(head[0][1])
+    header = json.loads(head[0][1])
     changes = {}
-    for store, size in told["stores"]:
+    for store, size in header["stores"]:
         changes[store] = segment.decode(data[at : at + size], f"parked changes of store {store!r}")
         at += size
-    return ParkedChanges(changes, told["dropped"])
+    return ParkedChanges(changes, header["dropped"])

@@ -67,11 +67,11 @@ class ControlLog:
         """
         failures: list[KafkaError] = []
 
-        def told(error: KafkaError | None, _message: object) -> None:
+        def delivered(error: KafkaError | None, _message: object) -> None:
             if error is not None:
                 failures.append(error)
 
-        self._producer.produce(self.name, encoded(value), key, 0, on_delivery=told)
+        self._producer.produce(self.name, encoded(value), key, 0, on_delivery=delivered)
         if self._producer.flush(self.patience_s) or failures:
             cause = failures[0] if failures else KafkaError(KafkaError._TIMED_OUT)
             raise translated(KafkaException(cause), f"writing to {self.name!r}", self._servers)

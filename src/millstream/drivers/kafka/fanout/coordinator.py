@@ -107,8 +107,8 @@ class Coordinator:
     def _ends(self, state: PartitionState) -> dict[TopicPartition, int]:
         topics = {log.topic for log in state.history.logs(state.ranges)}
         topics |= {stretch.log.topic for stretch in state.history.current.stretches}
-        found = self._broker.end_offsets(self._broker.partition_counts(topics))
-        return {TopicPartition(topic, n): end for topic, ends in found.items() for n, end in ends.items()}
+        ends_of = self._broker.end_offsets(self._broker.partition_counts(topics))
+        return {TopicPartition(topic, n): end for topic, ends in ends_of.items() for n, end in ends.items()}
 
 
 def cancel(settings: ClientSettings, control: ControlLog, partition: int, number: int) -> None:

@@ -107,7 +107,7 @@ class ProducerSession:
             self._give_up(error)
 
     def _produce(self, log: TopicPartition, record: Outgoing) -> None:
-        def told(_error: KafkaError | None, message: Any) -> None:
+        def delivered(_error: KafkaError | None, message: Any) -> None:
             record.message = message
 
         more = {} if record.headers is None else {"headers": record.headers}
@@ -118,7 +118,7 @@ class ProducerSession:
                     record.value,
                     record.key,
                     log.partition,
-                    on_delivery=told,
+                    on_delivery=delivered,
                     timestamp=record.timestamp,
                     **more,
                 )
@@ -151,8 +151,10 @@ class ProducerSession:
         fence(connection(self._settings), self.name, self._patience_s)
         if self._marked is None:
             return False
-        [found] = self._marks.committed([ClientPartition(self._marked.topic, 0)], timeout=self._patience_s)
-        return bool(found.offset >= self._sequence)
+        [committed] = self._marks.committed(
+            [ClientPartition(self._marked.topic, 0)], timeout=self._patience_s
+        )
+        return bool(committed.offset >= self._sequence)
 
     def close(self) -> None:
         """Close the consumer of the marks."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from millstream.drivers.spark.submit.launch import is_local
-from millstream.drivers.spark.submit.session import session_for
+from millstream.drivers.spark.driver.launch import is_local
+from millstream.drivers.spark.driver.session import session_for
 
 _END_S = 10.0
 

@@ -31,8 +31,8 @@ _CONF: Final = {
 
 def check_executors(inquiry: Inquiry) -> list[Finding]:
     """Check every executor that a master gives; nothing if no master was named."""
-    from millstream.drivers.spark.submit.launch import is_local
-    from millstream.drivers.spark.submit.session import session_for
+    from millstream.drivers.spark.driver.launch import is_local
+    from millstream.drivers.spark.driver.session import session_for
 
     master = inquiry.master
     if master is None:
@@ -66,7 +66,7 @@ def refused_finding(master: str, error: str) -> Finding:
 def _probed(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
     from pyspark import cloudpickle
 
-    from millstream.drivers.spark import executor
+    from millstream.drivers.spark import executor_id
     from millstream.edge.cli.doctor import probe
 
     context = session.sparkContext
@@ -78,8 +78,8 @@ def _probed(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
             )
         ]
     limits = dict(requirements(_required()))
-    wanted, look, named = _wanted(inquiry, limits), probe.look, executor.executor_in
-    by_value = (probe, executor)
+    wanted, look, named = _wanted(inquiry, limits), probe.look, executor_id.executor_in
+    by_value = (probe, executor_id)
     for module in by_value:
         cloudpickle.register_pickle_by_value(module)
     try:

@@ -1,0 +1,152 @@
+"""Batch plans: what the planner decides about a micro-batch, and Spark keeps in the checkpoint as the offset behind it.
+
+A micro-batch that is run again finds here what its first attempt found. A plan is JSON:
+
+    {"topics": {topic: {partition: offset}}, "checkpoint": id, "batch": n, "tick": n, "now_ms": ms, "ahead_ms": ms,
+     "stores": {store: fingerprint}, "internal": {repartition topic: partitions}, "unfinished": [store],
+     "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id}, "routing": {...},
+     "inputs": {...}, "begin": {...}, "woken": [task], "global": {topic: {partition: offset}},
+     "times": {topic: {partition: ms}}, "run": id, "origins": [[n, {topic: {partition: offset}}]]}
+
+Older versions wrote fewer fields. A plan that is read has defaults for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from millstream.core.model.positions import Offsets, positions_from_json, positions_to_json
+from millstream.core.ports import BatchId
+from millstream.core.runtime.origins import Begun, begun_from_json, begun_to_json
+from millstream.core.runtime.remaining_inputs import RemainingInputs
+from millstream.core.topology.evolution import Remembered
+
+JsonObject = Mapping[str, Any]
+
+
+class WallClock(NamedTuple):
+    """The wall clock of a micro-batch.
+
+    Attributes:
+        now_ms: The application's wall clock, ms since the epoch.
+        ahead_ms: By how much it was ahead of the clock of the planner's host, ms; 0 if it is that clock.
+    """
+
+    now_ms: int
+    ahead_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Initialization:
+    """What tasks do in the first micro-batch of a run besides starting.
+
+    Attributes:
+        rebuild: Whether tasks without state rebuild their stores from changelog topics.
+        new_topics: Stores whose changelog topics are new, and get the whole content.
+    """
+
+    rebuild: bool = False
+    new_topics: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON that the offset holds."""
+        return {"rebuild": self.rebuild, "new_topics": list(self.new_topics)}
+
+    @staticmethod
+    def from_json(data: JsonObject) -> Initialization:
+        """Decode the result of :meth:`to_json`."""
+        return Initialization(data.get("rebuild", False), tuple(data.get("new_topics", ())))
+
+    def encode(self) -> bytes:
+        """Return the message to a task."""
+        return json.dumps(self.to_json()).encode()
+
+    @staticmethod
+    def decode(message: bytes) -> Initialization:
+        """Decode the result of :meth:`encode`."""
+        return Initialization.from_json(json.loads(message))
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """A planned micro-batch: where it ends, and what it was planned with.
+
+    Attributes:
+        id: The micro-batch.
+        topology: The topology it was planned for, and the offset at which each partition ends.
+        tick: Grows when tasks take part without records: all of them in the first micro-batch of a run, else those that are woken.
+        clock: The wall clock of the micro-batch.
+        inputs: What is left of the inputs that tasks may wait for; None if no task has to know.
+        initialization: What tasks do in the first micro-batch of a run; None in others.
+        woken: The tasks whose wall-clock punctuation is due; if ``tick`` grows without them, all tasks take part.
+        global_ends: The offsets up to which global stores are filled; None without global stores.
+        times: The partition times with which the micro-batch begins; None if no reader extracts timestamps.
+        origins: Where the micro-batches began that may have unfinished records; None if no topic is committed by them.
+    """
+
+    id: BatchId
+    topology: Remembered
+    tick: int = 0
+    clock: WallClock = field(default_factory=lambda: WallClock(0))
+    inputs: RemainingInputs | None = None
+    initialization: Initialization | None = None
+    woken: tuple[str, ...] = ()
+    global_ends: Offsets | None = None
+    times: Offsets | None = None
+    origins: tuple[Begun, ...] | None = None
+
+    @property
+    def positions(self) -> Offsets:
+        """The offset at which each partition ends."""
+        return self.topology.positions
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the offset for Spark's checkpoint."""
+        data: dict[str, Any] = {
+            "topics": positions_to_json(self.positions),
+            "checkpoint": self.id.checkpoint,
+            "batch": self.id.number,
+            "tick": self.tick,
+            "now_ms": self.clock.now_ms,
+        }
+        if self.clock.ahead_ms:
+            data["ahead_ms"] = self.clock.ahead_ms
+        data.update(self.topology.to_json())
+        if self.inputs is not None:
+            data["inputs"] = self.inputs.to_json()
+        if self.initialization is not None:
+            data["begin"] = self.initialization.to_json()
+        if self.woken:
+            data["woken"] = list(self.woken)
+        if self.global_ends is not None:
+            data["global"] = positions_to_json(self.global_ends)
+        if self.times is not None:
+            data["times"] = positions_to_json(self.times)
+        data["run"] = self.id.run
+        if self.origins is not None:
+            data["origins"] = begun_to_json(self.origins)
+        return data
+
+    @staticmethod
+    def from_json(data: JsonObject) -> BatchPlan:
+        """Decode an offset of Spark's checkpoint, also one of an older version."""
+        return BatchPlan(
+            batch_id(data),
+            Remembered.from_offset(data),
+            data.get("tick", 0),
+            WallClock(data.get("now_ms", 0), data.get("ahead_ms", 0)),
+            RemainingInputs.from_json(data["inputs"]) if "inputs" in data else None,
+            Initialization.from_json(data["begin"]) if "begin" in data else None,
+            tuple(data.get("woken", ())),
+            positions_from_json(data["global"]) if "global" in data else None,
+            positions_from_json(data["times"]) if "times" in data else None,
+            begun_from_json(data["origins"]) if "origins" in data else None,
+        )
+
+
+def batch_id(offset: JsonObject) -> BatchId:
+    """Return the id of the micro-batch that ends at an offset."""
+    return BatchId(offset.get("checkpoint", ""), offset.get("batch", 0), offset.get("run", ""))

@@ -1,0 +1,76 @@
+"""What the planner and the application say to each other before each micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import Offsets
+from millstream.core.runtime.origins import Begun
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What the planner tells the application before it plans a micro-batch.
+
+    Attributes:
+        positions: The offset up to which each partition was planned.
+        ends: The offset up to which each partition can be read; None if no broker answers.
+        now_ms: The wall clock, ms since the epoch.
+        throttled_ms: For how long, since the last request, throttled topics had more records than they were allowed.
+        origins: Where the micro-batches began that may have unfinished records; None if unknown.
+    """
+
+    positions: Offsets
+    ends: Offsets | None
+    now_ms: int
+    throttled_ms: int = 0
+    origins: tuple[Begun, ...] | None = None
+
+
+@dataclass(frozen=True)
+class BufferedRecords:
+    """The records that the tasks of an application have buffered, as their reports say.
+
+    Attributes:
+        buffered: Records, bytes and largest timestamp (ms) by input that has any, all lanes together.
+        given_up: Empty inputs that are no longer waited for.
+        idle_until_ms: When the first of these records may be processed, because the wait for an empty input ends or calls may have
+            ended; None if there are none.
+        room: How many more records tasks with asynchronous operators can take in, by partition.
+    """
+
+    buffered: Mapping[TopicPartition, tuple[int, int, int]] = field(default_factory=dict)
+    given_up: Collection[TopicPartition] = ()
+    idle_until_ms: int | None = None
+    room: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlanningOrders:
+    """What the application answers the planner.
+
+    Attributes:
+        hold: Whether no micro-batch may begin.
+        intake: Whether topics from outside are read; not while the application drains.
+        paused: Topics that are not read.
+        rates: Maximum records per second by throttled topic.
+        commit: Whether a processor asked for a commit, which ends the trigger interval.
+        due: Tasks to wake now.
+        records: The records that tasks have buffered.
+        times: Partition times that were reported.
+        oldest: The oldest micro-batch with an unfinished record, by topic before the shuffle; None if unknown.
+        bytes_per_record: Average size of the records read so far; None before the first.
+    """
+
+    hold: bool = False
+    intake: bool = True
+    paused: frozenset[str] = frozenset()
+    rates: Mapping[str, int] = field(default_factory=dict)
+    commit: bool = False
+    due: tuple[str, ...] = ()
+    records: BufferedRecords = field(default_factory=BufferedRecords)
+    times: Offsets = field(default_factory=dict)
+    oldest: Mapping[str, int] | None = None
+    bytes_per_record: float | None = None

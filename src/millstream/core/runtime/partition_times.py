@@ -1,0 +1,63 @@
+"""Partition times of what runs where its records are read.
+
+A timestamp extractor is given the *partition time*: the largest timestamp that its partition has had. A task remembers it. A
+reader, which runs a stateless sub-topology in front of Spark's shuffle, is made anew for each micro-batch, so it is told:
+
+* The reader reports the time it came to, and sends it to the task host, which keeps it in Spark's state.
+* The application hands what was reported to the planner, which writes it into the plan of the next micro-batch. A micro-batch
+  that is run again finds the same times there.
+* The first micro-batch of a run reads nothing and wakes every task: the host reports what it has kept, as of the last
+  micro-batch that is complete.
+
+All this is done for sources with an extractor only. To keep the times in the metadata of the group's offsets, as Kafka Streams
+does, was rejected: those offsets may expire or be set by others, and may be ahead of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import flat, nested, positions_from_json, positions_to_json
+from millstream.core.topology.plan import Plan, SubTopology
+
+PartitionTimes = Mapping[TopicPartition, int]
+
+
+def timed_topics(sub: SubTopology) -> frozenset[str]:
+    """Return the topics of a sub-topology whose timestamps are extracted."""
+    return frozenset(
+        topic for source in sub.sources if source.timestamp is not None for topic in source.topics
+    )
+
+
+def topics_timed_by_readers(plan: Plan) -> frozenset[str]:
+    """Return the topics whose timestamps are extracted by readers."""
+    subs = (sub for sub in plan.subtopologies if plan.runs_before_shuffle(sub))
+    return frozenset(topic for sub in subs for topic in timed_topics(sub))
+
+
+def latest(*known: PartitionTimes) -> dict[TopicPartition, int]:
+    """Return the largest time of each partition, which never goes back.
+
+    Example:
+        >>> partition = TopicPartition("in", 0)
+        >>> latest({partition: 7}, {partition: 5}) == {partition: 7}
+        True
+    """
+    largest: dict[TopicPartition, int] = {}
+    for times in known:
+        for partition, ms in times.items():
+            largest[partition] = max(ms, largest.get(partition, ms))
+    return largest
+
+
+def encode_times(times: PartitionTimes) -> bytes:
+    """Return times as the payload of a row."""
+    return json.dumps(positions_to_json(nested(times))).encode()
+
+
+def decode_times(payload: bytes) -> PartitionTimes:
+    """Decode the result of :func:`encode_times`."""
+    return flat(positions_from_json(json.loads(payload)))

@@ -1,0 +1,136 @@
+"""Remaining inputs: what is left on the broker, behind a micro-batch, of the inputs that tasks may wait for.
+
+The planner knows what is left; a task knows what it has buffered. So the planner writes what it knows into the plan of the micro-batch
+(:class:`RemainingInputs`), and a task that takes part is sent what it has to know of its own inputs (:class:`TaskInput`). The rules
+that a task follows are in ``millstream.core.engine.records.readiness``, those of how far to read in
+``millstream.core.runtime.alignment``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from millstream.core.engine.records.readiness import InputFacts
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import flat, nested, positions_from_json, positions_to_json
+from millstream.core.runtime.inputs import Input
+
+
+@dataclass(frozen=True)
+class RemainingInputs:
+    """What is left on the broker, behind a micro-batch, of the inputs that tasks may wait for.
+
+    Attributes:
+        lag: Records left, for partitions that have any.
+        until: For partitions with lag, a time (ms) such that no record left is before it, if one is known.
+        paused: Topics that are not read now.
+        bounded: Whether this is a run to a fixed end, behind which nothing is read.
+        unknown: Whether no broker could say how much is left.
+        to_be_written: By repartition topic, a time (ms) such that no record still to be written to it is before, if one is known.
+    """
+
+    lag: Mapping[TopicPartition, int] = field(default_factory=dict)
+    until: Mapping[TopicPartition, int] = field(default_factory=dict)
+    paused: frozenset[str] = frozenset()
+    bounded: bool = False
+    unknown: bool = False
+    to_be_written: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON that the offset holds."""
+        data: dict[str, Any] = {
+            "lag": positions_to_json(nested(self.lag)),
+            "until": positions_to_json(nested(self.until)),
+            "paused": sorted(self.paused),
+            "bounded": self.bounded,
+        }
+        if self.unknown:
+            data["unknown"] = True
+        if self.to_be_written:
+            data["written"] = dict(self.to_be_written)
+        return data
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> RemainingInputs:
+        """Decode the result of :meth:`to_json`."""
+        return RemainingInputs(
+            flat(positions_from_json(data["lag"])),
+            flat(positions_from_json(data["until"])),
+            frozenset(data["paused"]),
+            data["bounded"],
+            data.get("unknown", False),
+            data.get("written", {}),
+        )
+
+
+@dataclass(frozen=True)
+class TaskInput:
+    """What is left on the broker of the inputs of one task.
+
+    Attributes:
+        lag: Records left, for the inputs that have any.
+        until: For inputs with lag, a time (ms) such that no record left is before it, if one is known.
+        paused: Topics that are not read now.
+        ended: Inputs that a run to a fixed end has read to there.
+        unknown: Whether no broker could say how much is left.
+    """
+
+    lag: Mapping[TopicPartition, int] = field(default_factory=dict)
+    until: Mapping[TopicPartition, int] = field(default_factory=dict)
+    paused: frozenset[str] = frozenset()
+    ended: frozenset[TopicPartition] = frozenset()
+    unknown: bool = False
+
+    def facts(self, inputs: Collection[Input]) -> InputFacts:
+        """Return what the task is told.
+
+        Args:
+            inputs: Its inputs.
+        """
+        return InputFacts(
+            tuple(each.partition for each in inputs),
+            self.lag,
+            self.until,
+            self.unknown,
+            self.paused,
+            frozenset(each.partition.topic for each in inputs if each.shuffled),
+            self.ended,
+        )
+
+    def encode(self) -> bytes:
+        """Return the message to the task."""
+        data = {
+            "lag": positions_to_json(nested(self.lag)),
+            "until": positions_to_json(nested(self.until)),
+            "paused": sorted(self.paused),
+            "ended": sorted(self.ended),
+            "unknown": self.unknown,
+        }
+        return json.dumps(data).encode()
+
+    @staticmethod
+    def decode(message: bytes) -> TaskInput:
+        """Decode the result of :meth:`encode`."""
+        data = json.loads(message)
+        return TaskInput(
+            flat(positions_from_json(data["lag"])),
+            flat(positions_from_json(data["until"])),
+            frozenset(data["paused"]),
+            frozenset(TopicPartition(*partition) for partition in data["ended"]),
+            data["unknown"],
+        )
+
+
+Remaining = TypeVar("Remaining", RemainingInputs, TaskInput)
+
+
+def lets_tasks_continue(before: Remaining | None, now: Remaining) -> bool:
+    """Return whether tasks may process records now that had to wait before; the size of a lag makes no difference."""
+    return before is None or _without_sizes(before) != _without_sizes(now)
+
+
+def _without_sizes(remaining: Remaining) -> Remaining:
+    return replace(remaining, lag=dict.fromkeys(remaining.lag, 0))

@@ -1,0 +1,229 @@
+"""Task reports: what a task says about a micro-batch, on its way to the application."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+from millstream.core.asynchronous.operator_state import CallCounts
+from millstream.core.engine.records.readiness import Waiting
+from millstream.core.engine.threads import ThreadFigures
+from millstream.core.metrics.metric import Number
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import flat, nested, positions_from_json, positions_to_json
+from millstream.core.state.segments.log import Manifest
+
+
+class HotKeySample(NamedTuple):
+    """Which key came most often in a step, of a sample of the records that came to an asynchronous operator.
+
+    Attributes:
+        operator: The operator.
+        key: The key, in short.
+        records: Records of the sample that have it.
+        of: Records of the sample.
+        call_ms: How long a call took lately, on average.
+        per_call: How many records one call takes at most.
+    """
+
+    operator: str
+    key: str
+    records: int
+    of: int
+    call_ms: float
+    per_call: int
+
+
+@dataclass(frozen=True)
+class CallReport(CallCounts):
+    """The asynchronous operators of a task, all together.
+
+    Attributes:
+        look_at_ms: When to look for what has come of calls, or the next attempt is due; None if nothing is unfinished.
+        running: Calls that run in the async worker.
+        queued: Calls in the async worker that have not begun, by what they wait for, as ``Queued`` has it.
+        longest_ms: For how long the oldest call that runs has been running.
+        loop_lag_ms: By how much the event loop of the async worker was late lately.
+        lost: Calls that the async worker did not have any more.
+        hottest: Which key came most often, for each operator that calls keys in their order.
+    """
+
+    look_at_ms: int | None = None
+    running: int = 0
+    queued: Sequence[int] = ()
+    longest_ms: int = 0
+    loop_lag_ms: int = 0
+    lost: int = 0
+    hottest: Sequence[HotKeySample] = ()
+
+
+@dataclass(frozen=True)
+class StateReport:
+    """Which state of a task's stores a micro-batch commits, for those who read them.
+
+    Attributes:
+        version: Its number in the task's log.
+        history: The tokens of the latest versions, the newest last.
+        memory: What the stores remember besides their content, by name.
+    """
+
+    version: int
+    history: tuple[str, ...]
+    memory: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def known(self) -> Manifest:
+        """The version and its history, without segments."""
+        return Manifest(self.version, self.history)
+
+
+class BufferedQueue(NamedTuple):
+    """A queue of a task that has records.
+
+    Attributes:
+        topic: Its topic.
+        partition: Its partition.
+        lane: Its lane.
+        records: Number of records.
+        size: Their bytes.
+        newest_ms: Their largest timestamp, ms since the epoch.
+    """
+
+    topic: str
+    partition: int
+    lane: str
+    records: int
+    size: int
+    newest_ms: int
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """What one task did in one micro-batch.
+
+    Attributes:
+        task: The task's id.
+        offsets: The offset before which everything has been processed, by partition.
+        wake_at_ms: When wall-clock punctuation is due next, None if never.
+        stream_time_ms: Stream time, -1 if no record has been seen.
+        first_record_ms: When a batch with records was planned; None without records.
+        notices: Lines for the log.
+        waiting: Why the task waits for an input; None if it does not.
+        buffered: The queues that have records.
+        given_up: Empty inputs that are no longer waited for.
+        idle_until_ms: When buffered records may be processed, because the wait for an empty input ends or calls may have ended; None
+            if there are none.
+        calls: The asynchronous operators; None if the task has none.
+        gone: Whether the task has no state any more, and this is its last report.
+        threads: What the threads of the task did, None if it has one.
+        commit_requested: Whether a processor asked for a commit.
+        shuffled: The lowest offset of a record that is unfinished or buffered, by partition of a repartition through the shuffle.
+        times: The partition times, ms since the epoch, for readers that extract timestamps.
+        executor: Host and executor on which the task ran, empty if it keeps nothing there.
+        measured: What was counted; see ``millstream.drivers.spark.executor.measures``.
+        state: Which state of its stores the task commits; None if it has none.
+    """
+
+    task: str
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    wake_at_ms: int | None = None
+    stream_time_ms: int = -1
+    first_record_ms: int | None = None
+    notices: tuple[str, ...] = ()
+    waiting: Waiting | None = None
+    buffered: tuple[BufferedQueue, ...] = ()
+    given_up: tuple[TopicPartition, ...] = ()
+    idle_until_ms: int | None = None
+    calls: CallReport | None = None
+    gone: bool = False
+    threads: ThreadFigures | None = None
+    commit_requested: bool = False
+    times: Mapping[TopicPartition, int] = field(default_factory=dict)
+    shuffled: Mapping[TopicPartition, int] = field(default_factory=dict)
+    executor: str = ""
+    measured: tuple[Number, ...] = ()
+    state: StateReport | None = None
+
+    def wakes_at(self, *, rests: bool) -> int | None:
+        """Return when the task wants to be woken, ms since the epoch; if it rests, only for its unfinished records."""
+        if not rests:
+            return self.wake_at_ms
+        return None if self.calls is None else self.calls.look_at_ms
+
+    def waking_at(self, now_ms: int) -> TaskReport:
+        """Return the same of a task that wants to be woken at a time, if it waits for one at all."""
+        calls = self.calls
+        if calls is not None and calls.look_at_ms is not None:
+            calls = replace(calls, look_at_ms=now_ms)
+        return replace(self, wake_at_ms=None if self.wake_at_ms is None else now_ms, calls=calls)
+
+    def encode(self) -> bytes:
+        """Return the message to the application."""
+        data = asdict(self)
+        for name in _POSITIONS:
+            data[name] = positions_to_json(nested(getattr(self, name)))
+        return json.dumps(data).encode()
+
+    @staticmethod
+    def decode(message: bytes) -> TaskReport:
+        """Decode the result of :meth:`encode`."""
+        data: dict[str, Any] = json.loads(message)
+        for name in _POSITIONS:
+            data[name] = flat(positions_from_json(data[name]))
+        data["notices"] = tuple(data["notices"])
+        data["buffered"] = tuple(BufferedQueue(*queue) for queue in data["buffered"])
+        data["given_up"] = tuple(TopicPartition(*partition) for partition in data["given_up"])
+        data["measured"] = tuple((name, tuple(labels), value) for name, labels, value in data["measured"])
+        if (waiting := data["waiting"]) is not None:
+            data["waiting"] = Waiting(**{**waiting, "partition": TopicPartition(*waiting["partition"])})
+        if (calls := data["calls"]) is not None:
+            hottest = tuple(HotKeySample(*key) for key in calls["hottest"])
+            data["calls"] = CallReport(**{**calls, "queued": tuple(calls["queued"]), "hottest": hottest})
+        if (state := data["state"]) is not None:
+            data["state"] = StateReport(**{**state, "history": tuple(state["history"])})
+        if (threads := data["threads"]) is not None:
+            data["threads"] = ThreadFigures(tuple(threads["executed"]), threads["ended"])
+        return TaskReport(**data)
+
+
+_POSITIONS = ("offsets", "times", "shuffled")
+
+
+@dataclass(frozen=True)
+class CommittedBatch:
+    """What the sink tells the application before Spark commits a micro-batch.
+
+    Attributes:
+        number: The micro-batch, as Spark numbers it.
+        encoded: The reports of its tasks, as they came.
+    """
+
+    number: int
+    encoded: Sequence[bytes]
+
+    def reports(self) -> list[TaskReport]:
+        """Return the reports."""
+        return [TaskReport.decode(message) for message in self.encoded]
+
+
+def offsets_of(reports: Iterable[TaskReport]) -> dict[TopicPartition, int]:
+    """Return the offsets before which everything has been processed, from the reports of a batch.
+
+    If several reads report on a partition for one task, the farthest offset counts; of several tasks that have key ranges of a
+    partition, the one that is least far.
+
+    Example:
+        >>> at = TopicPartition("t", 1)
+        >>> offsets_of([TaskReport("0_0", {at: 5}), TaskReport("0_0", {at: 9})])
+        {TopicPartition(topic='t', partition=1): 9}
+        >>> offsets_of([TaskReport("0_0", {at: 5}), TaskReport("0_1", {at: 9})])
+        {TopicPartition(topic='t', partition=1): 5}
+    """
+    by_task: dict[TopicPartition, dict[str, int]] = {}
+    for report in reports:
+        for partition, offset in report.offsets.items():
+            tasks = by_task.setdefault(partition, {})
+            tasks[report.task] = max(offset, tasks.get(report.task, 0))
+    return {partition: min(tasks.values()) for partition, tasks in by_task.items()}

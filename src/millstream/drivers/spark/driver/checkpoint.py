@@ -1,0 +1,260 @@
+"""The checkpoint from outside: what a stopped query has reached, how to move its state, how to delete it.
+
+Spark writes ``offsets/<n>`` before micro-batch n runs and ``commits/<n>`` when it is complete, so the largest numbers say
+how far a query has come, and whether its last micro-batch is still to be run again. Both are text files: a version, Spark's
+own settings as JSON, and one line per source, which is the offset that this package's planner gave.
+
+A local checkpoint is read as files. Any other one is reached through Spark's Hadoop file systems, which know how to get to
+HDFS or S3 with the credentials of the session.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlparse
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from millstream.core.model.errors import CheckpointError, SparkRuntimeError
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_READABLE = "v1"
+
+
+class Files(Protocol):
+    """The files of a checkpoint, wherever it is."""
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names in a directory of the checkpoint; none if it does not exist."""
+
+    def read(self, path: str) -> str:
+        """Return the text of a file."""
+
+    def exists(self) -> bool:
+        """Return whether there is a checkpoint at all."""
+
+    def local(self, path: str) -> Path | None:
+        """Return where a file is on a disk of this machine; None if the checkpoint is elsewhere."""
+
+    def delete(self) -> None:
+        """Delete the whole checkpoint."""
+
+
+@dataclass(frozen=True)
+class LocalFiles:
+    """A checkpoint on a disk of this machine."""
+
+    root: Path
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names in a directory of the checkpoint; none if it does not exist."""
+        path = self.root / directory
+        return [path.name for path in path.iterdir()] if path.is_dir() else []
+
+    def read(self, path: str) -> str:
+        """Return the text of a file."""
+        return (self.root / path).read_text(encoding="utf-8", errors="replace")
+
+    def local(self, path: str) -> Path:
+        """Return where a file is on a disk of this machine."""
+        return self.root / path
+
+    def exists(self) -> bool:
+        """Return whether there is a checkpoint at all."""
+        return self.root.is_dir()
+
+    def delete(self) -> None:
+        """Delete the whole checkpoint."""
+        if self.root.is_dir():
+            shutil.rmtree(self.root)
+
+
+class HadoopFiles:
+    """A checkpoint that a Hadoop file system reaches; asked through a session's JVM."""
+
+    def __init__(self, session: SparkSession, location: str) -> None:
+        context: Any = session.sparkContext
+        self._jvm = context._jvm
+        self._root = self._jvm.org.apache.hadoop.fs.Path(location)
+        self._system = self._root.getFileSystem(context._jsc.hadoopConfiguration())
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names in a directory of the checkpoint; none if it does not exist."""
+        path = self._path(directory)
+        if not self._system.exists(path):
+            return []
+        return [status.getPath().getName() for status in self._system.listStatus(path)]
+
+    def read(self, path: str) -> str:
+        """Return the text of a file."""
+        stream = self._system.open(self._path(path))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def local(self, path: str) -> None:
+        """Return None: the file system compares checksums itself."""
+
+    def exists(self) -> bool:
+        """Return whether there is a checkpoint at all."""
+        return bool(self._system.exists(self._root))
+
+    def delete(self) -> None:
+        """Delete the whole checkpoint."""
+        self._system.delete(self._root, True)
+
+    def _path(self, relative: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, relative) if relative else self._root
+
+
+def files_of(location: str, session: Callable[[], SparkSession]) -> Files:
+    """Return the files of a checkpoint.
+
+    Args:
+        location: A URL; one without a scheme is wherever Spark's default file system is.
+        session: Gives a session, and starts one if need be; not called for ``file:`` URLs.
+    """
+    url = urlparse(location)
+    if url.scheme == "file" and url.netloc in ("", "localhost"):
+        return LocalFiles(Path(unquote(url.path)))
+    return HadoopFiles(session(), location)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a query has come.
+
+    Attributes:
+        batch: Number of the last micro-batch that was planned.
+        committed: Whether that micro-batch is complete; if not, the next start runs it again.
+        rescaling: Whether that micro-batch is a rescale that was cut off, which must be done again before anything else.
+        shuffle_partitions: Number of partitions of the state, or, of a rescale that was cut off, the wanted number.
+        planned: Offset at the end of the last planned micro-batch.
+        processed: Offset at the end of the last complete micro-batch; empty if none is.
+        last_complete: Number of that micro-batch, -1 if none is.
+    """
+
+    batch: int
+    committed: bool
+    rescaling: bool
+    shuffle_partitions: int
+    planned: Mapping[str, Any]
+    processed: Mapping[str, Any]
+    last_complete: int = -1
+
+
+def progress_of(files: Files) -> Progress | None:
+    """Read how far a query has come; None if nothing was ever planned.
+
+    Raises:
+        CheckpointError: If the offset log is not one that this version can read.
+    """
+    planned, committed = numbers(files.names("offsets")), numbers(files.names("commits"))
+    return progress_from(planned, committed, lambda batch: files.read(f"offsets/{batch}"))
+
+
+def progress_from(
+    planned: Sequence[int], committed: Collection[int], text: Callable[[int], str]
+) -> Progress | None:
+    """Say how far a query has come, from what was read of its checkpoint; None if nothing was ever planned.
+
+    Args:
+        planned: Numbers of the micro-batches that were planned, the largest last.
+        committed: Numbers of those that are complete.
+        text: Gives the offset of a micro-batch as it lies in the checkpoint; asked for the newest two at most.
+
+    Raises:
+        CheckpointError: If the offset log is not one that this version can read.
+    """
+    if not planned:
+        return None
+    partitions, last = offset_of(text(planned[-1]), planned[-1])
+    complete = planned[-1] in committed
+    before = [number for number in planned[:-1] if number in committed][-1:]
+    if complete or not before:
+        done = planned[-1] if complete else -1
+        return Progress(planned[-1], complete, False, partitions, last, last if complete else {}, done)
+    # Nothing but a rescale changes the number of partitions from one micro-batch to the next.
+    partitions_before, processed = offset_of(text(before[0]), before[0])
+    rescaling = partitions != partitions_before
+    return Progress(planned[-1], False, rescaling, partitions, last, processed, before[0])
+
+
+def numbers(names: list[str]) -> list[int]:
+    """Return the numbers among names, the largest last; names of temporary files and of checksums are none."""
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
+    """Read a file of the offset log.
+
+    Args:
+        text: Its content.
+        batch: Its number, for errors.
+
+    Returns:
+        The number of partitions and the planner's offset.
+
+    Raises:
+        CheckpointError: If it cannot be read.
+    """
+    version, *lines = text.splitlines() or [""]
+    if re.fullmatch(r"v\d+", version) and (version != _READABLE or len(lines) > 2):
+        raise CheckpointError(
+            f"offsets/{batch} is not what Millstream reads: it has version {version!r} with {len(lines) - 1} sources, where "
+            f"{_READABLE!r} with one is expected. The checkpoint belongs to another query, or a newer Spark has written it"
+        )
+    try:
+        partitions = int(json.loads(lines[0])["conf"][_PARTITIONS])
+        offset = json.loads(lines[1]) if lines[1] != "-" else {}
+    except (ValueError, LookupError, TypeError):
+        offset = None
+    if version != _READABLE or not isinstance(offset, dict) or "\ufffd" in text:
+        raise CheckpointError(
+            f"offsets/{batch} cannot be read: " + (f"it begins with {text[:40]!r}" if text else "it is empty")
+        )
+    return partitions, offset
+
+
+def manifests(session: SparkSession, location: str, batch: int) -> list[bytes]:
+    """Read what each task remembers beside the content of its stores; it takes a Spark job.
+
+    Args:
+        session: A session, configured as for a query.
+        location: The checkpoint.
+        batch: A micro-batch that is complete.
+    """
+    state = session.read.format("statestore").option("stateVarName", "head").option("batchId", batch)
+    return [bytes(row.manifest) for row in state.load(location).select("value.manifest").collect()]
+
+
+def rescale(session: SparkSession, location: str, partitions: int) -> None:
+    """Move the state of a stopped query to another number of partitions, as one further micro-batch without records.
+
+    Nothing is lost if this is cut off: the state of the micro-batch before stays as it is, and the same rescale, done again,
+    begins anew.
+
+    Args:
+        session: A session; no query may run on the checkpoint.
+        location: The checkpoint.
+        partitions: The wanted number.
+
+    Raises:
+        SparkRuntimeError: If Spark refuses.
+    """
+    try:
+        session._streamingCheckpointManager.repartition(location, partitions)
+    except Py4JError as error:
+        reason = str(getattr(error, "java_exception", None) or error).partition("\n")[0]
+        raise SparkRuntimeError(
+            f"Spark cannot move the state of {location} to {partitions} partitions: {reason}. The checkpoint still has its old "
+            "number; an application that keeps it (on_changed_shuffle_partitions='keep') goes on"
+        ) from None

@@ -1,0 +1,68 @@
+"""Files of a checkpoint on a local disk: whether they are still what was written.
+
+Hadoop's local file system writes ``.<name>.crc`` beside each file: ``crc``, a zero byte, the length of a chunk, and the CRC-32 of each
+chunk. A file without one cannot be compared, and is taken as it is, as Hadoop does.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Final
+
+_HEAD: Final = struct.Struct(">4si")
+_MAGIC: Final = b"crc\0"
+_READABLE: Final = "v1"
+
+
+def problem(file: Path) -> str | None:
+    """Say what is wrong with the bytes of a file; None if they are those that were written, or nobody knows.
+
+    Args:
+        file: A file that exists.
+    """
+    data, beside = file.read_bytes(), file.with_name(f".{file.name}.crc")
+    if not beside.exists():
+        return None
+    sums = beside.read_bytes()
+    if len(sums) < _HEAD.size:
+        return None
+    magic, chunk = _HEAD.unpack_from(sums)
+    if magic != _MAGIC:
+        return None
+    if chunk < 1:
+        return f"cannot be compared: its checksum file {beside.name} is damaged"
+    expected = sums[_HEAD.size :]
+    actual = b"".join(
+        zlib.crc32(data[at : at + chunk]).to_bytes(4, "big") for at in range(0, len(data), chunk)
+    )
+    return None if actual == expected else "has other bytes than were written: its checksum does not fit"
+
+
+def files_of_snapshot(file: Path) -> dict[str, Path]:
+    """Read which files a snapshot of the state shares with others.
+
+    Args:
+        file: A snapshot of RocksDB as Spark writes it.
+
+    Returns:
+        Where each is, by its name in ``SSTs``.
+
+    Raises:
+        ValueError: If it cannot be read; the text says why.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            broken = archive.testzip()
+            version, _, content = archive.read("metadata").decode().partition("\n")
+        names = [each["dfsSstFileName"] for each in json.loads(content)["sstFiles"]]
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"cannot be read as a snapshot: {error}") from None
+    if broken is not None:
+        raise ValueError(f"is damaged: {broken} in it has other bytes than were written")
+    if version != _READABLE:
+        raise ValueError(f"has version {version!r}, which a newer Spark has written")
+    return {name: file.parent / "SSTs" / name for name in names}

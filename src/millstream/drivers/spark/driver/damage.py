@@ -1,0 +1,279 @@
+"""What is wrong with a checkpoint, found before anything is started on it.
+
+Spark looks at each file of a checkpoint when it needs it. By then other tasks may have sent results, and a newest offset that is
+lost is noticed only behind the micro-batch that should not have run. So a start first compares what is there:
+
+* ``offsets/<n>`` is written before micro-batch n runs, ``commits/<n>`` when it is complete, and then ``offsets/<n + 1>``.
+* Micro-batch n leaves version n + 1 of the state in every partition: a snapshot ``<version>.zip``, or the changes since the
+  version before, ``<version>.changelog``. A version needs its newest snapshot and all changes behind that. A snapshot names
+  files in ``SSTs``, which it shares with others.
+* ``metadata`` has the id of the query. Offsets have that of the checkpoint, which this package's planner gave.
+
+What a crash leaves is no damage: an offset without its commit, state of a micro-batch that was not completed, temporary files.
+
+On a local disk the bytes are compared with the checksums that Hadoop writes beside its files, up to a limit. HDFS and object
+stores compare them themselves; there a start looks at names and at small files only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from millstream.core.model.errors import CheckpointError
+from millstream.drivers.spark.driver import checksums
+from millstream.drivers.spark.driver.checkpoint import Files, numbers, offset_of
+
+_METADATA: Final = "metadata"
+_DESCRIPTIONS: Final = ("state/0/_metadata/v2", "state/0/_stateSchema/default")
+"""What Spark writes in the first micro-batch about an operator with state variables: what it is, and what its columns are."""
+_COMMIT_VERSIONS: Final = ("v1", "v2")
+_VERSION: Final = re.compile(r"(\d+)(?:_[\w-]+)?\.(zip|changelog)")
+_MOST_BYTES: Final = 16 << 20
+"""How much is compared with checksums at a start: that takes about 20 ms."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is in a checkpoint, as far as a start needs it.
+
+    Attributes:
+        offsets: Numbers of the micro-batches that were planned, the largest last.
+        commits: Numbers of those that are complete, likewise.
+        texts: Per path the text of the files that a start reads: ``metadata``, the two newest offsets, the newest commit.
+        state: Per partition of the state the names of its files.
+        descriptions: Per directory that says what the state consists of, how many files it has.
+        altered: Per path of a file that is needed and has changed, or that has gone, what is wrong with it.
+    """
+
+    offsets: Sequence[int]
+    commits: Sequence[int]
+    texts: Mapping[str, str]
+    state: Mapping[int, frozenset[str]]
+    descriptions: Mapping[str, int]
+    altered: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def version(self) -> int:
+        """The version of the state that the next micro-batch needs; 0 if there is none yet."""
+        return self.commits[-1] + 1 if self.commits else 0
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the state of the newest complete micro-batch has; 0 if that cannot be read."""
+        if not self.commits or self.commits[-1] not in self.offsets[-2:]:
+            return 0
+        return _offset(self, self.commits[-1])[0]
+
+
+def look(files: Files) -> Seen:
+    """Read what a start needs to know of a checkpoint."""
+    offsets, commits = numbers(files.names("offsets")), numbers(files.names("commits"))
+    paths = [_METADATA] if _METADATA in files.names("") else []
+    paths += [f"offsets/{batch}" for batch in offsets[-2:]]
+    paths += [f"commits/{batch}" for batch in commits[-1:]]
+    state = {
+        partition: frozenset(files.names(f"state/0/{partition}"))
+        for partition in numbers(files.names("state/0"))
+    }
+    described = {path: _visible(files.names(path)) for path in _DESCRIPTIONS}
+    counts = {path: len(names) for path, names in described.items()}
+    seen = Seen(offsets, commits, {path: files.read(path) for path in paths}, state, counts)
+    if commits:
+        paths = [*paths, *(f"{path}/{name}" for path, names in described.items() for name in names)]
+    return replace(seen, altered=_altered(files, [*paths, *_files_of_state(seen)]))
+
+
+def _visible(names: list[str]) -> list[str]:
+    return [name for name in names if not name.startswith(".")]
+
+
+def _files_of_state(seen: Seen) -> list[str]:
+    """Return the paths of the files that the newest complete state consists of."""
+    return [
+        f"state/0/{partition}/{name}"
+        for partition in range(seen.partitions)
+        for name in chain(seen.state.get(partition, frozenset()), seen.version)[0]
+    ]
+
+
+def _altered(files: Files, paths: Sequence[str]) -> dict[str, str]:
+    """Compare files of a local checkpoint with their checksums, the smallest first, and look for what snapshots name."""
+    files_of = {path: file for path in paths if (file := files.local(path)) is not None}
+    problems: dict[str, str] = {}
+    for path in [path for path in files_of if path.endswith(".zip")]:
+        try:
+            beside = checksums.files_of_snapshot(files_of[path])
+        except ValueError as error:
+            problems[path] = str(error)
+            continue
+        files_of |= {f"{path.rpartition('/')[0]}/SSTs/{name}": file for name, file in beside.items()}
+    left = _MOST_BYTES
+    for size, path, file in sorted((_size(file), path, file) for path, file in files_of.items()):
+        left -= max(size, 0)
+        problem = "is missing" if size < 0 else checksums.problem(file) if left >= 0 else None
+        if problem is not None:
+            problems.setdefault(path, problem)
+    return problems
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else -1
+
+
+def chain(names: frozenset[str], version: int) -> tuple[list[str], list[str]]:
+    """Find the files that a version of the state of a partition consists of.
+
+    Args:
+        names: The files of the partition.
+        version: The version.
+
+    Returns:
+        The files that are there, and those that are missing.
+
+    Example:
+        >>> chain(frozenset(["2.zip", "2.changelog", "3.changelog", "5.changelog"]), 5)
+        (['2.zip', '3.changelog', '5.changelog'], ['4.changelog'])
+    """
+    versions = {(int(match[1]), match[2]): name for name in names if (match := _VERSION.fullmatch(name))}
+    base = max((at for at, kind in versions if kind == "zip" and at <= version), default=0)
+    wanted = [(base, "zip")] if base else []
+    wanted += [(at, "changelog") for at in range(base + 1, version + 1)]
+    present = [versions[part] for part in wanted if part in versions]
+    return present, [f"{at}.{kind}" for at, kind in wanted if (at, kind) not in versions]
+
+
+def findings(seen: Seen) -> list[str]:
+    """Say what is wrong with a checkpoint, file by file; nothing if a query can go on from it.
+
+    Args:
+        seen: What is in it.
+    """
+    problems: list[str] = []
+    if seen.offsets or seen.commits or any(map(_newest, seen.state.values())):
+        problems += [
+            *_of_metadata(seen.texts.get(_METADATA)),
+            *_of_numbers(seen),
+            *_of_texts(seen),
+            *_of_state(seen),
+        ]
+    described = {line.partition(" ")[0] for line in problems}
+    return problems + [
+        f"{path} {problem}" for path, problem in sorted(seen.altered.items()) if path not in described
+    ]
+
+
+def _of_metadata(text: str | None) -> Iterator[str]:
+    if text is None:
+        yield "metadata, which has the id of the query, is missing"
+        return
+    try:
+        json.loads(text)["id"]
+    except (ValueError, KeyError, TypeError):
+        yield f"metadata has no id of a query: {_begin(text)}"
+
+
+def _of_numbers(seen: Seen) -> Iterator[str]:
+    """Compare which offsets and commits there are."""
+    committed = seen.commits[-1] if seen.commits else -1
+    if not seen.offsets:
+        yield "there is no file in offsets/, but there are " + (
+            "commits" if seen.commits else "versions of the state"
+        )
+        return
+    planned = seen.offsets[-1]
+    if committed > planned:
+        yield f"offsets/{committed} is missing, but commits/{committed} says that this micro-batch was planned and completed"
+    if planned and seen.offsets[-2:-1] != [planned - 1]:
+        yield f"offsets/{planned - 1} is missing; Spark needs the newest two, and the newest is offsets/{planned}"
+    if committed < planned - 1:
+        yield (
+            f"commits/{planned - 1} is missing, but offsets/{planned} is there, which is written when micro-batch {planned - 1} "
+            "is complete"
+        )
+    newest = max((_newest(names) for at, names in seen.state.items() if at < seen.partitions), default=0)
+    if newest - 1 > max(planned, committed):
+        yield (
+            f"offsets/{newest - 1} is missing, but the state has version {newest}, which micro-batch {newest - 1} wrote; the newest "
+            f"is offsets/{planned}"
+        )
+
+
+def _newest(names: frozenset[str]) -> int:
+    return max((int(match[1]) for name in names if (match := _VERSION.fullmatch(name))), default=0)
+
+
+def _of_texts(seen: Seen) -> Iterator[str]:
+    """Read offsets and commit."""
+    ids = set()
+    for batch in seen.offsets[-2:]:
+        partitions, offset = _offset(seen, batch)
+        if not partitions:
+            yield _unreadable(seen, batch)
+        elif offset.get("checkpoint"):
+            ids.add(offset["checkpoint"])
+    if len(ids) > 1:
+        yield (
+            f"offsets/{seen.offsets[-2]} and offsets/{seen.offsets[-1]} belong to two checkpoints, {' and '.join(sorted(ids))}: files of two "
+            "directories were mixed"
+        )
+    for batch in seen.commits[-1:]:
+        text = seen.texts[f"commits/{batch}"]
+        version, _, content = text.partition("\n")
+        if version not in _COMMIT_VERSIONS and re.fullmatch(r"v\d+", version):
+            yield f"commits/{batch} has version {version!r}, which a newer Spark has written"
+        elif version not in _COMMIT_VERSIONS or not _is_object(content):
+            yield (
+                f"commits/{batch} cannot be read: {_begin(text)}. If it is the only damage, delete it, and .{batch}.crc beside it: "
+                "the micro-batch is then run again, as after a crash"
+            )
+
+
+def _unreadable(seen: Seen, batch: int) -> str:
+    try:
+        offset_of(seen.texts[f"offsets/{batch}"], batch)
+    except CheckpointError as error:
+        return error.message
+    raise AssertionError(f"offsets/{batch} can be read")
+
+
+def _of_state(seen: Seen) -> Iterator[str]:
+    """Look for the state that the newest complete micro-batch has left."""
+    missing = {
+        partition: gone
+        for partition in range(seen.partitions)
+        if (gone := chain(seen.state.get(partition, frozenset()), seen.version)[1])
+    }
+    where = f"micro-batch {seen.version - 1} is complete, and its state is version {seen.version}"
+    if seen.partitions > 1 and len(missing) == seen.partitions:
+        yield f"state/0 lacks files of all {seen.partitions} partitions, for example {', '.join(missing[0][:3])} of the first: {where}"
+        return
+    for path, count in seen.descriptions.items():
+        if seen.commits and not count:
+            yield f"{path} has no file, which says what the state consists of"
+    for partition, names in missing.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield f"state/0/{partition} lacks {', '.join(names[:3])}{more}: {where}"
+
+
+def _offset(seen: Seen, batch: int) -> tuple[int, Mapping[str, Any]]:
+    """Return the number of partitions and the planner's offset; no partitions if they cannot be read."""
+    try:
+        return offset_of(seen.texts[f"offsets/{batch}"], batch)
+    except CheckpointError:
+        return 0, {}
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def _begin(text: str) -> str:
+    return f"it begins with {text[:40]!r}" if text else "it is empty"

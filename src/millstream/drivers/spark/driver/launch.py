@@ -1,0 +1,163 @@
+"""The JVM of a session that is made here, and what its user has given Spark: only Spark itself knows all of it.
+
+``spark-submit`` has its options, a file of defaults and a few variables; PySpark has ``PYSPARK_SUBMIT_ARGS`` besides. A JVM that
+is started, or found, shows what came of them in its ``SparkConf``. So nothing that has a default of ours may be said to the JVM as
+a setting, for a setting would win over the user's file. What has to be known when a JVM starts is said in the environment, which
+Spark asks last.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from pyspark import SparkConf, SparkContext
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.java_gateway import launch_gateway
+
+from millstream.core.model.errors import SparkRuntimeError
+from millstream.drivers.java import ADVICE, look_for_java, packaged_java
+from millstream.drivers.spark.driver.classes import archive_options
+from millstream.drivers.spark.driver.worker_python import import_path, start_fork_server, worker_python
+
+LOOPBACK: Final = "127.0.0.1"
+
+_DRIVER_MEMORY: Final = "2g"
+_JIT: Final = "-XX:TieredStopAtLevel=1"
+"""The JVM moves chunks, it does not process records: its optimising compiler would cost more than it saves."""
+_LOCAL: Final = re.compile(r"local(\[.*\])?|local-cluster\[.*\]")
+_MASTER: Final = re.compile(r"^(?:.*\s)?(?:--|spark\.)?master[\s=:]+(\S+)", re.MULTILINE)
+
+
+def check_java() -> None:
+    """Say what to install if this process would have to start a JVM, and there is no Java.
+
+    Raises:
+        SparkRuntimeError: If there is none.
+    """
+    if starts_jvm():
+        java, looked = look_for_java()
+        if java is None:
+            raise SparkRuntimeError(f"Spark needs Java, and none was found ({looked}). {ADVICE}")
+
+
+def starts_jvm() -> bool:
+    """Return whether this process would start a JVM; under ``spark-submit`` it finds one."""
+    return SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ
+
+
+def given_to_spark(ours: Mapping[str, str], log: Path | None) -> dict[str, str]:
+    """Return what the user has given Spark: to ``spark-submit``, in a file of defaults, in the environment.
+
+    Starts the JVM if there is none.
+
+    Args:
+        ours: What the application was given for Spark; a JVM that is started here is told, for some of it counts only then.
+        log: A file for what a JVM that is started here, and its Python workers, write; None is this program's output.
+    """
+    if SparkContext._gateway is None:
+        local = _will_be_local(ours)
+        if local and starts_jvm():
+            start_fork_server(log)
+        with _variables({"PYSPARK_PYTHON": worker_python()} if local else {}):
+            _start_jvm(SparkConf(loadDefaults=False).setAll(list(ours.items())), log)
+    return _without_what_nobody_gave(
+        dict(SparkConf().getAll()), shell="PYSPARK_GATEWAY_PORT" not in os.environ
+    )
+
+
+def _without_what_nobody_gave(conf: Mapping[str, str], *, shell: bool) -> dict[str, str]:
+    """Leave out what ``spark-submit`` says by itself: a name, and for what PySpark starts, a shell to Spark, a bar of progress."""
+    own = {("spark.app.name", "pyspark-shell"), ("spark.app.name", Path(sys.argv[0]).name)}
+    if shell:
+        own.add(("spark.ui.showConsoleProgress", "true"))
+    return {name: value for name, value in conf.items() if (name, value) not in own}
+
+
+def _start_jvm(conf: SparkConf, log: Path | None) -> None:
+    if log is None:
+        SparkContext._ensure_initialized(conf=conf)
+        return
+    with log.open("ab") as output:
+        gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+@contextmanager
+def environment(ours: Mapping[str, str]) -> Iterator[None]:
+    """Set what a JVM that is started here, and the Python workers that inherit from it, find in their environment.
+
+    Workers can import what this program can import. A local session has its UI on the loopback interface.
+
+    Args:
+        ours: What the application was given for Spark.
+    """
+    wanted = {
+        "PYTHONPATH": import_path(),
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or sys.executable,
+        "SPARK_DRIVER_MEMORY": os.environ.get("SPARK_DRIVER_MEMORY") or _DRIVER_MEMORY,
+    }
+    options = [_JIT, archive_options() if starts_jvm() else "", os.environ.get("SPARK_SUBMIT_OPTS", "")]
+    wanted["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, options))
+    java = look_for_java()[0]
+    if java is not None and java == packaged_java():
+        wanted["JAVA_HOME"] = str(Path(java).parent.parent)
+    if _will_be_local(ours):
+        wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or LOOPBACK
+    with _variables(wanted):
+        yield
+
+
+@contextmanager
+def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set variables, and give those back that were there."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def executor_java_options() -> dict[str, str]:
+    """Return the settings by which JVMs of executors are started as that of the driver is; the user's options come behind them."""
+    return {"spark.executor.defaultJavaOptions": _JIT}
+
+
+def is_local(master: str) -> bool:
+    """Return whether a master keeps everything on this host: threads of this program's JVM, or executors that it starts.
+
+    Example:
+        >>> is_local("local[*]"), is_local("local-cluster[2,1,1024]"), is_local("spark://localhost:7077")
+        (True, True, False)
+    """
+    return _LOCAL.fullmatch(master) is not None
+
+
+def _will_be_local(ours: Mapping[str, str]) -> bool:
+    return is_local(ours.get("spark.master", _expected_master()))
+
+
+def _expected_master() -> str:
+    """Return the master that a JVM will know of, which has to be guessed before it starts: the first of those that Spark asks."""
+    arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    files = [Path(file) for option, file in pairwise(arguments) if option == "--properties-file"]
+    conf = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf"
+    texts = [" ".join(arguments)]
+    texts += [file.read_text() for file in (*files, Path(conf, "spark-defaults.conf")) if file.is_file()]
+    said = (
+        _MASTER.search("\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")))
+        for text in texts
+    )
+    return next((match[1] for match in said if match), os.environ.get("MASTER", "local[*]"))

@@ -1,0 +1,218 @@
+"""Modules: the user's own are sent to workers that cannot import them.
+
+A function is pickled by the name of its module. A worker of a local session made here finds that module where the program does; one on
+another host does not, nor does one of a session that was started in another directory. So the modules that functions come from, and
+those that they import, travel as one zip file, by the means by which ``spark-submit --py-files`` sends files. What is installed does not.
+
+Rejected: pickling functions by value. Globals of a module often cannot be pickled (locks, clients), each function would have its own
+copy of those that can, and a class would be another class in each pickle.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import os
+import pickletools
+import site
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Collection, Iterable, Iterator
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+from zipimport import zipimporter
+
+from pyspark import SparkFiles
+from pyspark.sql import SparkSession
+
+from millstream.core.model.errors import SettingsError
+from millstream.drivers.private import process_directory
+from millstream.drivers.spark.driver.launch import is_local
+
+_MOST_BYTES: Final = 64 << 20
+_EVERYWHERE: Final = frozenset({"millstream", "pyspark", "__main__"})
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+
+
+def send_modules(session: SparkSession, pickled: bytes, wanted: Collection[str] | None) -> None:
+    """Let the workers of a session import what pickled functions need of the program's own modules.
+
+    Args:
+        session: The session, classic or of Spark Connect.
+        pickled: What workers will unpickle.
+        wanted: Modules and packages to send; None: those that the functions come from, and what these import.
+
+    Raises:
+        SettingsError: If a wanted module cannot be found, or if all together are too large.
+    """
+    modules = own_modules(pickled) if wanted is None else _wanted(wanted)
+    visible = _importable_by_workers(session)
+    paths = {name: path for name, path in modules.items() if path.parent not in visible}
+    if not paths:
+        return
+    archive = _archive(paths)
+    if not is_classic(session):
+        session.addArtifacts(str(archive), pyfile=True)
+    elif archive.name not in (session.sparkContext._python_includes or ()):
+        session.sparkContext.addPyFile(str(archive))
+        # This program goes on with its own files, which it may reload.
+        sys.path.remove(str(Path(SparkFiles.getRootDirectory()) / archive.name))
+
+
+def own_modules(pickled: bytes) -> dict[str, Path]:
+    """Return the program's own top-level modules that a pickle needs, and those that they import, with their places.
+
+    Args:
+        pickled: What workers will unpickle. Functions of the program itself are in it by value, and may import what it imports.
+    """
+    main = _main_file()
+    return _closure(_named_in(pickled) | (_imports(main.read_bytes()) if main and main.is_file() else set()))
+
+
+def _closure(names: Collection[str]) -> dict[str, Path]:
+    """Return the places of modules that are the program's own, and of those that they import.
+
+    A module in a zip file is not sent, because whoever gave the file to Spark has sent it; but what it imports may lie elsewhere.
+    """
+    modules: dict[str, Path] = {}
+    seen: set[str] = set()
+    left = set(names)
+    while left:
+        seen.add(name := left.pop())
+        path = _own_path(name)
+        sources = _zipped_sources(name)
+        if path is not None:
+            modules[name] = path
+            sources = (file.read_bytes() for file in _files(path) if file.suffix == ".py")
+        left |= {other for source in sources for other in _imports(source)} - seen
+    return modules
+
+
+def _wanted(names: Collection[str]) -> dict[str, Path]:
+    paths = {name: _path_of(name) for name in names}
+    missing = [name for name, path in paths.items() if path is None]
+    if missing:
+        raise SettingsError(
+            f"py_modules names {', '.join(map(repr, missing))}, which this program cannot import as a Python file or a package; "
+            "give top-level names, as in py_modules=['orders']"
+        )
+    return {name: path for name, path in paths.items() if path is not None}
+
+
+def _named_in(pickled: bytes) -> set[str]:
+    """Return the top-level modules that a pickle may name: every text in it that is the name of a loaded module."""
+    texts = {argument for _, argument, _ in pickletools.genops(pickled) if isinstance(argument, str)}
+    return {text.partition(".")[0] for text in texts.intersection(sys.modules)}
+
+
+def _imports(source: bytes) -> set[str]:
+    """Return the top-level modules that a module imports, anywhere in it."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):  # a template, say; nobody imports it
+        return set()
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [
+        node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level
+    ]
+    return {name.partition(".")[0] for name in names}
+
+
+def _main_file() -> Path | None:
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return None if file is None or _is_installed(Path(file).resolve()) else Path(file)
+
+
+def _own_path(name: str) -> Path | None:
+    """Return where a module lies if it is the program's own."""
+    if name in _EVERYWHERE or name in sys.stdlib_module_names:
+        return None
+    path = _path_of(name)
+    return None if path is None or _is_installed(path) else path
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    spec: ModuleSpec | None = getattr(sys.modules.get(name), "__spec__", None)
+    try:
+        return find_spec(name) if spec is None else spec
+    except (ImportError, ValueError):
+        return None
+
+
+def _zipped_sources(name: str) -> Iterator[bytes]:
+    """Return the sources of a top-level module of the program's own that lies in a zip file; none if it does not."""
+    loader = None if name in _EVERYWHERE else getattr(_spec(name), "loader", None)
+    if not isinstance(loader, zipimporter) or _is_installed(Path(loader.archive).resolve()):
+        return
+    package, file = f"{loader.prefix}{name}/", f"{loader.prefix}{name}.py"
+    with zipfile.ZipFile(loader.archive) as archive:
+        for member in archive.namelist():
+            if member == file or (member.startswith(package) and member.endswith(".py")):
+                yield archive.read(member)
+
+
+def _path_of(name: str) -> Path | None:
+    """Return the file or the directory of a top-level module; None if it has none that can be sent."""
+    spec = _spec(name)
+    if spec is None:
+        return None
+    paths = list(spec.submodule_search_locations or ()) or [spec.origin or ""]
+    path = Path(paths[0]).resolve()
+    return path if path.is_dir() or (path.is_file() and path.suffix == ".py") else None
+
+
+def _is_installed(path: Path) -> bool:
+    installed = {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
+    return any(path.is_relative_to(Path(directory).resolve()) for directory in installed)
+
+
+def _importable_by_workers(session: SparkSession) -> set[Path]:
+    """Return the directories from which the workers of a session import anyway: those of a local one inherit from its JVM."""
+    if not is_classic(session) or not is_local(str(session.sparkContext.master)):
+        return set()
+    system: Any = session.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
+    inherited = (system.getenv("PYTHONPATH") or "").split(os.pathsep)
+    return {Path(path).resolve() for path in (*inherited, system.getProperty("user.dir")) if path}
+
+
+def is_classic(session: SparkSession) -> bool:
+    """Return whether the Spark driver belongs to this program, and not to a server of Spark Connect."""
+    return "connect" not in type(session).__module__
+
+
+def _archive(paths: dict[str, Path]) -> Path:
+    """Write a zip file whose name says what is in it: one that was sent before is not sent again."""
+    content, size = io.BytesIO(), 0
+    with zipfile.ZipFile(content, "w") as archive:
+        for file, inside in sorted(_members(paths.values()), key=lambda member: member[1]):
+            size += file.stat().st_size
+            if size > _MOST_BYTES:
+                raise SettingsError(
+                    f"the modules that go to Spark's workers, {', '.join(sorted(paths))}, have more than {_MOST_BYTES >> 20} MiB. "
+                    "Install them where the workers are, or say which are needed: py_modules=[...]"
+                )
+            archive.writestr(zipfile.ZipInfo(inside, _EPOCH), file.read_bytes(), zipfile.ZIP_DEFLATED)
+    digest = hashlib.sha256(content.getvalue()).hexdigest()
+    path = process_directory() / f"millstream-modules-{digest[:16]}.zip"
+    path.write_bytes(content.getvalue())
+    return path
+
+
+def _members(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    for path in paths:
+        for file in _files(path):
+            yield file, file.relative_to(path.parent).as_posix()
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """Return the files of a module; of a package all that is in it, but for what Python and tools keep there."""
+    if path.is_file():
+        yield path
+        return
+    for directory, below, names in os.walk(path):
+        below[:] = [name for name in below if name != "__pycache__" and not name.startswith(".")]
+        yield from (Path(directory, name) for name in names if not name.startswith("."))

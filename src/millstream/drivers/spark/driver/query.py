@@ -1,0 +1,87 @@
+"""The query: source, task host and sink as one streaming query with a readable name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from pyspark import cloudpickle
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.streaming import StreamingQuery
+
+from millstream.drivers.spark import sink, source, wire
+from millstream.drivers.spark.driver.abandoned import remove_abandoned
+from millstream.drivers.spark.driver.checkpoint import LocalFiles
+from millstream.drivers.spark.driver.modules import send_modules
+from millstream.drivers.spark.driver.session import scheme_of
+from millstream.drivers.spark.executor.host import TaskHost
+from millstream.drivers.spark.executor.host_spec import HostSpec
+from millstream.drivers.spark.spec import SourceSpec
+
+
+@dataclass(frozen=True)
+class QuerySpec:
+    """What makes up a query.
+
+    Attributes:
+        name: Name in Spark's UI.
+        source: The source.
+        host: The task host.
+        sink: The sink.
+        checkpoint_location: Spark's checkpoint: a directory or URL.
+        until_end: Whether to process what is there and stop.
+        py_modules: Modules that are sent to workers; None: those that are needed.
+    """
+
+    name: str
+    source: SourceSpec
+    host: HostSpec
+    sink: sink.SinkSpec
+    checkpoint_location: str
+    until_end: bool
+    py_modules: Collection[str] | None = None
+
+
+def hosted(chunks: DataFrame, host: HostSpec) -> DataFrame:
+    """Put the task host behind a stream of chunk rows; the one stateful operator of a query."""
+    return chunks.groupBy("group").transformWithState(TaskHost(host), wire.OUTPUT_ROWS, "append", "none")
+
+
+def register(session: SparkSession, *formats: type[DataSource]) -> None:
+    """Make data sources known to a session; those it knows already carry everything in their options."""
+    for data_source in formats:
+        try:
+            session.dataSource.register(data_source)
+        except AnalysisException as error:
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
+
+
+def _make_active(session: SparkSession) -> None:
+    """Let the JVM's thread behind this one see the session: Spark looks for a sink's format in the active session."""
+    jvm: Any = session._jvm
+    session._get_j_spark_session_class(jvm).setActiveSession(session._jsparkSession)
+
+
+def start(session: SparkSession, spec: QuerySpec) -> StreamingQuery:
+    """Start the query, in any thread."""
+    _make_active(session)
+    if scheme_of(session, spec.checkpoint_location) == "file":
+        remove_abandoned(LocalFiles(Path(unquote(urlparse(spec.checkpoint_location).path))))
+    send_modules(session, cloudpickle.dumps((spec.source, spec.host, spec.sink)), spec.py_modules)
+    register(session, source.KafkaSource, sink.KafkaSink)
+    chunks = session.readStream.format(source.FORMAT).option("spec", spec.source.to_option()).load()
+    writer = (
+        hosted(chunks, spec.host)
+        .writeStream.format(sink.FORMAT)
+        .queryName(spec.name)
+        .option("spec", spec.sink.to_option())
+        .option("checkpointLocation", spec.checkpoint_location)
+    )
+    # When a batch begins is the planner's matter: Spark's own interval could not be cut short by a commit that is asked for.
+    return (writer.trigger(availableNow=True) if spec.until_end else writer).start()

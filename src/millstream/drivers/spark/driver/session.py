@@ -1,0 +1,230 @@
+"""The Spark session: the user's own, or one that is made for the application."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlparse
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession, is_remote
+
+from millstream.core.model.errors import SparkRuntimeError
+from millstream.drivers.private import process_directory
+from millstream.drivers.spark.driver.launch import (
+    LOOPBACK,
+    check_java,
+    environment,
+    executor_java_options,
+    given_to_spark,
+    is_local,
+)
+from millstream.drivers.spark.driver.wanted import FILE_MANAGER, QUERY_CONF, SESSION_CONF, is_settable
+from millstream.drivers.spark.driver.worker_python import worker_python
+
+logger = logging.getLogger("millstream.application")
+
+_WITH_FEW_PROCESSES: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+_OWN_SESSION: Mapping[str, str] = {
+    **SESSION_CONF,
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "FATAL",  # a failed batch is told once, by the application's own error
+}
+"""What a session that is made here has, unless the user says otherwise, to Spark or to the application."""
+
+
+_ONE_ATTEMPT: Final = re.compile(r"local(\[\s*(\*|\d+)\s*(,\s*1\s*)?\])?")
+"""Masters that make one attempt at a task."""
+_IN_THIS_PROCESS: Final = re.compile(r"local(\[.*\])?")
+
+
+def _guarded(master: str, scratch: Path, protected: bool) -> dict[str, str]:
+    """Return what keeps other users and other hosts from reaching a session.
+
+    A local session has no business on the network: whoever can reach its block manager could read what Spark ships to its tasks,
+    the settings of Kafka clients among it. So it listens on the loopback interface, and there only to those who know a secret.
+
+    Args:
+        master: Spark master.
+        scratch: A directory that only this user may enter.
+        protected: Whether the user's Spark knows a secret; what goes over the network is encrypted then.
+    """
+    guarded = {"spark.ui.killEnabled": "false", "spark.python.unix.domain.socket.dir": str(scratch)}
+    if not is_local(master):
+        guarded["spark.python.unix.domain.socket.dir"] = (
+            "/tmp"  # on executors elsewhere; the path has to be short
+        )
+        return guarded | ({"spark.network.crypto.enabled": "true"} if protected else {})
+    guarded |= {
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.authenticate": "true",
+        "spark.local.dir": str(scratch / "spark"),
+    }
+    if not _IN_THIS_PROCESS.fullmatch(
+        master
+    ):  # executors of their own are given the secret; otherwise Spark makes one
+        guarded["spark.authenticate.secret"] = secrets.token_hex(32)
+    return guarded
+
+
+_CONFIGURING = threading.Lock()
+
+
+def session_for(
+    application_id: str, master: str | None, conf: Mapping[str, str], log: Path | None = None
+) -> SparkSession:
+    """Return the active session, else a new one.
+
+    A new one has what the user has given Spark (``spark-submit``, ``spark-defaults.conf``), and over it what is given here; what
+    nobody has given has a default.
+
+    Args:
+        application_id: Name of the Spark application, if one is made and has no name.
+        master: Spark master, if a session is made; None takes the one Spark was given, else ``local[*]``.
+        conf: The user's Spark settings, if a session is made.
+        log: A file for what the JVM and its Python workers write, if a JVM is started; None is this program's output.
+
+    Raises:
+        SparkRuntimeError: If Spark does not start, or runs elsewhere behind Spark Connect.
+    """
+    refuse_connect()
+    ours = dict(conf) if master is None else {**conf, "spark.master": master}
+    session = SparkSession.getActiveSession()
+    if session is None and SparkContext._active_spark_context is not None:  # active in another thread
+        session = SparkSession.builder.getOrCreate()
+    if session is None:
+        return _new_session(application_id, ours, log)
+    if master not in (None, session.sparkContext.master):
+        logger.warning(
+            "master=%r is ignored: a session with the master %r is active",
+            master,
+            session.sparkContext.master,
+        )
+    return session
+
+
+def refuse_connect() -> None:
+    """Refuse Spark Connect, where the Spark driver is another program.
+
+    Raises:
+        SparkRuntimeError: If this program's Spark is a Spark Connect server.
+    """
+    if is_remote():
+        raise SparkRuntimeError(
+            "this program uses Spark Connect, where the Spark driver is another program: an application plans, reports and commits "
+            "offsets beside the Spark driver, and so does ms.spark.read_kafka. Use a classic session (without remote(...) and "
+            "SPARK_REMOTE), or run the topology by ms.spark.transform, which works there"
+        )
+
+
+@contextmanager
+def configured(
+    session: SparkSession, conf: Mapping[str, str], shuffle_partitions: int | None, checkpoint: str
+) -> Iterator[None]:
+    """Set what a query needs while it is started: it keeps a copy, and the session gets its own settings back.
+
+    Args:
+        session: The session.
+        conf: The user's Spark settings.
+        shuffle_partitions: Wanted number of shuffle partitions; None is a power of two up to the number of cores, at most 8.
+            A checkpoint keeps the number it was begun with.
+        checkpoint: Location of the query's checkpoint.
+    """
+    partitions = partitions_of(session, shuffle_partitions)
+    use_this_python()
+    wanted = {
+        **QUERY_CONF,
+        **_files_conf(session, checkpoint),
+        **conf,
+        "spark.sql.shuffle.partitions": str(partitions),
+    }
+    changed = {name: value for name, value in wanted.items() if is_settable(session, name)}
+    own: Any = session._jsparkSession.sessionState().conf()  # `session.conf` refuses the file manager
+    with _CONFIGURING:
+        before = {name: session.conf.get(name, None) for name in changed}
+        try:
+            for name, value in changed.items():
+                own.setConfString(name, value)
+            yield
+        finally:
+            for name, old in before.items():
+                if old is None:
+                    own.unsetConf(name)
+                else:
+                    own.setConfString(name, old)
+
+
+def _files_conf(session: SparkSession, checkpoint: str) -> Mapping[str, str]:
+    """Return how the files of a checkpoint are written.
+
+    Without Hadoop's native library, Spark's default starts ten processes for each file on a local file system: `chmod` and
+    `readlink`, also for its checksum. The other manager starts two. It does not replace files, so it is only for a query that makes one
+    attempt at a task; see ``millstream.drivers.spark.driver.abandoned``. Elsewhere the default is what gives atomic renames.
+    """
+    one_attempt = _ONE_ATTEMPT.fullmatch(str(session.sparkContext.master)) is not None
+    return (
+        {FILE_MANAGER: _WITH_FEW_PROCESSES}
+        if one_attempt and scheme_of(session, checkpoint) == "file"
+        else {}
+    )
+
+
+def scheme_of(session: SparkSession, location: str) -> str:
+    """Return the scheme of a location, which is that of Spark's default file system if it has none."""
+    jvm: Any = session._jvm
+    hadoop = session._jsparkSession.sessionState().newHadoopConf()
+    default = jvm.org.apache.hadoop.fs.FileSystem.getDefaultUri(hadoop).getScheme()
+    return urlparse(location).scheme or str(default)
+
+
+def use_this_python() -> None:
+    """Let the workers of a local session be of this Python, unless the user has said which.
+
+    PySpark takes ``python3`` from ``PATH`` if ``PYSPARK_PYTHON`` is not set; in an environment that is not activated that is
+    another Python. A session on Spark Connect has no context here, and its server chooses.
+    """
+    context = SparkContext._active_spark_context
+    if context is not None and is_local(str(context.master)) and not os.environ.get("PYSPARK_PYTHON"):
+        context.pythonExec = worker_python()
+
+
+def partitions_of(session: SparkSession, shuffle_partitions: int | None) -> int:
+    """Return the number of shuffle partitions a new query gets; see :func:`configured`."""
+    return shuffle_partitions or _power_of_two(session.sparkContext.defaultParallelism)
+
+
+def _power_of_two(cores: int) -> int:
+    """Return the largest power of two up to the number of cores, at most 8: placement spreads tasks evenly over it."""
+    return 1 << (min(cores, 8).bit_length() - 1)
+
+
+def _new_session(application_id: str, ours: Mapping[str, str], log: Path | None) -> SparkSession:
+    check_java()
+    try:
+        with environment(ours):
+            given = given_to_spark(ours, log)
+            master = ours.get("spark.master") or given.get("spark.master") or "local[*]"
+            defaults = {"spark.master": master, "spark.app.name": application_id, **_OWN_SESSION}
+            protected = {**given, **ours}.get("spark.authenticate") == "true"
+            defaults |= {**executor_java_options(), **_guarded(master, process_directory(), protected)}
+            builder = SparkSession.builder
+            for name, value in {**defaults, **given, **ours}.items():
+                builder = builder.config(name, value)
+            return builder.getOrCreate()
+    except Exception as error:
+        why = str(error) if log is None else f"{error} (its output is in {log})"
+        raise SparkRuntimeError(
+            f"Spark does not start: {why}. Millstream needs Java 17 or newer (JAVA_HOME is honoured); "
+            "`millstream doctor` says what is missing"
+        ) from error

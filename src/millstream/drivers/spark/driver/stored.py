@@ -1,0 +1,97 @@
+"""The content of stores as it lies in a checkpoint, without the application."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+from millstream.core.model.errors import StoreError
+from millstream.core.ports import Changes, store_of
+from millstream.core.state.segments import segment as codec
+from millstream.core.state.segments.log import Manifest, catch_up, decode_manifest
+from millstream.drivers.spark.executor.snapshots import TaskMemory
+from millstream.drivers.spark.executor.statelog import unpacked
+
+
+class StoredTask(NamedTuple):
+    """What the checkpoint has of a store in one task.
+
+    Attributes:
+        fingerprint: Kind and serdes of the store.
+        memory: What the store remembers besides its content.
+        content: The content of each of its byte stores.
+    """
+
+    fingerprint: str
+    memory: Mapping[str, Any]
+    content: Changes
+
+
+def stored_tasks(session: SparkSession, location: str, batch: int, store: str) -> Iterator[StoredTask]:
+    """Read a store task by task; it takes two Spark jobs, and the segments of a Spark partition at a time in memory.
+
+    Args:
+        session: A session, configured as for a query.
+        location: The checkpoint.
+        batch: A micro-batch that is complete.
+        store: The name of the store.
+
+    Raises:
+        StoreError: If no task has such a store, or a segment is missing or damaged.
+    """
+    heads = (
+        _state(session, location, batch, "head")
+        .selectExpr("struct(key.*) AS task", "value.manifest")
+        .collect()
+    )
+    tasks = {}
+    for row in heads:
+        manifest, data = decode_manifest(bytes(row.manifest))
+        tasks[tuple(row.task)] = (manifest, TaskMemory.from_json(data))
+    having = {task: state for task, state in tasks.items() if store in state[1].stores}
+    if not having:
+        known = sorted({name for _, memory in tasks.values() for name in memory.stores})
+        raise StoreError(
+            f"the checkpoint {location} has no store {store!r} in micro-batch {batch}; it has {', '.join(map(repr, known)) or 'none'}"
+        )
+    segments: dict[tuple[Any, ...], dict[int, bytes]] = {task: {} for task in having}
+    wanted = {task: _wanted(manifest, store) for task, (manifest, _) in having.items()}
+    numbers = sorted({number for of_task in wanted.values() for number in of_task})
+    log = _state(session, location, batch, "log").selectExpr(
+        "struct(key.*) AS task", "user_map_key.sequence AS sequence", "user_map_value.segment AS segment"
+    )
+    for row in log.where(log.sequence.isin(numbers)).toLocalIterator() if numbers else ():
+        task = tuple(row.task)
+        if row.sequence in wanted.get(task, ()):
+            segments[task][row.sequence] = bytes(row.segment)
+    for task, (manifest, memory) in having.items():
+        own = memory.store_memories().get(store, {})
+        yield StoredTask(memory.stores[store], own, _content(manifest, store, segments.pop(task)))
+
+
+def _state(session: SparkSession, location: str, batch: int, variable: str) -> DataFrame:
+    reader = session.read.format("statestore").option("stateVarName", variable).option("batchId", batch)
+    return reader.load(location)
+
+
+def _wanted(manifest: Manifest, store: str) -> frozenset[int]:
+    segments = manifest.only([store]).segments.values()
+    return frozenset(segment.sequence for group in segments for segment in group)
+
+
+def _content(manifest: Manifest, store: str, data: Mapping[int, bytes]) -> Changes:
+    rows_of: dict[str, dict[bytes, bytes]] = {}
+    for (name, number), segment in catch_up(manifest.only([store]), None) or ():
+        where = f"segment {segment.sequence} of store {store!r}, key group {number}"
+        if segment.sequence not in data:
+            raise StoreError(f"the log is damaged: {where} is missing from the checkpoint")
+        rows = rows_of.setdefault(name, {})
+        for key, value in codec.decode(unpacked(data[segment.sequence], where), where):
+            if value is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = value
+    assert all(store_of(name) == store for name in rows_of)
+    return {name: list(rows.items()) for name, rows in rows_of.items()}

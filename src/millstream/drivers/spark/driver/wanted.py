@@ -1,0 +1,211 @@
+"""The Spark settings that a query wants: what each is for, and what is lost in a session that lacks it.
+
+Some are read when a query starts, so they are set for it alone, in any session. Others are read when the session is made: a
+session of somebody else's has them or has them not, and who runs an application there is told which it lacks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from millstream.core.model.errors import SparkRuntimeError
+from millstream.drivers.spark.driver.launch import is_local
+from millstream.drivers.spark.driver.modules import is_classic
+
+logger = logging.getLogger("millstream.application")
+
+STATE_STORE: Final = "spark.sql.streaming.stateStore."
+PROVIDER: Final = f"{STATE_STORE}providerClass"
+FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+_WITHOUT_COLUMNS: Final = ".HDFSBackedStateStoreProvider"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A Spark setting that a query wants.
+
+    Attributes:
+        name: Its name.
+        value: The value that is wanted.
+        without: What is lost without it.
+        default: What Spark takes for a setting that counts when the session is made; None: it can be set for each query.
+        guards: Whether it keeps others from a session that has no business on the network; a cluster is guarded as a whole.
+    """
+
+    name: str
+    value: str
+    without: str
+    default: str | None = None
+    guards: bool = False
+
+
+WANTED: Final = (
+    Wanted(
+        "spark.sql.adaptive.enabled",
+        "false",
+        "the shuffle in front of the tasks is planned anew in each micro-batch",
+    ),
+    Wanted(
+        PROVIDER,
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "a topology cannot keep state",
+    ),
+    Wanted(
+        f"{STATE_STORE}rocksdb.changelogCheckpointing.enabled",
+        "true",
+        "each micro-batch writes a snapshot of the whole state of each partition (377 instead of 238 ms for two small ones)",
+    ),
+    Wanted(
+        f"{STATE_STORE}rocksdb.trackTotalNumberOfRows",
+        "false",
+        "each change of the state is looked up first, to count rows",
+    ),
+    Wanted(
+        "spark.sql.streaming.noDataMicroBatches.enabled",
+        "false",
+        "a micro-batch without records follows each one with records",
+    ),
+    Wanted(
+        "spark.sql.streaming.numRecentProgressUpdates",
+        "200",
+        "Spark forgets sooner how long micro-batches took",
+    ),
+    Wanted(
+        "spark.python.daemon.module",
+        "millstream.edge.daemon",
+        "each new Python worker imports everything itself, 0.7 s of a core",
+        default="pyspark.daemon",
+    ),
+    Wanted(
+        "spark.python.worker.reuse",
+        "true",
+        "each Spark task starts a Python worker of its own, which has to connect to Kafka and to open the local copies",
+        default="true",
+    ),
+    Wanted(
+        "spark.python.unix.domain.socket.enabled",
+        "true",
+        # That can be a client that looks for what listened on the port before, such as a broker.
+        "who connects to a task's TCP port first is taken for its Python worker; if that is another program, the micro-batch fails "
+        "or hangs",
+        default="false",
+    ),
+    Wanted(
+        "spark.shuffle.compress",
+        "false",
+        "Spark compresses a few large byte strings, which it reads back at once (8.1 instead of 7.7 core-seconds for a million records)",
+        default="true",
+    ),
+    Wanted(
+        "spark.authenticate",
+        "true",
+        "who reaches a port of this session can read what it sends to tasks, secrets of Kafka's clients among it",
+        default="false",
+        guards=True,
+    ),
+)
+"""All of them; a page for users has the same table."""
+
+QUERY_CONF: Final[Mapping[str, str]] = {want.name: want.value for want in WANTED if want.default is None}
+"""What a query needs, whatever session it runs in."""
+
+AS_READ_CONF: Final[Mapping[str, str]] = {
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+}
+"""What a query needs besides whose readers run no function of the user's: a range that is read again gives the same rows, so Spark
+need not compare them."""
+
+SESSION_CONF: Final[Mapping[str, str]] = {
+    want.name: want.value for want in WANTED if want.default is not None and not want.guards
+}
+"""What a session has that is made here, besides what keeps others from it."""
+
+
+def lacking(conf: Mapping[str, str], chosen: Collection[str] = ()) -> list[str]:
+    """Return what a session lacks that can only be given when it is made, one line for each setting.
+
+    Args:
+        conf: The settings that the session was made with.
+        chosen: Names of settings about which the user has decided.
+
+    Example:
+        >>> lacking({"spark.master": "yarn", **SESSION_CONF})
+        []
+        >>> lacking({"spark.master": "yarn", **SESSION_CONF, "spark.python.daemon.module": "pyspark.daemon"})
+        ['spark.python.daemon.module=millstream.edge.daemon: without it each new Python worker imports everything itself, 0.7 s of a core']
+    """
+    local = is_local(conf.get("spark.master", ""))
+    return [
+        f"{want.name}={want.value}: without it {want.without}"
+        for want in WANTED
+        if want.default is not None
+        and conf.get(want.name, want.default) != want.value
+        and want.name not in chosen
+        and (local or not want.guards)
+    ]
+
+
+def lacking_lines(session: SparkSession, given: Mapping[str, str]) -> list[str]:
+    """Return what somebody else's session lacks, one line for each setting.
+
+    Args:
+        session: The session.
+        given: What an application was given for Spark; some of it is too late for a session that was there before.
+    """
+    made = _made_with(session)
+    late = sorted(
+        name for name, value in given.items() if not is_settable(session, name) and made.get(name) != value
+    )
+    return [
+        *lacking(made, given),
+        *(
+            f"{name}={given[name]}: it was given to the application, too late for this session"
+            for name in late
+        ),
+    ]
+
+
+def tell_lacking(lines: Collection[str]) -> None:
+    """Log what a session lacks, as one message."""
+    if lines:
+        logger.warning(
+            "this Spark session lacks settings that can only be given when a session is made, to SparkSession.builder.config or in "
+            "spark-defaults.conf:%s",
+            "".join(f"\n  {line}" for line in lines),
+        )
+
+
+def keep_state_in(session: SparkSession) -> None:
+    """Set what a query needs that somebody else starts in a session, but for what is set there.
+
+    Raises:
+        SparkRuntimeError: If the session says that queries keep their state where a topology cannot.
+    """
+    said = session.conf.get(PROVIDER, None) or ""
+    if said.endswith(_WITHOUT_COLUMNS):
+        raise SparkRuntimeError(
+            f"this session sets {PROVIDER} to {said}, where a topology cannot keep its state. Before ms.spark.transform and until "
+            f"the query is started: spark.conf.set({PROVIDER!r}, {QUERY_CONF[PROVIDER]!r}), or spark.conf.unset({PROVIDER!r})"
+        )
+    for name, value in QUERY_CONF.items():
+        if name.startswith(STATE_STORE) and session.conf.get(name, None) is None:
+            session.conf.set(name, value)
+
+
+def _made_with(session: SparkSession) -> Mapping[str, str]:
+    if is_classic(session):
+        return dict(session.sparkContext.getConf().getAll())
+    return session.conf.getAll  # of Spark Connect, which shows nothing else
+
+
+def is_settable(session: SparkSession, name: str) -> bool:
+    """Return whether a query that starts now sees a setting.
+
+    Spark does not count those of its own RocksDB and the file manager as modifiable, but a query reads them when it starts.
+    """
+    return name.startswith(STATE_STORE) or name == FILE_MANAGER or session.conf.isModifiable(name)

@@ -1,0 +1,124 @@
+"""Changelog topics from a task's point of view: publishing, and rebuilding a task that has lost everything else.
+
+What is published goes out with the task's other results, so under exactly-once delivery a changelog holds precisely what
+was committed. Beside the stores' changes each batch that changes anything publishes the task's *snapshot* (stream time, schedules, what stores
+remember) to the application's internal topic ``<application>-commits``: without it, a rebuilt store would not know its time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from millstream.core.model.ids import TaskId
+from millstream.core.model.record import Records
+from millstream.core.ports import ByteStores, ChangelogReader, StoreChange, store_of
+from millstream.core.state.changelog import from_records, is_live, to_records
+from millstream.core.topology.plan import Plan, SubTopology
+from millstream.drivers.spark.executor.progress import RestoreListener, RestoreProgress, StoreProgress
+from millstream.drivers.spark.executor.snapshots import TaskMemory
+
+_PUBLISHED_AT_ONCE = 20_000
+_SNAPSHOT = b"task "
+"""How the keys of snapshots begin, among the marks of delivered batches."""
+_WHY = "checkpoint and local state are gone; it is read from the changelog topic"
+
+
+def published(reader: ChangelogReader, plan: Plan, tasks: Iterable[TaskId]) -> list[bytes]:
+    """Return what each of the tasks that has ever published remembered when it last did, as JSON."""
+    keys = [Changelogs(plan, plan.subtopologies[task.subtopology], task)._key for task in tasks]
+    newest = _newest_snapshots(reader, plan)
+    return [newest[key] for key in keys if key in newest]
+
+
+def _newest_snapshots(reader: ChangelogReader, plan: Plan) -> dict[bytes, bytes]:
+    return {
+        bytes(key): bytes(value)
+        for records in reader.read(reader.extent(plan.commits_topic, 0))
+        for key, value in zip(records.keys, records.values)
+        if key is not None and value is not None and key.startswith(_SNAPSHOT)
+    }
+
+
+@dataclass(frozen=True)
+class Changelogs:
+    """The changelog topics of one task.
+
+    Attributes:
+        plan: The plan.
+        sub: The task's sub-topology.
+        task: The task's id.
+    """
+
+    plan: Plan
+    sub: SubTopology
+    task: TaskId
+
+    @property
+    def stores(self) -> list[str]:
+        """The stores whose changes are published."""
+        return [name for name in self.sub.stores if name in self.plan.changelogs]
+
+    def publish(
+        self, changes: Mapping[str, list[StoreChange]], memory: TaskMemory, now_ms: int
+    ) -> Iterator[tuple[str, Records]]:
+        """Return the changes of a batch as records, and what the task remembers."""
+        if not self.stores:
+            return
+        for byte_store, items in changes.items():
+            if store_of(byte_store) in self.plan.changelogs:
+                yield self._records(byte_store, items, now_ms)
+        value = json.dumps(memory.to_json(), separators=(",", ":")).encode()
+        yield self.plan.commits_topic, Records([self._key], [value], [now_ms], partitions=[0])
+
+    def publish_content(
+        self, stores: Collection[str], names: Iterable[str], view: ByteStores, now_ms: int
+    ) -> Iterator[tuple[str, Records]]:
+        """Return the whole content of stores whose topic is new; the one time that more than changes is published."""
+        for byte_store in names:
+            if store_of(byte_store) not in stores:
+                continue
+            waiting: list[StoreChange] = []
+            for entry in view.open(byte_store).scan(None, None):
+                waiting.append(entry)
+                if len(waiting) == _PUBLISHED_AT_ONCE:
+                    yield self._records(byte_store, waiting, now_ms)
+                    waiting = []
+            if waiting:
+                yield self._records(byte_store, waiting, now_ms)
+
+    def memory(self, reader: ChangelogReader, renamed_stores: Mapping[str, str]) -> TaskMemory:
+        """Return what the task remembered when it last published; nothing if it never did."""
+        newest = _newest_snapshots(reader, self.plan).get(self._key)
+        return TaskMemory.from_json({} if newest is None else json.loads(newest), renamed_stores)
+
+    def content(
+        self, reader: ChangelogReader, remembered: TaskMemory, listener: RestoreListener
+    ) -> Iterator[dict[str, list[StoreChange]]]:
+        """Read the content of all stores, a few thousand changes at a time."""
+        memories = remembered.store_memories()
+        for store in self.stores:
+            spec, memory = self.sub.stores[store], memories.get(store, {})
+            extent = reader.extent(self.plan.changelogs[store], self.task.partition)
+            total = extent.end - extent.start
+            progress = StoreProgress(
+                RestoreProgress(str(self.task), store, _WHY, None, 1, 0, total), listener
+            )
+            count = 0
+            for records in reader.read(extent):
+                count += len(records)
+                changes = from_records(spec, records)
+                yield {name: items for name, items in changes.items() if is_live(spec, name, memory)}
+                progress.advance(len(records))
+            progress.finish(count)
+
+    @property
+    def _key(self) -> bytes:
+        """Key of the snapshot: not the task's id, because without a checkpoint sub-topologies may be numbered anew."""
+        return _SNAPSHOT + f"{','.join(sorted(self.stores))} {self.task.partition}".encode()
+
+    def _records(self, byte_store: str, items: list[StoreChange], now_ms: int) -> tuple[str, Records]:
+        store = store_of(byte_store)
+        spec, partition = self.sub.stores[store], self.task.partition
+        return self.plan.changelogs[store], to_records(spec, byte_store, items, partition, now_ms)

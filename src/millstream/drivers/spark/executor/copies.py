@@ -1,0 +1,123 @@
+"""Copies: the local copies of one task, one per engine that its stores use.
+
+Each has a directory and a version of its own, and is restored by itself, from the manifest restricted to its stores. To
+the task they look like one set of byte stores.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TypeVar
+
+from millstream.core.ports import (
+    ByteReader,
+    ByteStores,
+    Changes,
+    LocalCopy,
+    OpenLocalCopy,
+    Version,
+    store_of,
+)
+from millstream.core.state.segments.log import Manifest
+from millstream.drivers.spark.executor.statelog import StateLog
+
+Items = TypeVar("Items")
+
+
+@dataclass(frozen=True)
+class CopiesSpec:
+    """Where and how local copies are kept. Crosses as cloudpickle.
+
+    Attributes:
+        directory: Directory of the local copies on every host; a task has one in it, an engine one in that.
+        openers: Opens a local copy, by engine.
+        engines: The engine of each store of the topology.
+        memory_bytes: How much memory of a worker its local copies may take, all engines together.
+        run: The id of the application's run.
+    """
+
+    directory: str
+    openers: Mapping[str, OpenLocalCopy]
+    engines: Mapping[str, str]
+    memory_bytes: int
+    run: str = ""
+
+    @property
+    def memory_per_engine(self) -> int:
+        """Bytes that the copies of one engine may take."""
+        return self.memory_bytes // max(len(set(self.engines.values())), 1)
+
+    def opened(self, engine: str, directory: str) -> LocalCopy:
+        """Open the copy of an engine in a directory.
+
+        Raises:
+            StoreError: If the directory cannot be written.
+        """
+        return self.openers[engine](directory, self.memory_per_engine, self.run)
+
+
+class TaskCopies:
+    """The local copies of a task in a batch. Implements ``ByteStores`` once a view is open."""
+
+    def __init__(self, spec: CopiesSpec, task: str, stores: Iterable[str]) -> None:
+        self._directory = f"{spec.directory}/{task}"
+        self._engines = {store: spec.engines[store] for store in stores}
+        self._copies = {
+            engine: spec.opened(engine, f"{self._directory}/{engine}")
+            for engine in sorted(set(self._engines.values()))
+        }
+        self._views: dict[str, ByteStores] = {}
+
+    def restore(self, log: StateLog, manifest: Manifest) -> int:
+        """Bring every copy up to the committed manifest; return the number of changes fetched from the log."""
+        self.remove_unused()
+        return sum(
+            log.restore(manifest.only(self._stores(engine)), copy) for engine, copy in self._copies.items()
+        )
+
+    def open_view(self) -> ByteStores:
+        """Open one consistent view of all stores."""
+        self._views = {engine: copy.open_view() for engine, copy in self._copies.items()}
+        return self
+
+    def open(self, name: str) -> ByteReader:
+        """Return a byte store of the view; one that does not exist is empty."""
+        return self._views[self._engines[store_of(name)]].open(name)
+
+    def close_view(self) -> None:
+        """End the view, and let go of what the next batch's process may need.
+
+        Raises:
+            DamagedCopyError: If a copy turned out to be damaged; it is empty by now.
+        """
+        self._views = {}
+        with ExitStack() as closing:
+            for copy in self._copies.values():
+                closing.callback(copy.close_view)
+
+    def names(self) -> frozenset[str]:
+        """Return the names of the byte stores that exist."""
+        return frozenset(name for copy in self._copies.values() for name in copy.names())
+
+    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
+        """Park the changes of a batch beside the copies, each its own; one without changes gets the version too."""
+        for engine, copy in self._copies.items():
+            mine = [name for name in dropped if self._engines[store_of(name)] == engine]
+            copy.park(version, self._own(engine, changes), mine)
+
+    def _own(self, engine: str, changes: Mapping[str, Items]) -> dict[str, Items]:
+        return {name: items for name, items in changes.items() if self._engines[store_of(name)] == engine}
+
+    def _stores(self, engine: str) -> Collection[str]:
+        return {store for store, used in self._engines.items() if used == engine}
+
+    def remove_unused(self) -> None:
+        """Remove the copies of engines that no store of the task uses any longer."""
+        if os.path.isdir(self._directory):
+            for name in os.listdir(self._directory):
+                if name not in self._copies:
+                    shutil.rmtree(f"{self._directory}/{name}", ignore_errors=True)

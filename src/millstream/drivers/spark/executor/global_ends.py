@@ -1,0 +1,47 @@
+"""Global ends on their way to tasks: a row of its own in front of the first row of each task that may read a global store.
+
+Other tasks, and topologies without such stores, get none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from millstream.core.model.ids import TaskId
+from millstream.core.model.positions import Offsets, positions_from_json, positions_to_json
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.spec import TopologySpec
+
+
+def with_global_ends(
+    rows: Iterable[pa.RecordBatch], topology: TopologySpec, ends: Offsets
+) -> Iterator[pa.RecordBatch]:
+    """Put the global ends in front of the first row of each task that may read a global store.
+
+    Args:
+        rows: Chunk rows of one reader.
+        topology: The application.
+        ends: How far into the topics of global stores the micro-batch sees.
+    """
+    payload = json.dumps(positions_to_json(ends)).encode()
+    seen: set[str] = set()
+    for batch in rows:
+        for row in batch.select(["group", "task", "batch", "now_ms", "ahead_ms"]).to_pylist():
+            if row["task"] not in seen and _reads(topology, TaskId.parse(row["task"])):
+                address = (row["group"], wire.GLOBAL, row["task"], "", 0, "", 0, 0)
+                cells = (*address, row["batch"], row["now_ms"], row["ahead_ms"], payload)
+                yield wire.arrow_rows([cells])
+            seen.add(row["task"])
+        yield batch
+
+
+def decode_global_ends(payload: bytes) -> Offsets:
+    """Decode the payload of a row that :func:`with_global_ends` made."""
+    return positions_from_json(json.loads(payload))
+
+
+def _reads(topology: TopologySpec, task: TaskId) -> bool:
+    return bool(topology.plan.subtopologies[task.subtopology].global_stores)

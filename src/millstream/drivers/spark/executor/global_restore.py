@@ -1,0 +1,255 @@
+"""Restores of global stores: bringing a host's copy of a global store to exactly the offsets that a micro-batch sees.
+
+The records of the topic go through a global task (see ``millstream.core.engine.global_task``), some thousands at a time, and
+its changes into the copy, with the progress in the same transaction. So a restore that is cut off goes on from there.
+Records of one restore are taken in the order of their timestamps as far as they are read together, and partition by partition
+otherwise: what a store holds is certain as long as all records of a key are in one partition.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from millstream.core.engine.global_task import global_task
+from millstream.core.engine.outcome import Outcome
+from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.record import Records
+from millstream.core.ports import ByteStores, Fetcher, LocalCopy, OffsetRange, TopicReader
+from millstream.core.state.global_copy import (
+    BEHIND,
+    CUT_OFF,
+    Progress,
+    progress_of,
+    why_begun_anew,
+    with_progress,
+)
+from millstream.core.topology.plan import SubTopology
+from millstream.drivers.spark.executor.progress import RestoreListener, RestoreProgress, StoreProgress
+from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snapshot_to_json
+
+_RECORDS_AT_ONCE = 20_000
+_BYTES_AT_ONCE = 8 << 20
+_MAX_NOTICES = 5
+
+
+@dataclass(frozen=True)
+class GlobalTopics:
+    """What reads the topics of global stores. Picklable.
+
+    Attributes:
+        broker: Asks for the beginning of a topic.
+        fetcher: Reads ranges.
+    """
+
+    broker: TopicReader
+    fetcher: Fetcher
+
+
+@dataclass
+class GlobalRestoreCounts:
+    """What has happened to the records of global topics.
+
+    Attributes:
+        records: How many were read.
+        dropped: How many were left out, by what fills the stores, as the id of a task, and by reason.
+        notices: Lines for the log.
+    """
+
+    records: int = 0
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    notices: list[str] = field(default_factory=list)
+
+    def add(self, task: TaskId, outcome: Outcome) -> None:
+        """Count what a step of a global task has left out."""
+        for reason, count in outcome.metrics.dropped.items():
+            self.dropped[str(task), reason] += count
+        self.notices = [*self.notices, *outcome.notices][:_MAX_NOTICES]
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Records of one partition, and the offset behind them; none for offsets that hold no record."""
+
+    partition: int
+    records: Records | None
+    position: int
+
+
+@dataclass(frozen=True)
+class GlobalPart:
+    """A global part as a host runs it.
+
+    Attributes:
+        part: One of ``Plan.global_parts``.
+        application_id: The application's id.
+        topic_id: The broker's id of its topic; empty if the broker gives none.
+        policies: What to do with records that fail.
+        app_config: What the processor finds in ``context.app_config``.
+    """
+
+    part: SubTopology
+    application_id: str
+    topic_id: str
+    policies: ErrorPolicies
+    app_config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def topic(self) -> str:
+        """The topic that fills the store."""
+        return self.part.source_topics[0]
+
+    @property
+    def store(self) -> str:
+        """The store."""
+        return next(iter(self.part.stores))
+
+    @property
+    def identity(self) -> str:
+        """What a copy is a copy of."""
+        return f"{self.topic} {self.topic_id} {self.part.stores[self.store].fingerprint}"
+
+
+class GlobalRestore:
+    """Brings one copy up to planned offsets. Owned by the owner of the copy.
+
+    Args:
+        part: What fills the store.
+        copy: The copy.
+        topics: What reads the topic.
+        task: The task that needs it.
+        listener: Receives the progress.
+        now_ms: The wall clock of the micro-batch.
+    """
+
+    def __init__(
+        self,
+        part: GlobalPart,
+        copy: LocalCopy,
+        topics: GlobalTopics,
+        *,
+        task: str,
+        listener: RestoreListener,
+        now_ms: int,
+    ) -> None:
+        self._part = part
+        self._copy = copy
+        self._topics = topics
+        self._task = task
+        self._listener = listener
+        self._now_ms = now_ms
+
+    def view_at(self, planned: Mapping[int, int], counts: GlobalRestoreCounts) -> ByteStores:
+        """Bring the copy to the planned offsets and open a view of it, which the owner of the copy closes.
+
+        Args:
+            planned: Per partition the first offset that the store does not contain.
+            counts: Counts what happens.
+
+        Returns:
+            The view.
+
+        Raises:
+            StoreError: If the copy cannot be written.
+            OffsetsLostError: If the broker has deleted records that have not been read.
+            BrokerUnavailableError: If no broker answers.
+            MillstreamError: If a record fails under the policy "fail".
+        """
+        copy, part = self._copy, self._part
+        view = copy.open_view()
+        reached = progress_of(part.store, copy.version(), view)
+        if reached is not None and (reached.identity, reached.positions) == (part.identity, planned):
+            return view
+        copy.close_view()
+        self._bring_up(reached, planned, counts)
+        return copy.open_view()
+
+    def _bring_up(
+        self, previous: Progress | None, planned: Mapping[int, int], counts: GlobalRestoreCounts
+    ) -> None:
+        """Read what lies between the progress of the copy and the planned offsets."""
+        reached, why = self._start(previous, planned)
+        old = None if why else reached.version.number
+        to_read = [
+            OffsetRange(self._part.topic, partition, reached.positions[partition], end)
+            for partition, end in sorted(planned.items())
+            if reached.positions[partition] < end
+        ]
+        total = sum(planned.end - planned.start for planned in to_read)
+        version = sum(planned.values())
+        begin = RestoreProgress(self._task, self._part.store, why or BEHIND, old, version, total=total)
+        progress = StoreProgress(begin, self._listener)
+        count = 0
+        for chunks in self._chunks(to_read):
+            reached = self._applied(reached, chunks, counts)
+            read = sum(len(chunk.records) for chunk in chunks if chunk.records is not None)
+            count += read
+            progress.advance(read)
+        progress.finish(count)
+        counts.records += count
+
+    def _start(self, previous: Progress | None, planned: Mapping[int, int]) -> tuple[Progress, str | None]:
+        """Return from where the copy goes on; and why it begins anew, if it does: then it is empty by now."""
+        copy, identity = self._copy, self._part.identity
+        version = copy.version()
+        empty = copy.why_empty() if version is None else CUT_OFF
+        why = empty if previous is None else why_begun_anew(previous, identity, planned)
+        if why and version is not None:
+            copy.wipe()
+        kept = Progress(identity) if why or previous is None else previous
+        known = {partition: at for partition, at in kept.positions.items() if partition in planned}
+        return replace(kept, positions={**self._first_offsets(planned, known), **known}), why
+
+    def _first_offsets(self, planned: Mapping[int, int], known: Collection[int]) -> dict[int, int]:
+        """Return where partitions begin that the copy does not know; a topic may have lost all that was planned."""
+        topic = self._part.topic
+        if all(partition in known for partition in planned):
+            return {}
+        first = self._topics.broker.begin_offsets({topic: max(planned) + 1})[topic]
+        return {partition: min(first[partition], end) for partition, end in planned.items()}
+
+    def _chunks(self, to_read: list[OffsetRange]) -> Iterator[list[_Chunk]]:
+        """Read ranges, so many records at a time; there is always at least one list, which completes the copy."""
+        chunks: list[_Chunk] = []
+        count = size = 0
+        for planned in to_read:
+            for records in self._topics.fetcher.fetch(planned):
+                chunks.append(_Chunk(planned.partition, records, records.offsets[-1] + 1))
+                count, size = count + len(records), size + records.byte_count()
+                if count >= _RECORDS_AT_ONCE or size >= _BYTES_AT_ONCE:
+                    yield chunks
+                    chunks, count, size = [], 0, 0
+            chunks.append(_Chunk(planned.partition, None, planned.end))
+        yield chunks
+
+    def _applied(self, reached: Progress, chunks: list[_Chunk], counts: GlobalRestoreCounts) -> Progress:
+        """Run the global task over records and write what has changed; return the progress."""
+        try:
+            task = global_task(
+                self._part.part,
+                application_id=self._part.application_id,
+                stores=self._copy.open_view(),
+                policies=self._part.policies,
+                app_config=self._part.app_config,
+                snapshot=snapshot_from_json(reached.remembered or None),
+            )
+            try:
+                task.init(self._now_ms)
+                for chunk in chunks:
+                    if chunk.records is not None:
+                        at = TopicPartition(self._part.topic, chunk.partition)
+                        task.feed(at, chunk.records, chunk.position)
+                outcome = task.step(self._now_ms)
+            finally:
+                task.close()
+        finally:
+            self._copy.close_view()
+        counts.add(task.id, outcome)
+        positions = {**reached.positions, **{chunk.partition: chunk.position for chunk in chunks}}
+        after = Progress(reached.identity, positions, snapshot_to_json(task.snapshot()))
+        changes = {**outcome.changes, **with_progress(self._part.store, after)}
+        self._copy.apply(changes, after.version, outcome.dropped_slices)
+        return after

@@ -1,0 +1,186 @@
+"""Global stores of a task in a micro-batch: one copy per store and host, which all tasks of the host read.
+
+The copies lie beside those of the tasks, in ``<directory>/global/<store>/<engine>``. Whichever task comes first brings a copy up
+(see ``global_restore.py``), under a lock of the operating system that a crash gives back; the others find it up to date. Where an engine
+lets several processes read, the lock is given back before the task runs, because a view stays as it was when it was opened;
+where it does not, the tasks of a host take turns.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from millstream.core.model.errors import StoreError
+from millstream.core.model.positions import Offsets
+from millstream.core.ports import ByteReader, ByteStores, LocalCopy, store_of
+from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.drivers.spark.executor.global_restore import (
+    GlobalPart,
+    GlobalRestore,
+    GlobalRestoreCounts,
+    GlobalTopics,
+)
+from millstream.drivers.spark.executor.progress import RestoreListener
+from millstream.drivers.spark.spec import TopologySpec
+
+DIRECTORY: Final = "global"
+"""Directory of the global copies beside those of the tasks; no task's id is like that."""
+
+_LOCK: Final = "lock"
+
+
+@dataclass(frozen=True)
+class GlobalStoresSpec:
+    """What a host needs to know of global stores.
+
+    Attributes:
+        topology: The application.
+        copies: Where and how local copies are kept.
+        topics: What reads their topics.
+        listener: Receives the progress.
+    """
+
+    topology: TopologySpec
+    copies: CopiesSpec
+    topics: GlobalTopics
+    listener: RestoreListener
+
+    def parts(self) -> list[GlobalPart]:
+        """Return the global parts, in the order in which they are locked."""
+        plan, ids = self.topology.plan, self.topology.lineage.topic_ids
+        return [
+            GlobalPart(
+                part,
+                plan.application_id,
+                ids.get(part.source_topics[0], ""),
+                self.topology.policies,
+                self.topology.app_config,
+            )
+            for part in sorted(plan.global_parts, key=lambda part: part.source_topics)
+        ]
+
+
+class GlobalStores:
+    """The global stores as one task sees them. Implements ``ByteStores``; to be used with ``with``.
+
+    Args:
+        spec: What the host knows.
+        task: The task, for the progress of restores.
+        planned: What the micro-batch sees of the topics.
+        now_ms: The wall clock of the micro-batch.
+
+    Attributes:
+        counts: What was done to bring the copies up to date.
+    """
+
+    def __init__(self, spec: GlobalStoresSpec, task: str, planned: Offsets, now_ms: int) -> None:
+        self._spec = spec
+        self._task = task
+        self._planned = planned
+        self._now_ms = now_ms
+        self._views: dict[str, ByteStores] = {}
+        self._opened_copies = ExitStack()
+        self.counts = GlobalRestoreCounts()
+
+    def __enter__(self) -> Self:
+        """Bring the copies up and open a view of each.
+
+        Raises:
+            MillstreamError: As ``GlobalRestore.view_at``.
+        """
+        with ExitStack() as opened:
+            for part in self._spec.parts():
+                self._views[part.store] = self._opened(part, self._planned[part.topic], opened)
+            self._opened_copies = opened.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._views = {}
+        self._opened_copies.close()
+
+    def open(self, name: str) -> ByteReader:
+        """Return a byte store of the views; one that does not exist is empty."""
+        return self._views[store_of(name)].open(name)
+
+    def _opened(self, part: GlobalPart, planned: Mapping[int, int], opened: ExitStack) -> ByteStores:
+        copies = self._spec.copies
+        engine = copies.engines[part.store]
+        directory = Path(copies.directory) / DIRECTORY / part.store
+        lock = HostLock(directory / _LOCK)
+        opened.callback(lock.release)
+        lock.acquire()
+        _remove_unused(directory, engine)
+        copy: LocalCopy = copies.opened(engine, str(directory / engine))
+        opened.callback(copy.close_view)
+        restore = GlobalRestore(
+            part,
+            copy,
+            self._spec.topics,
+            task=self._task,
+            listener=self._spec.listener,
+            now_ms=self._now_ms,
+        )
+        view = restore.view_at(planned, self.counts)
+        if not copy.exclusive:
+            lock.release()
+        return view
+
+
+def _remove_unused(directory: Path, engine: str) -> None:
+    """Remove the copies of a store in engines that it does not use any longer."""
+    for name in os.listdir(directory):
+        if name not in (engine, _LOCK):
+            shutil.rmtree(directory / name, ignore_errors=True)
+
+
+class HostLock:
+    """A lock among the processes of a host, on a file.
+
+    Args:
+        path: The file; made if it is not there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+
+    def acquire(self) -> None:
+        """Wait until nobody else has the lock, and take it.
+
+        Raises:
+            StoreError: If the file cannot be made.
+        """
+        try:
+            while self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)
+                fcntl.flock(self._file, fcntl.LOCK_EX)
+                if not self._is_in_place():  # somebody has deleted the directory since it was opened
+                    self.release()
+        except OSError as error:
+            self.release()
+            raise StoreError(
+                f"the file {self._path}, which guards the copy of a global store, cannot be written and locked: {error}. Check "
+                "that the disk has space and that the directory belongs to this user, or choose another with the setting "
+                "state_dir"
+            ) from error
+
+    def release(self) -> None:
+        """Release the lock; releasing it twice is harmless."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _is_in_place(self) -> bool:
+        assert self._file is not None
+        try:
+            return os.stat(self._path).st_ino == os.fstat(self._file).st_ino
+        except FileNotFoundError:
+            return False

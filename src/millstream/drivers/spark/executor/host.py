@@ -1,0 +1,72 @@
+"""The task host: one streaming operator that runs every task of an application.
+
+Spark loads the state of a task at the version it has committed and drops what a failed attempt wrote, so a micro-batch that is run
+again begins exactly where the first attempt did. Nothing here has to be rolled back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.executor.host_spec import HostSpec
+from millstream.drivers.spark.executor.task_run import TaskRun
+from millstream.drivers.spark.logs import WorkerLogs
+
+_HEAD = StructType([StructField("manifest", BinaryType(), nullable=False)])
+_SEQUENCE = StructType([StructField("sequence", LongType(), nullable=False)])
+_SEGMENT = StructType([StructField("segment", BinaryType(), nullable=False)])
+
+_SPECS: dict[bytes, HostSpec] = {}
+
+
+class TaskHost(StatefulProcessor):
+    """Runs the tasks whose rows Spark hands over. Made anew by Spark for each of its tasks; what is kept is in the module."""
+
+    def __init__(self, spec: HostSpec) -> None:
+        self._pickled, self._logs = cloudpickle.dumps(spec), WorkerLogs.here()
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state: the manifest, and the segments by number."""
+        self._head = handle.getValueState("head", _HEAD)
+        self._segments = handle.getMapState("log", _SEQUENCE, _SEGMENT)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """Run one task on the rows of one micro-batch."""
+        with wire.crossing(), wire.paused_gc():
+            ordered = sorted(rows, key=lambda r: (r.kind, r.topic, r.partition, r.lane, r.start))
+            for row in ordered:
+                if row.kind in (wire.SEND, wire.REPORT):
+                    yield Row(kind=row.kind, topic=row.topic, batch=row.batch, payload=bytes(row.payload))
+            work = [row for row in ordered if row.kind not in (wire.SEND, wire.REPORT)]
+            if work:
+                yield from TaskRun(self._spec, work, self._head, self._segments).run()
+
+    @cached_property
+    def _spec(self) -> HostSpec:
+        # Once per Spark task: it grows with the partitions, and there is a call for each of them.
+        self._logs.apply()
+        return _spec(self._pickled)
+
+    def close(self) -> None:
+        """Wait until what the tasks have sent is acknowledged; Spark commits their state after that."""
+        has_run = "_spec" in vars(self)
+        if has_run and (sender := self._spec.topology.sender) is not None:
+            with wire.crossing():
+                sender.flush()
+
+
+def _spec(pickled: bytes) -> HostSpec:
+    identity = hashlib.sha256(pickled).digest()
+    if identity not in _SPECS:
+        _SPECS.clear()
+        _SPECS[identity] = cloudpickle.loads(pickled)
+    return _SPECS[identity]

@@ -1,0 +1,172 @@
+"""Progress of a restore, reported while it runs: what is restored and why, how fast, and how long it will take.
+
+A line per store comes at the beginning of a restore that is large, then about one a second, and one at the end; a restore
+that takes less than a second and is small is not reported. The application gets the lines if it can, so that they stand in its
+log and in ``status()``. From other hosts it does not: there the lines go to the log of the Python worker, which Spark writes to its
+own, and the last one of each store comes with the task's report.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from millstream.drivers.spark.control import ControlAddress
+from millstream.drivers.spark.executor_id import this_executor
+
+log = logging.getLogger("millstream.state")
+
+QUESTION: Final = "restoring"
+_EVERY_S: Final = 1.0
+_LARGE: Final = 100_000
+
+
+@dataclass(frozen=True)
+class RestoreProgress:
+    """How far the restore of one store of one task is.
+
+    Attributes:
+        task: The task's id.
+        store: The store.
+        why: Why the local copy has to be restored.
+        from_version: The version of the local copy before, None if it holds nothing.
+        to_version: The version it is brought to.
+        done: Records done; one that is read and not yet written to the copy counts as half.
+        total: Records to do.
+        seconds: Time since the beginning.
+        finished: Whether this is the last report.
+    """
+
+    task: str
+    store: str
+    why: str
+    from_version: int | None
+    to_version: int
+    done: float = 0
+    total: int = 0
+    seconds: float = 0.0
+    finished: bool = False
+
+    @property
+    def records_per_s(self) -> float:
+        """Records per second since the beginning, 0 at the beginning."""
+        return self.done / self.seconds if self.seconds else 0.0
+
+    def line(self) -> str:
+        """Return one line for a log.
+
+        Example:
+            >>> RestoreProgress("0_3", "counts", "the local copy is missing", None, 812, 600_000, 2_000_000, 2.0).line()
+            'task 0_3, store counts: restoring from nothing to version 812, because the local copy is missing: 600,000 of 2,000,000 records (30 %), 300,000 records/s, 5 s left'
+        """
+        origin = "nothing" if self.from_version is None else f"version {self.from_version}"
+        doing = "restored" if self.finished else "restoring"
+        line = f"task {self.task}, store {self.store}: {doing} from {origin} to version {self.to_version}"
+        line += f", because {self.why}: {self.done:,.0f} of {self.total:,} records"
+        rate = self.records_per_s
+        if self.finished:
+            return f"{line} in {self.seconds:.1f} s, {rate:,.0f} records/s"
+        if not rate:
+            return line
+        left = max(self.total - self.done, 0) / rate
+        return (
+            f"{line} ({100 * self.done / max(self.total, 1):.0f} %), {rate:,.0f} records/s, {left:.0f} s left"
+        )
+
+
+RestoreListener = Callable[[RestoreProgress], bool | None]
+"""Reports the progress of a restore; returns whether the report reached the application."""
+
+
+def log_progress(progress: RestoreProgress) -> bool:
+    """Write to the log of this process, which is not that of the application."""
+    log.warning("%s", progress.line())
+    return False
+
+
+@dataclass(frozen=True)
+class ApplicationListener:
+    """Reports to the application, if it runs on this host, else the log of this process. Picklable.
+
+    Attributes:
+        control: Where the application listens; only processes of its host can reach it.
+        host: The host's name.
+    """
+
+    control: ControlAddress
+    host: str
+
+    @classmethod
+    def here(cls, control: ControlAddress) -> ApplicationListener:
+        """Make one for the application that runs in this process."""
+        return cls(control, socket.gethostname())
+
+    def __call__(self, progress: RestoreProgress) -> bool:
+        """Report to the application; return whether the report reached it."""
+        if socket.gethostname() == self.host and self.control.ask(QUESTION, progress):
+            return True
+        return log_progress(progress)
+
+
+class Relay:
+    """Passes progress on, and keeps the last line that did not reach the application: the report of the task brings it.
+
+    Args:
+        listener: Receives the progress.
+    """
+
+    def __init__(self, listener: RestoreListener) -> None:
+        self.undelivered: list[str] = []
+        self._listener = listener
+
+    def __call__(self, progress: RestoreProgress) -> bool:
+        """Report, and keep the end of a restore whose report did not reach the application."""
+        delivered = bool(self._listener(progress))
+        if progress.finished and not delivered:
+            self.undelivered.append(f"{progress.line()}, on {this_executor()}")
+        return delivered
+
+
+class StoreProgress:
+    """Counts the records of one store and reports about once a second. Owned by a restore.
+
+    Args:
+        begin: What is restored and why; its total may be an estimate.
+        listener: Receives it.
+        clock: A clock that never goes back, in seconds.
+    """
+
+    def __init__(
+        self, begin: RestoreProgress, listener: RestoreListener, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._now = begin
+        self._listener = listener
+        self._clock = clock
+        self._began = clock()
+        self._due = self._began + _EVERY_S
+        self._reported = begin.total >= _LARGE
+        if self._reported:
+            listener(begin)
+
+    def advance(self, records: float) -> None:
+        """Count records that are done."""
+        now = self._clock()
+        self._now = replace(self._now, done=self._now.done + records, seconds=now - self._began)
+        if now >= self._due:
+            self._due = now + _EVERY_S
+            self._reported = True
+            self._listener(self._now)
+
+    def finish(self, records: int) -> None:
+        """Report the end, if the beginning was reported.
+
+        Args:
+            records: How many records it was.
+        """
+        if self._reported:
+            seconds = self._clock() - self._began
+            self._listener(replace(self._now, done=records, total=records, seconds=seconds, finished=True))

@@ -1,0 +1,107 @@
+"""Reading: fetches planned ranges and makes chunk rows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.core.engine.records.merging import merged_by_time
+from millstream.core.engine.records.queue import MERGED
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.record import Records
+from millstream.core.ports import OffsetRange
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.executor.global_ends import with_global_ends
+from millstream.drivers.spark.executor.map_stage import MapStage
+from millstream.drivers.spark.executor.partitioning import split_by_range
+from millstream.drivers.spark.reads import PlannedRead
+from millstream.drivers.spark.spec import SourceSpec, TopologySpec
+
+
+def read(spec: SourceSpec, planned: PlannedRead) -> Iterator[pa.RecordBatch]:
+    """Read what is planned as chunk rows; return when what was sent on the way is acknowledged."""
+    rows = _rows(spec, planned)
+    if planned.global_ends is not None:
+        rows = with_global_ends(rows, spec.topology, planned.global_ends)
+    yield from rows
+    if spec.topology.sender is not None:
+        spec.topology.sender.flush()
+
+
+def _rows(spec: SourceSpec, planned: PlannedRead) -> Iterator[pa.RecordBatch]:
+    if planned.ticks:
+        spec.fetcher.connect()
+    initialization = b"" if planned.initialization is None else planned.initialization.encode()
+    for task in planned.ticks:
+        yield wire.arrow_rows([_task_row(spec.topology, wire.TICK, task, planned, initialization)])
+    for task, message in planned.inputs:
+        yield wire.arrow_rows([_task_row(spec.topology, wire.INPUTS, task, planned, message.encode())])
+    for wanted in planned.ranges:
+        yield from _range_rows(spec, wanted, planned)
+
+
+def _task_row(
+    topology: TopologySpec, kind: int, task: str, planned: PlannedRead, payload: bytes
+) -> tuple[Any, ...]:
+    origin = ("", 0, "", 0, 0)
+    return (
+        topology.groups[TaskId.parse(task)],
+        kind,
+        task,
+        *origin,
+        planned.batch,
+        *planned.clock,
+        payload,
+    )
+
+
+def _range_rows(spec: SourceSpec, wanted: OffsetRange, planned: PlannedRead) -> Iterator[pa.RecordBatch]:
+    topology = spec.topology
+    tasks = topology.layout.tasks_of[TopicPartition(wanted.topic, wanted.partition)]
+    merged = wanted.topic in topology.plan.repartition_topics
+    fetched = spec.fetcher.fetch(wanted)
+    if merged:
+        fetched = merged_by_time(fetched)
+    if topology.plan.runs_before_shuffle(topology.plan.subtopologies[tasks[0].subtopology]):
+        stage = MapStage(topology, tasks[0], wanted, planned)
+        for records in fetched:
+            yield from stage.run(records)
+        yield from stage.finish()
+        yield from stage.remember()
+        return
+    start = wanted.start
+
+    def rows(end: int, payloads: Iterable[bytes]) -> pa.RecordBatch:
+        origin = (wanted.topic, wanted.partition, MERGED if merged else "", start, end)
+        return wire.arrow_rows(
+            [
+                (
+                    topology.groups[task],
+                    wire.RECORDS,
+                    str(task),
+                    *origin,
+                    planned.batch,
+                    *planned.clock,
+                    payload,
+                )
+                for task, payload in zip(tasks, payloads)
+            ]
+        )
+
+    for records in fetched:
+        end = start + len(records) if merged else records.offsets[-1] + 1
+        yield rows(end, _payloads(records, len(tasks)))
+        start = end
+    # Offsets without records at the end of the range: transaction markers, compaction.
+    if start < wanted.end:
+        yield rows(wanted.end, repeat(b""))
+
+
+def _payloads(records: Records, ranges: int) -> list[bytes]:
+    """Return records as they go to the tasks of their key ranges; to one task if there are no ranges."""
+    if ranges == 1:
+        return [wire.encode(records)]
+    return [wire.encode_batch(part) for part in split_by_range(wire.to_arrow(records), ranges)]

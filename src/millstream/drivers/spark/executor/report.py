@@ -1,0 +1,125 @@
+"""Makes the report of a task from what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from millstream.core.asynchronous.committable_offset import Progress
+from millstream.core.asynchronous.operator_state import together
+from millstream.core.engine.outcome import Outcome
+from millstream.core.model.durations import earliest
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.runtime.task_report import (
+    BufferedQueue,
+    CallReport,
+    HotKeySample,
+    StateReport,
+    TaskReport,
+)
+from millstream.drivers.spark.executor.calls import TaskCalls
+from millstream.drivers.spark.executor.measures import StepFacts, measured
+
+_HISTORY: Final = 8
+"""Versions that a report names; a local copy is one or two behind the newest."""
+
+
+def call_report(outcome: Outcome, calls: TaskCalls | None, now_ms: int) -> CallReport | None:
+    """Make the report of the asynchronous operators of a task, all together; None if it has none.
+
+    Args:
+        outcome: What became of the step.
+        calls: What the async worker has of them, None if no operator of the task calls.
+        now_ms: The time of the micro-batch, ms since the epoch.
+    """
+    if not outcome.calls:
+        return None
+    work = {} if calls is None else calls.work
+    return CallReport(
+        **vars(together(outcome.calls.values())),
+        look_at_ms=earliest(None if calls is None else calls.wake_at_ms(now_ms), outcome.attempts_due_ms),
+        running=sum(each.running for each in work.values()),
+        queued=tuple(sum(counts) for counts in zip(*(each.queued for each in work.values()))),
+        longest_ms=max((each.longest_ms for each in work.values()), default=0),
+        loop_lag_ms=0 if calls is None else calls.loop_lag_ms,
+        lost=0 if calls is None else calls.lost,
+        hottest=() if calls is None else tuple(_hottest(outcome, calls)),
+    )
+
+
+def _hottest(outcome: Outcome, calls: TaskCalls) -> Iterator[HotKeySample]:
+    for operator, figures in outcome.calls.items():
+        if figures.hottest is not None:
+            work = calls.work.get(operator)
+            call_ms = 0.0 if work is None else work.call_ms
+            yield HotKeySample(operator, *figures.hottest, call_ms, calls.per_call(operator))
+
+
+def report_of(
+    step: StepFacts, *, calls: CallReport | None = None, undelivered: Iterable[str] = (), **more: Any
+) -> TaskReport:
+    """Make the report of a task's step, of its calls, and of what was done before it.
+
+    Args:
+        step: What is measured of it.
+        calls: Its asynchronous operators.
+        undelivered: Lines about restores that the application did not hear otherwise.
+        more: Further attributes of the report.
+    """
+    outcome, look_at_ms = step.outcome, None if calls is None else calls.look_at_ms
+    return TaskReport(
+        step.task,
+        outcome.committable,
+        earliest(outcome.wake_at_ms, look_at_ms),
+        outcome.stream_time_ms,
+        notices=(
+            *undelivered,
+            *step.restored_global.notices,
+            *_dropped_notices(step.removed),
+            *outcome.notices,
+        ),
+        waiting=outcome.waiting,
+        buffered=tuple(
+            BufferedQueue(*queue.partition, queue.lane, *records)
+            for queue, records in sorted(outcome.buffered.items())
+        ),
+        given_up=tuple(outcome.given_up),
+        idle_until_ms=earliest(outcome.idle_until_ms, look_at_ms),
+        calls=calls,
+        threads=outcome.threads,
+        commit_requested=outcome.commit_requested,
+        shuffled=outcome.shuffled,
+        measured=tuple(measured(step)),
+        state=_state(step),
+        **more,
+    )
+
+
+def _state(step: StepFacts) -> StateReport | None:
+    if step.manifest is None:
+        return None
+    return StateReport(step.manifest.version, step.manifest.history[-_HISTORY:], step.stores)
+
+
+def report_of_gone(
+    task: TaskId, removed: Mapping[str, int], progress: Mapping[TopicPartition, Progress]
+) -> TaskReport:
+    """Make the report of a task that has no state any more.
+
+    Args:
+        task: The task.
+        removed: How many unfinished records went with it, by store.
+        progress: What had been done of each partition: what was unfinished holds no offset back now.
+    """
+    offsets = {partition: done.position for partition, done in progress.items()}
+    numbers = measured(StepFacts(str(task), removed=removed))
+    notices = tuple(_dropped_notices(removed))
+    return TaskReport(str(task), offsets, notices=notices, gone=True, measured=tuple(numbers))
+
+
+def _dropped_notices(removed: Mapping[str, int]) -> list[str]:
+    return [
+        f"{count:,} unfinished records of an operator that the topology no longer has were dropped with {store!r} "
+        "(on_removed_operator='drop')"
+        for store, count in removed.items()
+    ]

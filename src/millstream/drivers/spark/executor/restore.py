@@ -1,0 +1,192 @@
+"""Restore: bringing a local copy up to the committed manifest.
+
+A copy that is a few versions behind follows them one by one, with the changes that were parked beside it. Otherwise the
+segments of the log that it lacks are applied, store by store.
+
+What limits the rate is how a copy takes keys: in order they are appended, at random each costs a page. Segments are sorted,
+but those of a store each span all its keys. So a restore that does not fit into the memory it may take goes through temporary
+files: every segment is cut at the same keys, every file collects what lies between two of them, and the files are then
+applied in order, each merged and sorted in memory. Keys are spread over key groups by checksum, so that the keys of one
+segment show well where the others are to be cut.
+"""
+
+from __future__ import annotations
+
+import marshal
+import tempfile
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import IO, Final
+
+from millstream.core.ports import RESTORING, LocalCopy, StoreChange, Version
+from millstream.core.state.segments.key_groups import KeyGroup
+from millstream.core.state.segments.log import Manifest, Segment, catch_up, why_restored
+from millstream.drivers.directory import DEFAULT_MEMORY_BYTES
+from millstream.drivers.spark.executor.progress import (
+    RestoreListener,
+    RestoreProgress,
+    StoreProgress,
+    log_progress,
+)
+
+Needed = list[tuple[KeyGroup, Segment]]
+ReadSegment = Callable[[KeyGroup, Segment], list[StoreChange]]
+
+_ENTRY_BYTES: Final = 350
+"""What a record takes in memory on its way beside its own bytes: two byte strings, twice, a tuple, a place in a dict."""
+_SHARE: Final = 1 / 4
+"""The part of the memory that records on their way may take; the rest is the copy's."""
+_LENGTH_BYTES: Final = 8
+
+
+@dataclass(frozen=True)
+class RestoreSettings:
+    """What a restore may use.
+
+    Attributes:
+        memory_bytes: How much memory local copies may take, while they are restored too.
+        scratch: Directory of temporary files, None for the system's.
+        listener: Receives the progress.
+    """
+
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    scratch: str | None = None
+    listener: RestoreListener = field(default=log_progress)
+
+
+class Restore:
+    """Brings the local copies of one task up to a manifest. Owned by a batch."""
+
+    def __init__(self, task: str, read: ReadSegment, settings: RestoreSettings) -> None:
+        self._task = task
+        self._read = read
+        self._settings = settings
+
+    def bring_up(self, manifest: Manifest, copy: LocalCopy) -> int:
+        """Bring a local copy up to the committed manifest.
+
+        Args:
+            manifest: The manifest, restricted to the stores of the copy.
+            copy: The copy.
+
+        Returns:
+            The number of changes that had to be fetched from the log.
+
+        Raises:
+            StoreError: If a segment is missing or damaged, or the copy cannot be written.
+        """
+        current, target = copy.version(), manifest.current
+        if manifest.version == 0:
+            if current is not None:
+                copy.wipe()
+            return 0
+        if current == target:
+            return 0
+        current = _with_parked(manifest, copy, current)
+        if current == target:
+            return 0
+        why = why_restored(manifest, current, copy.why_empty())
+        needed = catch_up(manifest, current)
+        if needed is None:
+            copy.wipe()
+            current, needed = None, catch_up(manifest, None) or []
+        unfinished = RESTORING if current is None else current._replace(toward=target.token)
+        count = 0
+        for store, segments in groupby(needed, key=lambda item: item[0][0]):
+            origin = None if current is None else current.number
+            begin = RestoreProgress(self._task, store, why, origin, target.number)
+            count += self._store(store, list(segments), copy, unfinished, begin)
+        copy.apply({}, target, copy.names() - {store for store, _ in manifest.segments})
+        return count
+
+    def _store(
+        self, store: str, segments: Needed, copy: LocalCopy, unfinished: Version, begin: RestoreProgress
+    ) -> int:
+        """Apply the segments of one store; return the number of their changes."""
+        largest = max(segments, key=lambda item: item[1].size)
+        sample = self._read(*largest)
+        planned = _memory(sample) * sum(segment.size for _, segment in segments) // max(largest[1].size, 1)
+        parts = -(-planned // int(self._settings.memory_bytes * _SHARE))
+        progress = StoreProgress(
+            replace(begin, total=sum(segment.changes for _, segment in segments)), self._settings.listener
+        )
+        runs = (sample if item == largest else self._read(*item) for item in segments)
+        with ExitStack() as files:
+            ranges = [_KeyRange(self._file(files) if parts > 1 else None) for _ in range(max(parts, 1))]
+            for records in _distributed(runs, ranges, _bounds(sample, parts)):
+                progress.advance(records / 2)
+            for key_range in ranges:
+                copy.apply({store: key_range.taken()}, unfinished)
+                progress.advance(key_range.records / 2)
+        count = sum(key_range.records for key_range in ranges)
+        progress.finish(count)
+        return count
+
+    def _file(self, files: ExitStack) -> IO[bytes]:
+        return files.enter_context(tempfile.TemporaryFile(dir=self._settings.scratch))
+
+
+class _KeyRange:
+    """Runs of changes of one range of keys, oldest first, in memory or in a file."""
+
+    def __init__(self, file: IO[bytes] | None) -> None:
+        self.records = 0
+        self._file = file
+        self._newest: dict[bytes, bytes | None] = {}
+
+    def add(self, run: list[StoreChange]) -> None:
+        """Add a run."""
+        self.records += len(run)
+        if self._file is None:
+            self._newest.update(run)
+        elif run:
+            data = marshal.dumps(run)
+            self._file.write(len(data).to_bytes(_LENGTH_BYTES, "little"))
+            self._file.write(data)
+
+    def taken(self) -> list[StoreChange]:
+        """Return the newest change of each key, and forget all of them."""
+        newest, self._newest = self._newest, {}
+        if self._file is not None:
+            self._file.seek(0)
+            while size := int.from_bytes(self._file.read(_LENGTH_BYTES), "little"):
+                newest.update(marshal.loads(self._file.read(size)))
+            self._file.close()
+        return list(newest.items())
+
+
+def _distributed(
+    runs: Iterable[list[StoreChange]], ranges: list[_KeyRange], bounds: list[bytes]
+) -> Iterator[int]:
+    """Distribute runs over the ranges of their keys, the first one below the first bound; yield the size of each run."""
+    for run in runs:
+        starts = [0, *(bisect_left(run, (bound,)) for bound in bounds), len(run)]
+        for key_range, start, end in zip(ranges, starts, starts[1:]):
+            key_range.add(run if end - start == len(run) else run[start:end])
+        yield len(run)
+
+
+def _bounds(sample: list[StoreChange], parts: int) -> list[bytes]:
+    """Return the keys at which a store is divided into parts of about the same size."""
+    return [sample[len(sample) * n // parts][0] for n in range(1, parts)]
+
+
+def _memory(records: list[StoreChange]) -> int:
+    """Return roughly how much memory records take in transit."""
+    return sum(_ENTRY_BYTES + len(key) + len(value or b"") for key, value in records)
+
+
+def _with_parked(manifest: Manifest, copy: LocalCopy, current: Version | None) -> Version | None:
+    """Apply the versions after the copy's own that are parked beside it; return the version that is reached."""
+    if current is not None and not manifest.remembers(current):
+        return current
+    for version in manifest.after(current):
+        parked = copy.parked(version)
+        if parked is None:
+            break
+        copy.apply(parked.changes, version, parked.dropped)
+        current = version
+    return current

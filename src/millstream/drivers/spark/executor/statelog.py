@@ -1,0 +1,197 @@
+"""The log of a task in Spark's state: restore, append, compact.
+
+What is merged and what a copy lacks is decided in ``millstream.core.state.segments.log``; here segments are read and written, one
+state call each, and compressed. How a copy is brought up is in ``restore.py``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from millstream.core.model.errors import StoreError
+from millstream.core.model.ids import TaskId
+from millstream.core.ports import Changes, LocalCopy, StoreChange, Version
+from millstream.core.state.segments import segment as codec
+from millstream.core.state.segments.compaction import due_for_compaction
+from millstream.core.state.segments.key_groups import KeyGroup, by_key_group, by_lower_group
+from millstream.core.state.segments.log import (
+    Manifest,
+    Segment,
+    Step,
+    advanced,
+    appended,
+    compacted,
+    emptied,
+    moved_down,
+    without_slices,
+    without_stores,
+)
+from millstream.drivers.spark.executor.restore import Restore, RestoreSettings
+
+_CODEC: Final = "zstd"
+_COMPACTION_PER_WRITTEN = 3
+_COMPACTION_AT_LEAST = 1 << 20
+_LOADED_AT_ONCE = 200_000
+
+
+class Parking(Protocol):
+    """What the changes of a batch are parked beside: a local copy, or several as one."""
+
+    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
+        """Keep the changes of a batch that is not committed yet."""
+
+
+class StateLog:
+    """The segments of one task, as a map from number to bytes in Spark's state. Owned by a batch."""
+
+    def __init__(self, segments: Any, task: TaskId, settings: RestoreSettings | None = None) -> None:
+        self._segments = segments
+        self._task = task
+        self._settings = settings or RestoreSettings()
+
+    def forget_stores(self, manifest: Manifest, kept: Iterable[str]) -> Manifest:
+        """Remove the segments of stores that the topology no longer has."""
+        manifest, gone = without_stores(manifest, kept)
+        self._remove(gone)
+        return manifest
+
+    def restore(self, manifest: Manifest, copy: LocalCopy) -> int:
+        """Bring a local copy up to the committed manifest, restricted to the stores of the copy.
+
+        Returns:
+            The number of changes that had to be fetched from the log; 0 when the copy was current, or a few batches behind
+            with the changes of those parked beside it.
+
+        Raises:
+            StoreError: If a segment is missing or damaged, or the copy cannot be written.
+        """
+        return Restore(str(self._task), self._get, self._settings).bring_up(manifest, copy)
+
+    def load(self, content: Iterable[Mapping[str, list[StoreChange]]]) -> Manifest:
+        """Begin a log with content from elsewhere.
+
+        Args:
+            content: Changes by byte store, oldest first, any number at a time.
+
+        Returns:
+            The manifest of the first version, to which local copies are then restored.
+        """
+        manifest = advanced(Manifest(), secrets.token_hex(4))
+        waiting: dict[str, dict[bytes, bytes | None]] = {}
+        for part in content:
+            for store, items in part.items():
+                waiting.setdefault(store, {}).update(items)
+            if sum(map(len, waiting.values())) >= _LOADED_AT_ONCE:
+                manifest = self._loaded(manifest, waiting)
+                waiting = {}
+        return self._loaded(manifest, waiting)
+
+    def _loaded(self, manifest: Manifest, waiting: Mapping[str, Mapping[bytes, bytes | None]]) -> Manifest:
+        for store, items in waiting.items():
+            manifest, _ = self._appended(manifest, store, list(items.items()))
+        return manifest
+
+    def _appended(self, manifest: Manifest, store: str, items: list[StoreChange]) -> tuple[Manifest, int]:
+        """Append changes of a byte store, one segment per key group; return the bytes written."""
+        written = 0
+        for number, part in by_key_group(items).items():
+            data = _packed(codec.encode(part))
+            manifest, segment = appended(manifest, (store, number), len(data), len(part))
+            self._put(segment, data)
+            written += len(data)
+        return manifest, written
+
+    def write(
+        self,
+        manifest: Manifest,
+        changes: Mapping[str, list[StoreChange]],
+        copy: Parking,
+        dropped: Collection[str] = (),
+    ) -> Manifest:
+        """Drop expired byte stores, append the changes of a batch, compact a little, and park all this beside the copy.
+
+        Args:
+            manifest: The committed manifest.
+            changes: What the batch has changed, by byte store.
+            copy: The local copy, or all of the task's as one.
+            dropped: Byte stores that have expired.
+
+        Returns:
+            The manifest of the next version; the same manifest if nothing has changed.
+        """
+        if not changes and not dropped:
+            return manifest
+        manifest, gone = without_slices(advanced(manifest, secrets.token_hex(4)), dropped)
+        self._remove(gone)
+        written = 0
+        for store, items in changes.items():
+            manifest, size = self._appended(manifest, store, items)
+            written += size
+        manifest = self._compact(manifest, max(_COMPACTION_PER_WRITTEN * written, _COMPACTION_AT_LEAST))
+        copy.park(manifest.current, changes, dropped)
+        return manifest
+
+    def _compact(self, manifest: Manifest, budget: int) -> Manifest:
+        for step in list(due_for_compaction(manifest, budget)):
+            parts = [self._get(step.group, segment) for segment in step.merged]
+            if step.merged[0].base:
+                parts[0] = [change for change in parts[0] if change[1] is not None]
+            changes = codec.merge(parts)
+            manifest = (
+                self._moved_down(manifest, step, changes)
+                if step.split
+                else self._merged(manifest, step, changes)
+            )
+            self._remove(step.merged)
+        return manifest
+
+    def _merged(self, manifest: Manifest, step: Step, changes: list[StoreChange]) -> Manifest:
+        data = _packed(codec.encode(changes))
+        manifest, segment = compacted(manifest, step.group, step.merged, len(data), len(changes))
+        self._put(segment, data)
+        return manifest
+
+    def _moved_down(self, manifest: Manifest, step: Step, changes: list[StoreChange]) -> Manifest:
+        store, number = step.group
+        manifest, base = emptied(manifest, step)
+        for lower, part in by_lower_group(number, changes).items():
+            data = _packed(codec.encode(part))
+            manifest, segment = moved_down(manifest, (store, lower), step, len(data), len(part), base=base)
+            self._put(segment, data)
+        return manifest
+
+    def _remove(self, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            self._segments.removeKey((segment.sequence,))
+
+    def _put(self, segment: Segment, data: bytes) -> None:
+        self._segments.updateValue((segment.sequence,), (data,))
+
+    def _get(self, group: KeyGroup, segment: Segment) -> list[StoreChange]:
+        store, number = group
+        where = f"segment {segment.sequence} of store {store!r}, key group {number}, task {self._task}"
+        stored = self._segments.getValue((segment.sequence,))
+        if stored is None:
+            raise StoreError(
+                f"the log is damaged: {where} is missing from the checkpoint. Restore the checkpoint from a backup, or "
+                "start over with another checkpoint_location"
+            )
+        return codec.decode(unpacked(bytes(stored[0]), where), where)
+
+
+def _packed(data: bytes) -> bytes:
+    compressed: bytes = pa.compress(data, codec=_CODEC, asbytes=True)
+    return len(data).to_bytes(4, "little") + compressed
+
+
+def unpacked(data: bytes, where: str) -> bytes:
+    """Return the bytes of a segment; ``where`` names it in the error."""
+    try:
+        raw: bytes = pa.decompress(data[4:], int.from_bytes(data[:4], "little"), codec=_CODEC, asbytes=True)
+    except (OSError, pa.ArrowException) as error:
+        raise StoreError(f"the log is damaged: {where} cannot be decompressed: {error}") from error
+    return raw

@@ -1,0 +1,110 @@
+"""Global ends: how far into the topics of global stores a micro-batch sees.
+
+The planner asks the brokers for the ends of these topics and puts them into the plan of the micro-batch, beside the positions of the
+inputs. So a micro-batch that is run again sees the same tables. It asks *after* it has asked for the ends of the inputs: a record
+that was sent when a change of the table had been acknowledged sees that change. New records in these topics alone are no
+reason for a micro-batch, because a table that changes sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from millstream.core.model.errors import OffsetsLostError
+from millstream.core.model.positions import Offsets
+from millstream.core.runtime.batch_plan import BatchPlan
+from millstream.core.runtime.changes import recreated
+from millstream.drivers.spark.spec import SourceSpec
+
+
+class GlobalEnds:
+    """What the planner knows of the topics of global stores. Owned by the planner."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        self._spec = spec
+        self._counts = spec.topology.global_partitions
+        self._ends: Offsets | None = None
+
+    def ask(self) -> None:
+        """Ask how far the topics can be read now.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers; what was known before stays.
+            TopicNotFoundError: If a topic, or a partition of it, is gone.
+        """
+        if self._counts:
+            self._ends = self._spec.broker.end_offsets(self._counts)
+
+    def unknown(self, start: BatchPlan) -> bool:
+        """Return whether no micro-batch can be planned yet, because nobody has ever said how far a topic can be read."""
+        return self._ends is None and bool(set(self._counts) - set(self._planned(start)))
+
+    def with_ends(
+        self, planned: BatchPlan, start: BatchPlan, recreated_among: Callable[[Collection[str]], bool]
+    ) -> BatchPlan | None:
+        """Put the ends into a plan.
+
+        Args:
+            planned: The plan.
+            start: The plan before.
+            recreated_among: Returns whether topics were made again, and has told the application if so.
+
+        Returns:
+            The plan with the ends; None if the application is about to start the query anew.
+
+        Raises:
+            TopicRecreatedError: If a topic was made again and is not to be read.
+            OffsetsLostError: If a topic has lost its newest records, and that is not to be skipped.
+        """
+        if not self._counts:
+            return planned
+        before, ends = self._planned(start), self._ends or {}
+        shorter = {topic for topic in before if _is_shorter(before[topic], ends.get(topic, before[topic]))}
+        if shorter:  # than what could be read, but not necessarily than the log
+            log_ends = self._spec.broker.log_end_offsets({topic: self._counts[topic] for topic in shorter})
+            lost = {topic for topic in shorter if _is_shorter(before[topic], log_ends[topic])}
+            if lost and recreated_among(lost):
+                return None
+            if lost and not self._spec.skip_lost:
+                raise _lost(lost)
+            ends = {**ends, **{topic: before[topic] for topic in shorter - lost}}
+        return replace(planned, global_ends={**before, **ends})
+
+    def _planned(self, start: BatchPlan) -> Offsets:
+        """Return the ends in a plan, without those of topics that were made again since."""
+        again = recreated(start.topology.topic_ids, self._spec.topology.lineage.topic_ids)
+        known = start.global_ends or {}
+        return {topic: ends for topic, ends in known.items() if topic in self._counts and topic not in again}
+
+
+def global_ends(plan: BatchPlan, spec: SourceSpec) -> Offsets | None:
+    """Return the global ends with which a micro-batch runs; None without global stores.
+
+    A micro-batch that was planned by a topology without one of the stores, and has to be run by one that has it, sees that
+    store as it is now: nobody has seen it before.
+
+    Args:
+        plan: The plan of the micro-batch.
+        spec: The application.
+    """
+    counts = spec.topology.global_partitions
+    if not counts:
+        return None
+    known = plan.global_ends or {}
+    new = {topic: count for topic, count in counts.items() if topic not in known}
+    known = {**known, **(spec.broker.end_offsets(new) if new else {})}
+    return {topic: known[topic] for topic in counts}
+
+
+def _is_shorter(before: Mapping[int, int], now: Mapping[int, int]) -> bool:
+    return any(now.get(partition, 0) < at for partition, at in before.items())
+
+
+def _lost(topics: Collection[str]) -> OffsetsLostError:
+    named = ", ".join(map(repr, sorted(topics)))
+    return OffsetsLostError(
+        f"the topic {named} of a global store ends before the offsets that its store was filled to: it has lost its newest "
+        "records (an unclean leader election, a restored backup), or this is another cluster. To go on with what the topic "
+        "holds now set on_lost_offsets='skip'; the store is then filled again from its beginning"
+    )

@@ -1,0 +1,230 @@
+"""Co-processed inputs: how far they are read in a micro-batch, and what their tasks are told of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from millstream.core.engine.records.readiness import NEVER_WAIT
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import Offsets
+from millstream.core.ports import OffsetRange, TimeIndex
+from millstream.core.runtime.alignment import Pace, Situation, aligned
+from millstream.core.runtime.batch_plan import BatchPlan
+from millstream.core.runtime.inputs import CoProcessed, Input, co_processed, informed, writers
+from millstream.core.runtime.messages import BufferedRecords
+from millstream.core.runtime.remaining_inputs import RemainingInputs, TaskInput, lets_tasks_continue
+from millstream.core.topology.layout import Layout
+from millstream.core.topology.plan import Plan
+from millstream.drivers.spark.planner.lower_bounds import lower_bounds
+from millstream.drivers.spark.spec import WaitSettings
+
+Flat = dict[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What the planner knows when it plans a micro-batch.
+
+    Attributes:
+        start: The offset at which each partition begins.
+        admitted: How far each would be read by its fair share.
+        ends: How far each may be read now; paused topics are omitted.
+        log_ends: How far each could be read without limits.
+        records: The records that tasks have buffered.
+        paused: Topics that are not read now.
+        bounded: Whether ``log_ends`` are the fixed ends of a run to the end.
+        bytes_per_record: Average size, None if it is not known.
+        before: What the micro-batch before left of the inputs; None if that is not known.
+    """
+
+    start: Offsets
+    admitted: Offsets
+    ends: Offsets
+    log_ends: Offsets
+    records: BufferedRecords
+    paused: Collection[str]
+    bounded: bool
+    bytes_per_record: float | None
+    before: RemainingInputs | None = None
+
+
+class InputPlanner:
+    """Plans the co-processed inputs of one query. Owned by the planner.
+
+    Args:
+        plan: The topology, split.
+        layout: Its tasks.
+        settings: How long to wait, and how much to buffer.
+        index: The broker's time index.
+    """
+
+    def __init__(self, plan: Plan, layout: Layout, settings: WaitSettings, index: TimeIndex) -> None:
+        self._settings = settings
+        self._index = index
+        waits = settings.idle_ms != NEVER_WAIT
+        self._groups = co_processed(plan, layout, waits=waits)
+        self._paces: list[Pace | None] = [None] * len(self._groups)
+        tasks = informed(plan, layout, waits=waits)
+        inputs = {i for inputs in tasks.values() for i in inputs}
+        self._watched = sorted({p for i in inputs for p in (*i.feeders, *i.origins)})
+        self._writers = writers(plan) if waits and not all(i.direct for i in inputs) else {}
+
+    @property
+    def active(self) -> bool:
+        """Whether partitions are planned together, or tasks must know of their inputs."""
+        return bool(self._groups or self._watched)
+
+    def planned(self, now: Outlook) -> tuple[Offsets, RemainingInputs | None]:
+        """Plan how far the partitions of co-processed inputs are read.
+
+        Returns:
+            The ends of the micro-batch, for all partitions, and what it leaves of the inputs, None if no task must know.
+        """
+        planned = {topic: dict(partitions) for topic, partitions in now.admitted.items()}
+        until: Flat = {}
+        for number, group in enumerate(self._groups):
+            alignment = aligned(group, self._situation(group, now), self._index, self._paces[number])
+            self._paces[number] = alignment.pace
+            until.update(_still_known(group, alignment.ends, now))
+            until.update(alignment.until)
+            for (topic, partition), end in alignment.ends.items():
+                planned[topic][partition] = end
+        if not self._watched:
+            return planned, None
+        ends = _of(now.log_ends, self._watched)
+        lag = {at: left for at, end in ends.items() if (left := end - planned[at.topic][at.partition]) > 0}
+        remaining = RemainingInputs(
+            lag, {at: ms for at, ms in until.items() if at in lag}, frozenset(now.paused), now.bounded
+        )
+        return planned, replace(remaining, to_be_written=lower_bounds(self._writers, now.before, remaining))
+
+    def _situation(self, group: CoProcessed, now: Outlook) -> Situation:
+        partitions, records = group.partitions, now.records
+        start = _of(now.start, partitions)
+        active = [at for at in partitions if at.topic not in now.paused]  # nobody waits for a paused one
+        return Situation(
+            start,
+            {**start, **_of(now.ends, active)},
+            {**start, **_of(now.log_ends, active)},
+            _of(now.admitted, partitions),
+            self._room(group, records, now.bytes_per_record),
+            frozenset(p for i in _inputs(group) if i.partition in records.buffered for p in i.feeders),
+            {at: newest for at, (_, _, newest) in records.buffered.items()},
+            frozenset(records.given_up),
+            frozenset(now.paused),
+            self._settings.idle_ms > 0 and not now.bounded,
+        )
+
+    def _room(self, group: CoProcessed, buffered: BufferedRecords, bytes_per_record: float | None) -> Flat:
+        """Return how many records each partition may bring that may have to be buffered."""
+        records: dict[TopicPartition, int] = defaultdict(int)
+        size: dict[TopicPartition, int] = defaultdict(int)
+        for each in set(_inputs(group)):
+            count, taken, _ = buffered.buffered.get(each.partition, (0, 0, 0))
+            for p in each.feeders:
+                records[p] += count
+                size[p] += taken
+        fed = {p for each in _inputs(group) for p in each.feeders}
+        limits, average = self._settings, max(bytes_per_record or 1.0, 1.0)
+        return {
+            p: max(
+                min(limits.records - records[p], int((limits.size - size[p]) / average)), int(not records[p])
+            )
+            for p in group.partitions
+            if p in fed
+        }
+
+
+class TaskInputPlanner:
+    """Decides which tasks are told of their inputs in a micro-batch. Depends on nothing but the plans of micro-batches.
+
+    Args:
+        plan: The topology, split.
+        layout: Its tasks.
+        settings: How long to wait, and how much to buffer.
+    """
+
+    def __init__(self, plan: Plan, layout: Layout, settings: WaitSettings) -> None:
+        self._outside = frozenset(plan.broker_topics) - frozenset(plan.internal_topics)
+        self._inputs = informed(plan, layout, waits=settings.idle_ms != NEVER_WAIT)
+
+    def messages(
+        self, start: BatchPlan, end: BatchPlan, ranges: Iterable[OffsetRange], ticked: Collection[str]
+    ) -> Iterator[tuple[str, TaskInput]]:
+        """Return the tasks that take part in a micro-batch and wait for inputs, with what they have to know.
+
+        A task takes part that gets records or a tick, or for which other inputs than before have lag, a known time or a pause.
+
+        Args:
+            start: The plan before.
+            end: The plan.
+            ranges: What is read.
+            ticked: Tasks that take part anyway.
+        """
+        if end.inputs is None:
+            return
+        read = {TopicPartition(r.topic, r.partition) for r in ranges}
+        for task, inputs in self._inputs.items():
+            now = self._message(inputs, end.inputs)
+            before = None if start.inputs is None else self._message(inputs, start.inputs)
+            if (
+                str(task) in ticked
+                or any(p in read for i in inputs for p in i.feeders)
+                or lets_tasks_continue(before, now)
+            ):
+                yield str(task), now
+
+    def _message(self, inputs: tuple[Input, ...], remaining: RemainingInputs) -> TaskInput:
+        """Return what is known of the inputs of a task; of one that is re-keyed, what is known of all that feeds it."""
+        lag: Flat = {}
+        until: Flat = {}
+        paused, ended = set(), set()
+        for each in inputs:
+            if all(p.topic in remaining.paused for p in each.feeders):
+                paused.add(each.partition.topic)
+            lags, times = _lag_of(each, remaining)
+            if lags:
+                lag[each.partition] = sum(lags.values())
+            elif remaining.bounded and all(p.topic in self._outside for p in each.feeders):
+                ended.add(each.partition)
+            if lags and len(times) == len(lags):
+                until[each.partition] = min(times)
+        return TaskInput(lag, until, frozenset(paused), frozenset(ended), remaining.unknown)
+
+
+def _lag_of(each: Input, remaining: RemainingInputs) -> tuple[Flat, list[int]]:
+    """Return the lag of the partitions that feed an input, and the times that are known of them."""
+    active = [p for p in each.feeders if p.topic not in remaining.paused]
+    lags = {p: n for p in active if (n := remaining.lag.get(p))}
+    times = [ms for p in lags if (ms := remaining.until.get(p)) is not None]
+    for topic, ms in remaining.to_be_written.items():
+        coming = [p for p in active if p.topic == topic and p not in lags]
+        lags.update(dict.fromkeys(coming, 1))
+        times.extend([ms] * len(coming))
+    return lags, times
+
+
+def _still_known(group: CoProcessed, ends: Mapping[TopicPartition, int], now: Outlook) -> Flat:
+    """Return the times that are known of partitions that do not advance: those of the micro-batch before.
+
+    Where nothing may be read, in the first micro-batch of a run, that time is 0 if no other is known.
+    """
+    if not group.writing:
+        return {}
+    before = {} if now.before is None else dict(now.before.until)
+    if not now.ends and group.broker_time:
+        before = {**dict.fromkeys(ends, 0), **before}
+    start = _of(now.start, group.partitions)
+    return {p: ms for p, ms in before.items() if p in ends and ends[p] == start[p]}
+
+
+def _inputs(group: CoProcessed) -> Iterator[Input]:
+    return (i for inputs in group.tasks.values() for i in inputs)
+
+
+def _of(offsets: Offsets, partitions: Iterable[TopicPartition]) -> Flat:
+    return {
+        at: offsets[at.topic][at.partition] for at in partitions if at.partition in offsets.get(at.topic, {})
+    }

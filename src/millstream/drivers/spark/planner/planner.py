@@ -1,0 +1,318 @@
+"""The planner: decides how far each partition advances in the next micro-batch.
+
+It lives as long as the query, in a Python process of its own in the Spark driver, and asks the application before each micro-batch:
+whether to go on, what is paused, when a task wants to be woken.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from millstream.core.engine.asynchronous.flow_control import MIN_IN_FLIGHT
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import Offsets, flat, nested
+from millstream.core.ports import BatchId
+from millstream.core.runtime.batch_plan import BatchPlan, WallClock
+from millstream.core.runtime.bounds import RunEnd, first_records
+from millstream.core.runtime.intake import topics_finished_later
+from millstream.core.runtime.messages import PlanningOrders, PlanRequest
+from millstream.core.runtime.origins import Begun, begun_after, topics_committed_later
+from millstream.core.runtime.partition_times import latest, topics_timed_by_readers
+from millstream.core.runtime.remaining_inputs import RemainingInputs, lets_tasks_continue
+from millstream.core.runtime.throttling import Throttle
+from millstream.core.topology.evolution import check_stores, with_new_names
+from millstream.drivers.spark.clock import wall_clock
+from millstream.drivers.spark.planner.global_ends import GlobalEnds
+from millstream.drivers.spark.planner.inputs import InputPlanner, Outlook
+from millstream.drivers.spark.planner.repartitions import Repartitions
+from millstream.drivers.spark.planner.start_offsets import first_offsets
+from millstream.drivers.spark.planner.topics import InputTopics
+from millstream.drivers.spark.spec import SourceSpec
+
+log = logging.getLogger("millstream.source")
+
+_IDLE_POLL_S = 0.04
+
+
+class _Request(NamedTuple):
+    """One request of Spark for the next micro-batch: the plan before it, the wall clock, the readable ends, the application's answer."""
+
+    start: BatchPlan
+    clock: WallClock
+    ends: Offsets | None
+    orders: PlanningOrders
+
+
+class Planner:
+    """Plans the micro-batches of one query. Owned by the reader in the Spark driver."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        plan = spec.topology.plan
+        self._spec = spec
+        self._topics = InputTopics(spec)
+        self._final: Offsets | None = None
+        """Where a run to the end ends."""
+        self._begun = False
+        self._must_wait = False
+        """Whether a run to the end has to wait for the broker, for a transaction of its own to be complete, or for what is
+        paused or throttled: nothing to plan would tell Spark that it is done."""
+        self._throttle = Throttle()
+        self._last_began_s: float | None = None
+        """When the last micro-batch was planned that may bring records, by the monotonic clock."""
+        self._globals = GlobalEnds(spec)
+        self._waits_for: frozenset[str] = frozenset()
+        """The paused topics that a run to the end waits for, as was logged last."""
+        self._timed = topics_timed_by_readers(plan)
+        self._committed_later = topics_committed_later(plan)
+        self._finished_later = topics_finished_later(plan)
+        self._repartitions = Repartitions(spec)
+        self._inputs = InputPlanner(plan, spec.topology.layout, spec.waits, spec.broker)
+
+    def first(self) -> dict[str, Any]:
+        """Return the offset at which a query without a checkpoint begins."""
+        spec = self._spec
+        positions = first_offsets(spec, self._topics.counts())
+        batch = BatchId(spec.checkpoint, 0, spec.run)
+        return BatchPlan(batch, spec.topology.remembered(positions), clock=wall_clock(spec.clock)).to_json()
+
+    def fix_end(self) -> None:
+        """Fix how far a run to the end goes in the topics from outside; internal topics are drained."""
+        internal = self._spec.topology.plan.internal_topics
+        counts = {topic: count for topic, count in self._topics.counts().items() if topic not in internal}
+        self._final = self._spec.broker.end_offsets(counts)
+        if (before := self._spec.end.before_ms) is not None:
+            bounds = self._spec.broker.offsets_at(counts, before)
+            self._final = {topic: {**ends, **bounds.get(topic, {})} for topic, ends in self._final.items()}
+
+    def next(self, start: dict[str, Any]) -> dict[str, Any]:
+        """Plan the next micro-batch.
+
+        Returns:
+            The offset behind it; ``start`` itself if there is nothing to do, because Spark compares their text.
+        """
+        before = BatchPlan.from_json(start)
+        planned = self._next(before)
+        while planned is None:
+            # Spark asks again at once; this is the poll interval, not a wait for anything.
+            time.sleep(_IDLE_POLL_S)
+            if not self._must_wait:
+                break
+            planned = self._next(before)
+        return start if planned is None else planned.to_json()
+
+    def _next(self, start: BatchPlan) -> BatchPlan | None:
+        request = self._asked(start)
+        planned = self._planned(request)
+        if planned is None:
+            return None
+        if planned.initialization is None:  # the first of a run only initialises the tasks
+            self._last_began_s = time.monotonic()
+        with_ends = self._globals.with_ends(planned, start, self._topics.recreated_among)
+        if with_ends is None:
+            return None
+        return replace(with_ends, times=self._times(request), origins=self._origins(request, planned))
+
+    def _asked(self, start: BatchPlan) -> _Request:
+        """Ask the broker for the ends, and the application how to go on."""
+        clock = wall_clock(self._spec.clock)
+        if not self._begun:
+            self._check_continues(start)
+        ends = self._topics.ends(self._globals.ask, bounded=self._final is not None)
+        question = PlanRequest(
+            start.positions,
+            ends,
+            clock.now_ms,
+            self._throttle.take_held_back_ms(),
+            start.origins if self._begun else None,
+        )
+        orders: PlanningOrders = self._spec.control.ask("plan", question) or PlanningOrders()
+        self._throttle.advance(orders.rates, int(time.monotonic() * 1000))
+        return _Request(start, clock, ends, orders)
+
+    def _planned(self, request: _Request) -> BatchPlan | None:
+        """Plan the next micro-batch, without what depends on the plan; None if there is nothing to do."""
+        start, _, ends, orders = request
+        bounded = self._final is not None
+        self._must_wait = ends is None and bounded and not orders.hold
+        if orders.hold or self._globals.unknown(start) or self._is_early(orders):
+            return None
+        if ends is not None and self._repartitions.settling(ends):
+            self._must_wait = bounded
+            return None
+        return self._following(request) if self._begun else self._initializing(request)
+
+    def _initializing(self, request: _Request) -> BatchPlan:
+        """Plan the first micro-batch of a run, which reads nothing and starts all tasks."""
+        start, clock, ends, orders = request
+        positions = self._topics.with_new_partitions(self._topics.without_recreated(start))
+        if self._final is not None and self._spec.end != RunEnd():
+            self._final = first_records(positions, self._final, self._spec.end.records)
+        self._begun = True
+        remaining = self._unknown(orders)
+        if ends is not None:
+            _, remaining = self._aligned(request, positions, positions, {}, self._limited(ends))
+        planned = self._after(start, positions, clock, remaining)
+        return replace(planned, tick=start.tick + 1, initialization=self._spec.initialization)
+
+    def _following(self, request: _Request) -> BatchPlan | None:
+        """Plan a micro-batch that reads, or wakes tasks; None if there is nothing to do."""
+        start, clock, ends, orders = request
+        due = self._due(request)
+        if ends is None:
+            planned, remaining = start.positions, self._unknown(orders)
+            goes_on = False
+        else:
+            positions = self._topics.without_lost(start.positions, ends)
+            if positions is None:
+                return None
+            limited = self._limited(ends)
+            allowed = self._allowed(positions, limited, orders)
+            admitted = self._repartitions.admitted(positions, allowed, orders.bytes_per_record)
+            planned, remaining = self._aligned(request, positions, admitted, allowed, limited)
+            goes_on = planned != start.positions or self._releases_records(request, remaining)
+            if goes_on:
+                self._throttle.taken(positions, planned)
+            else:
+                self._must_wait = self._final is not None and self._has_more(request, limited)
+        if not goes_on and not due:
+            return None
+        following = self._after(start, planned, clock, remaining)
+        return replace(following, tick=start.tick + bool(due), woken=due)
+
+    def _after(
+        self, start: BatchPlan, positions: Offsets, clock: WallClock, remaining: RemainingInputs | None
+    ) -> BatchPlan:
+        batch = BatchId(start.id.checkpoint, start.id.number + 1, self._spec.run)
+        topology = self._spec.topology.remembered(positions)
+        return BatchPlan(batch, topology, start.tick, clock, remaining)
+
+    def _times(self, request: _Request) -> Offsets | None:
+        """Return the partition times with which the micro-batch begins; None if no reader needs them."""
+        if not self._timed:
+            return None
+        known = latest(flat(request.start.times or {}), flat(request.orders.times))
+        return nested({at: ms for at, ms in known.items() if at.topic in self._timed})
+
+    def _origins(self, request: _Request, planned: BatchPlan) -> tuple[Begun, ...] | None:
+        """Return where the micro-batches began that may have unfinished records, the planned one included if it reads."""
+        if not self._committed_later:
+            return None
+        start = request.start
+        if planned.initialization is not None:  # reads nothing, and not all tasks have reported
+            return start.origins or ()
+        positions = {
+            topic: offsets for topic, offsets in start.positions.items() if topic in self._committed_later
+        }
+        return begun_after(start.origins or (), Begun(planned.id.number, positions), request.orders.oldest)
+
+    def _is_early(self, orders: PlanningOrders) -> bool:
+        """Return whether the trigger interval is not over, and no processor has asked for a commit."""
+        if self._last_began_s is None or self._final is not None or orders.commit:
+            return False
+        return time.monotonic() - self._last_began_s < self._spec.trigger_interval_ms / 1000
+
+    def _allowed(self, positions: Offsets, limited: Offsets, orders: PlanningOrders) -> Offsets:
+        """Return how far topics may be read now, without paused ones; those from outside not at all while the application drains."""
+        readable = {topic: ends for topic, ends in limited.items() if topic not in orders.paused}
+        if not orders.intake:
+            outside = self._spec.topology.plan.external_topics
+            readable = {topic: positions[topic] if topic in outside else e for topic, e in readable.items()}
+        readable = self._throttle.limited(positions, readable)
+        readable = self._repartitions.without_full(positions, readable, orders.records)
+        return _within_room(positions, readable, self._finished_later, orders.records.room)
+
+    def _due(self, request: _Request) -> tuple[str, ...]:
+        """Return the tasks that are woken now; in a run to the end, only for records that they have buffered."""
+        orders = request.orders
+        if self._final is None:
+            return orders.due
+        idle_until = orders.records.idle_until_ms
+        return orders.due if idle_until is not None and idle_until <= request.clock.now_ms else ()
+
+    def _aligned(
+        self, request: _Request, positions: Offsets, admitted: Offsets, allowed: Offsets, log_ends: Offsets
+    ) -> tuple[Offsets, RemainingInputs | None]:
+        """Plan inputs that meet in tasks together."""
+        if not self._inputs.active:
+            return admitted, None
+        orders = request.orders
+        outlook = Outlook(
+            positions,
+            admitted,
+            allowed,
+            log_ends,
+            orders.records,
+            orders.paused,
+            self._final is not None,
+            orders.bytes_per_record,
+            request.start.inputs,
+        )
+        return self._inputs.planned(outlook)
+
+    def _unknown(self, orders: PlanningOrders) -> RemainingInputs | None:
+        """Return what is known of inputs while no broker answers."""
+        if not self._inputs.active:
+            return None
+        return RemainingInputs(paused=orders.paused, bounded=self._final is not None, unknown=True)
+
+    def _releases_records(self, request: _Request, remaining: RemainingInputs | None) -> bool:
+        """Return whether buffered records may be processed now although there is nothing new to read."""
+        if remaining is None or not request.orders.records.buffered:
+            return False
+        return lets_tasks_continue(request.start.inputs, remaining)
+
+    def _has_more(self, request: _Request, limited: Offsets) -> bool:
+        """Return whether a run to the end is not at its end although nothing can be read now."""
+        _, _, ends, orders = request
+        assert ends is not None
+        return (
+            self._is_held_back(request.start.positions, limited, orders.paused)
+            or self._repartitions.incomplete(ends)
+            or orders.records.idle_until_ms is not None
+        )
+
+    def _is_held_back(self, positions: Offsets, ends: Offsets, paused: Collection[str]) -> bool:
+        """Return whether a run to the end has records left that a pause or a throttle keeps from it."""
+        left = {
+            topic
+            for topic, partitions in ends.items()
+            if any(to > positions.get(topic, {}).get(p, to) for p, to in partitions.items())
+        }
+        waits_for = frozenset(left.intersection(paused))
+        if waits_for - self._waits_for:
+            log.warning(
+                "the run to the end waits until what is paused is resumed: %s", ", ".join(sorted(waits_for))
+            )
+        self._waits_for = waits_for
+        return bool(left)
+
+    def _check_continues(self, start: BatchPlan) -> None:
+        """Refuse a checkpoint of another topology; later offsets are this planner's own.
+
+        Raises:
+            IncompatibleTopologyError: If its stores are not those of the topology.
+        """
+        topology = self._spec.topology
+        known = with_new_names(start.topology.stores, topology.lineage.renamed_stores)
+        check_stores(known, topology.plan.store_fingerprints())
+
+    def _limited(self, ends: Offsets) -> Offsets:
+        return ends if self._final is None else {**ends, **self._final}
+
+
+def _within_room(
+    positions: Offsets, ends: Offsets, finished_later: Collection[str], room: Mapping[TopicPartition, int]
+) -> Offsets:
+    """Read no more of a topic whose records are finished later than its tasks have room for, and little before they have said how much."""
+    limited = {
+        topic: {
+            p: min(end, positions[topic].get(p, end) + room.get(TopicPartition(topic, p), MIN_IN_FLIGHT))
+            for p, end in ends[topic].items()
+        }
+        for topic in ends.keys() & finished_later
+    }
+    return {**ends, **limited}

@@ -1,0 +1,58 @@
+"""Which Spark task reads what in a planned micro-batch. Depends on nothing but the plans, so that it can be planned again."""
+
+from __future__ import annotations
+
+from millstream.core.model.ids import TopicPartition
+from millstream.core.ports import OffsetRange
+from millstream.core.runtime.admission import packed, ranges
+from millstream.core.runtime.batch_plan import BatchPlan
+from millstream.core.runtime.intake import topics_read_whole
+from millstream.core.topology.evolution import newly_gone
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.planner.global_ends import global_ends
+from millstream.drivers.spark.planner.inputs import TaskInputPlanner
+from millstream.drivers.spark.reads import PlannedRead
+from millstream.drivers.spark.spec import SourceSpec
+
+
+class ReadPlanner:
+    """Distributes micro-batches over Spark tasks."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        self._spec = spec
+        topology = spec.topology
+        self._inputs = TaskInputPlanner(topology.plan, topology.layout, spec.waits)
+        self._whole = topics_read_whole(topology.plan)
+
+    def reads(self, start: BatchPlan, end: BatchPlan) -> list[PlannedRead]:
+        """Return the reads of the micro-batch between two plans."""
+        planned = self._still_read(ranges(start.positions, end.positions))
+        batch, clock, readers = wire.batch_text(end.id), end.clock, self._spec.readers
+        reads = [
+            PlannedRead(batch, clock, ranges=part, times=end.times or {})
+            for part in packed(planned, readers, whole=self._whole)
+        ]
+        tasks = self._ticked(start, end) if end.tick != start.tick else []
+        ticking = min(readers, len(tasks))
+        reads.extend(
+            PlannedRead(batch, clock, ticks=tasks[i::ticking], initialization=end.initialization)
+            for i in range(ticking)
+        )
+        inputs = list(self._inputs.messages(start, end, planned, tasks))
+        if inputs and not reads:
+            reads.append(PlannedRead(batch, clock))
+        ends = global_ends(end, self._spec)
+        for number, read in enumerate(reads):
+            read.inputs, read.global_ends = inputs[number :: len(reads)], ends
+        return reads
+
+    def _ticked(self, start: BatchPlan, end: BatchPlan) -> list[str]:
+        """Return the tasks that take part without records: those that are woken, else all, and those to be removed."""
+        gone = newly_gone(start.topology.parts, end.topology.parts)
+        tasks = [str(task) for task in (*self._spec.topology.layout.tasks, *gone)]
+        return [task for task in tasks if task in end.woken] if end.woken else tasks
+
+    def _still_read(self, planned: list[OffsetRange]) -> list[OffsetRange]:
+        """Leave out what an edited topology no longer reads, when it runs a micro-batch of its predecessor again."""
+        tasks_of = self._spec.topology.layout.tasks_of
+        return [r for r in planned if TopicPartition(r.topic, r.partition) in tasks_of]

@@ -1,0 +1,54 @@
+"""Sizes: how large the records of the first micro-batch are, before a task has reported it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millstream.core.model.positions import Offsets
+from millstream.core.ports import Fetcher, OffsetRange
+from millstream.core.runtime.admission import ranges
+
+RECORDS_OF_UNKNOWN_SIZE: Final = 100_000
+"""How many records a micro-batch may hold while nothing is known of their size."""
+_TOPICS: Final = 8
+
+
+class RecordSizes:
+    """Knows how large records are. Owned by the planner."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+        self._sampled: float | None = None
+        self._has_sampled = False
+
+    def per_record(self, reported: float | None, positions: Offsets, allowed: Offsets) -> float | None:
+        """Return the average size of a record, bytes; None if it is not known.
+
+        Before any task has reported, a few records are read of each of the largest topics, once, if more records wait than are taken
+        without that. The topic with the largest records counts.
+
+        Args:
+            reported: What tasks have reported of the records of this run; None before the first.
+            positions: The offset at which each partition begins.
+            allowed: How far each may be read.
+        """
+        if reported is not None:
+            return reported
+        waiting = ranges(positions, allowed)
+        if not self._has_sampled and sum(map(_length, waiting)) > RECORDS_OF_UNKNOWN_SIZE:
+            self._has_sampled = True
+            self._sampled = self._sample(waiting)
+        return self._sampled
+
+    def _sample(self, waiting: list[OffsetRange]) -> float | None:
+        largest: dict[str, OffsetRange] = {}
+        for planned in sorted(waiting, key=_length):
+            largest[planned.topic] = planned
+        chosen = sorted(largest.values(), key=_length)[-_TOPICS:]
+        sampled = [self._fetcher.sample_bytes(planned) for planned in chosen]
+        known = [size for size in sampled if size is not None]
+        return max(known) if len(known) == len(sampled) else None
+
+
+def _length(planned: OffsetRange) -> int:
+    return planned.end - planned.start

@@ -1,0 +1,94 @@
+"""How repartition topics on the broker are read: what one micro-batch has written is read whole by the next one.
+
+Then all of it can be merged by time (``millstream.core.engine.records.merging``). So these topics come before those from outside, which get
+what is left of the limits of a micro-batch.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.positions import Offsets
+from millstream.core.runtime.admission import admit
+from millstream.core.runtime.messages import BufferedRecords
+from millstream.drivers.spark.planner.record_sizes import RECORDS_OF_UNKNOWN_SIZE, RecordSizes
+from millstream.drivers.spark.spec import SourceSpec
+
+_SETTLE_S: Final = 5.0
+
+
+class Repartitions:
+    """Plans the repartition topics of one query. Owned by the planner."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        self._spec = spec
+        topology = spec.topology
+        self._counts = {
+            topic: topology.layout.partitions[topic] for topic in topology.plan.repartition_topics
+        }
+        self._settling_since: float | None = None
+        self._sizes = RecordSizes(spec.fetcher)
+
+    def settling(self, ends: Offsets) -> bool:
+        """Return whether to wait a moment, until all that the last micro-batch wrote can be read.
+
+        That takes milliseconds, unless a transaction hangs; nobody waits for one of those.
+
+        Args:
+            ends: How far topics can be read.
+        """
+        try:
+            if not self._counts or not self.incomplete(ends):
+                self._settling_since = None
+                return False
+        except BrokerUnavailableError:
+            return True  # whoever asks next for the ends waits for the broker
+        now = time.monotonic()
+        if self._settling_since is None:
+            self._settling_since = now
+        return now - self._settling_since < _SETTLE_S
+
+    def incomplete(self, ends: Offsets) -> bool:
+        """Return whether there are records that cannot be read until a transaction is complete.
+
+        A transaction is committed a moment before the brokers have said so in every partition.
+
+        Args:
+            ends: How far topics can be read.
+        """
+        log_ends = self._spec.broker.log_end_offsets(self._counts)
+        return any(ends[topic] != end for topic, end in log_ends.items())
+
+    def without_full(self, positions: Offsets, ends: Offsets, records: BufferedRecords) -> Offsets:
+        """Return how far topics may be read without those of tasks whose buffer is full.
+
+        Args:
+            positions: The offset at which each partition begins.
+            ends: How far each may be read otherwise.
+            records: What tasks have buffered.
+        """
+        most = self._spec.waits.records
+        limited = dict(ends)
+        for (topic, partition), (count, *_) in records.buffered.items():
+            if topic in self._counts and topic in limited and count >= most:
+                limited[topic] = {**limited[topic], partition: positions[topic][partition]}
+        return limited
+
+    def admitted(self, positions: Offsets, allowed: Offsets, bytes_per_record: float | None) -> Offsets:
+        """Return how far each partition is read by its share of the micro-batch.
+
+        Repartition topics are read whole, unless that takes more than the bytes of a micro-batch; the others get the rest.
+
+        Args:
+            positions: The offset at which each partition begins.
+            allowed: How far each may be read.
+            bytes_per_record: Average size that tasks have reported; None before the first record.
+        """
+        spec, fits = self._spec, RECORDS_OF_UNKNOWN_SIZE
+        size = self._sizes.per_record(bytes_per_record, positions, allowed)
+        if size is not None:
+            fits = int(spec.max_bytes / max(size, 1.0))
+        limit = max(1, min(spec.max_records, fits))
+        return admit(positions, allowed, limit, self._counts, max(fits, RECORDS_OF_UNKNOWN_SIZE))

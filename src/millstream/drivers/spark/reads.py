@@ -1,0 +1,37 @@
+"""Planned reads: what one Spark task of the source reads. The planner makes them, executors carry them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyspark.sql.datasource import InputPartition
+
+from millstream.core.model.positions import Offsets
+from millstream.core.ports import OffsetRange
+from millstream.core.runtime.batch_plan import Initialization, WallClock
+from millstream.core.runtime.remaining_inputs import TaskInput
+
+
+@dataclass
+class PlannedRead(InputPartition):
+    """What one Spark task reads.
+
+    Attributes:
+        batch: The micro-batch, as it is written in chunk rows.
+        clock: Wall clock of the micro-batch.
+        ranges: Ranges of partitions.
+        ticks: Tasks that take part without records.
+        initialization: What these tasks do in the first micro-batch of a run; None in others.
+        inputs: Tasks, and what they are told of their inputs.
+        global_ends: How far into the topics of global stores the micro-batch sees; None without global stores.
+        times: The partition times with which the micro-batch begins, where readers extract timestamps.
+    """
+
+    batch: str
+    clock: WallClock
+    ranges: list[OffsetRange] = field(default_factory=list)
+    ticks: list[str] = field(default_factory=list)
+    initialization: Initialization | None = None
+    inputs: list[tuple[str, TaskInput]] = field(default_factory=list)
+    global_ends: Offsets | None = None
+    times: Offsets = field(default_factory=dict)

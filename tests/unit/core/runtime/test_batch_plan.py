@@ -1,0 +1,51 @@
+"""The offset in Spark's checkpoint: what is stored stays readable, and is written as it was."""
+
+from __future__ import annotations
+
+import json
+
+from millstream.core.ports import BatchId
+from millstream.core.runtime.batch_plan import BatchPlan, Initialization, WallClock
+from millstream.core.runtime.remaining_inputs import RemainingInputs
+
+STORED = (
+    '{"topics": {"in": {"0": 5, "1": 7}}, "checkpoint": "5f3a", "batch": 12, "tick": 3, "now_ms": 1000, "ahead_ms": 5000, '
+    '"stores": {"s": "key-value"}, "internal": {"app-again-repartition": 2}, "unfinished": ["s"], '
+    '"parts": {"0": [["in"], ["s"], 2]}, "topic_ids": {"in": "id"}, '
+    '"routing": {"routes": {"in": [2, "producer"]}, "stores": {"s": ["in"]}}, '
+    '"inputs": {"lag": {"in": {"0": 9}}, "until": {"in": {"0": 70}}, "paused": ["o"], "bounded": true, "unknown": true, '
+    '"written": {"app-again-repartition": 70}}, '
+    '"begin": {"rebuild": true, "new_topics": ["s"]}, "woken": ["0_1"], "global": {"g": {"0": 4}}, '
+    '"times": {"in": {"0": 60}}, "run": "c41d", "origins": [[11, {"in": {"0": 3}}]]}'
+)
+
+
+def test_an_offset_is_written_as_it_was_read() -> None:
+    assert json.dumps(BatchPlan.from_json(json.loads(STORED)).to_json()) == STORED
+
+
+def test_an_offset_of_an_older_version_says_less() -> None:
+    offset = {"topics": {"in": {"0": 5}}, "tick": 1, "now_ms": 7, "stores": {"s": "x"}, "internal": {}}
+    plan = BatchPlan.from_json(offset)
+    assert (plan.positions, plan.id, plan.tick, plan.clock) == (
+        {"in": {0: 5}},
+        BatchId("", 0),
+        1,
+        WallClock(7),
+    )
+    assert (plan.topology.stores, plan.topology.routing) == ({"s": "x"}, None)
+    more = (plan.inputs, plan.initialization, plan.woken, plan.global_ends, plan.times, plan.origins)
+    assert more == (None, None, (), None, None, None)
+
+
+def test_the_message_to_a_task_crosses() -> None:
+    message = Initialization(rebuild=True, new_topics=("s",))
+    assert Initialization.decode(message.encode()) == message
+
+
+def test_what_no_broker_knows_is_said() -> None:
+    assert (
+        RemainingInputs.from_json({"lag": {}, "until": {}, "paused": [], "bounded": False})
+        == RemainingInputs()
+    )
+    assert RemainingInputs(unknown=True).to_json()["unknown"]

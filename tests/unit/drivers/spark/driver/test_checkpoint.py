@@ -1,0 +1,85 @@
+"""What the files of a checkpoint say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from millstream.core.model.errors import SparkRuntimeError
+from millstream.drivers.spark.driver.checkpoint import LocalFiles, Progress, files_of, progress_of
+
+
+class Checkpoint:
+    """A directory as Spark writes it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for directory in ("offsets", "commits"):
+            (root / directory).mkdir(parents=True)
+
+    def plan(self, batch: int, partitions: int = 4, version: str = "v1") -> None:
+        conf = json.dumps({"batchWatermarkMs": 0, "conf": {"spark.sql.shuffle.partitions": str(partitions)}})
+        text = f"{version}\n{conf}\n{json.dumps({'tick': batch})}"
+        (self.root / "offsets" / str(batch)).write_text(text)
+        (self.root / "offsets" / f".{batch}.crc").touch()
+
+    def commit(self, batch: int) -> None:
+        (self.root / "commits" / str(batch)).write_text("v1\n{}")
+
+    def progress(self) -> Progress | None:
+        return progress_of(LocalFiles(self.root))
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    return Checkpoint(tmp_path / "checkpoint")
+
+
+def test_nothing_was_ever_planned(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    assert checkpoint.progress() is progress_of(LocalFiles(tmp_path / "nowhere")) is None
+
+
+def test_numbers_are_numbers(checkpoint: Checkpoint) -> None:
+    for batch in (8, 9, 10):
+        checkpoint.plan(batch)
+        checkpoint.commit(batch)
+    assert checkpoint.progress() == Progress(10, True, False, 4, {"tick": 10}, {"tick": 10}, 10)
+
+
+def test_the_last_micro_batch_was_interrupted(checkpoint: Checkpoint) -> None:
+    checkpoint.plan(0)
+    assert checkpoint.progress() == Progress(0, False, False, 4, {"tick": 0}, {})
+    checkpoint.commit(0)
+    checkpoint.plan(1)
+    assert checkpoint.progress() == Progress(1, False, False, 4, {"tick": 1}, {"tick": 0}, 0)
+
+
+def test_a_rescale_was_interrupted(checkpoint: Checkpoint) -> None:
+    checkpoint.plan(0)
+    checkpoint.commit(0)
+    checkpoint.plan(1, partitions=8)
+    found = checkpoint.progress()
+    assert found is not None
+    assert (found.rescaling, found.shuffle_partitions) == (True, 8)
+    checkpoint.commit(1)
+    found = checkpoint.progress()
+    assert found is not None
+    assert not found.rescaling
+
+
+def test_a_log_of_another_query(checkpoint: Checkpoint) -> None:
+    checkpoint.plan(0, version="v9")
+    with pytest.raises(SparkRuntimeError, match=r"version 'v9' with 1 sources"):
+        checkpoint.progress()
+
+
+def test_a_file_url_needs_no_session(tmp_path: Path) -> None:
+    place = tmp_path / "with space"
+    place.mkdir()
+    files = files_of(place.as_uri(), lambda: pytest.fail("a session was started"))
+    assert files == LocalFiles(place)
+    files.delete()
+    assert not files.exists()
+    files.delete()

@@ -1,0 +1,46 @@
+"""Making a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.core.model.errors import SparkRuntimeError
+from millstream.drivers.spark.driver import launch
+from millstream.drivers.spark.driver.session import session_for
+
+
+def test_spark_connect_is_refused_with_what_works_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    with pytest.raises(SparkRuntimeError, match=r"Spark Connect.*ms\.spark\.transform, which works there"):
+        session_for("shop", None, {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "defaults", "master"),
+    [
+        ("", "", "local[*]"),
+        ("--master spark://h:1 pyspark-shell", "spark.master yarn", "spark://h:1"),
+        ("--conf spark.master=yarn pyspark-shell", "", "yarn"),
+        ("pyspark-shell", "# spark.master spark://h:1\nspark.master   yarn\n", "yarn"),
+        ("pyspark-shell", "spark.master=k8s://https://h:1", "k8s://https://h:1"),
+        ("pyspark-shell", "spark.master.rest.enabled true", "local[*]"),
+    ],
+)
+def test_the_master_is_expected_before_a_jvm_can_be_asked(
+    arguments: str, defaults: str, master: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Only a local one has its pages on the loopback interface."""
+    (tmp_path / "spark-defaults.conf").write_text(defaults)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", arguments)
+    monkeypatch.delenv("MASTER", raising=False)
+    assert launch._expected_master() == master
+
+
+def test_what_spark_submit_says_by_itself_is_no_wish_of_the_users() -> None:
+    said = {"spark.app.name": "pyspark-shell", "spark.ui.showConsoleProgress": "true", "spark.master": "yarn"}
+    assert launch._without_what_nobody_gave(said, shell=True) == {"spark.master": "yarn"}
+    said["spark.app.name"] = "mine"
+    assert launch._without_what_nobody_gave(said, shell=False) == said

@@ -1,0 +1,71 @@
+"""When a task asks to be woken for the calls it has under way."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+
+import pytest
+
+from millstream.core.asynchronous.async_worker import Answered, Queued, Work
+from millstream.core.asynchronous.call import Ticket
+from millstream.core.engine.task import Task
+from millstream.core.ports import BatchId
+from millstream.drivers.spark.executor.calls import TaskCalls
+
+NOW_MS = 10_000
+
+
+class Holding:
+    """A task with a call under way, as far as this looks at it."""
+
+    id = "0_0"
+    calls: ClassVar[dict[str, Any]] = {}
+
+    def under_way(self) -> tuple[Ticket, ...]:
+        return (Ticket("call", 1, 1, "e"),)
+
+
+class Telling:
+    """An async worker that tells of some work."""
+
+    def __init__(self, *works: Work) -> None:
+        self.works = {str(n): work for n, work in enumerate(works)}
+
+    def ask(self, *_: Any, **__: Any) -> Answered:
+        return Answered(work=self.works)
+
+
+def running(shortest_ms: int) -> Work:
+    return Work(1, Queued(), shortest_ms, shortest_ms, 3.0)
+
+
+def waiting(next_ms: int | None, early_ms: int | None = None) -> Work:
+    return Work(0, Queued(place=3), 0, 0, 3.0, early_ms, next_ms)
+
+
+def wakes_in_ms(*works: Work) -> int:
+    calls = TaskCalls(cast(Task, Holding()), BatchId("c", 1), 0, lambda _: Telling(*works))
+    at = calls.wake_at_ms(NOW_MS)
+    assert at is not None
+    return at - NOW_MS
+
+
+@pytest.mark.parametrize(
+    ("works", "expected"),
+    [
+        ([waiting(400)], 400),
+        ([waiting(30_000)], 1_000),
+        ([waiting(0)], 0),
+        ([waiting(30_000), waiting(300)], 300),
+        ([waiting(700), running(2_000)], 200),
+        ([waiting(700, early_ms=600)], 600),
+        ([running(50)], 5),
+        ([running(1_000_000)], 1_000),
+    ],
+)
+def test_it_is_woken_when_something_may_have_come_of_a_call(works: list[Work], expected: int) -> None:
+    assert wakes_in_ms(*works) == expected
+
+
+def test_it_is_woken_at_once_for_what_has_been_settled_meanwhile() -> None:
+    assert wakes_in_ms(waiting(None)) == 0

@@ -1,0 +1,80 @@
+"""The dead letter of a record that stops the application: sent from the worker, whatever crosses to it as cloudpickle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+
+import millstream as ms
+from millstream.core.model.errors import ProcessingError
+from millstream.core.model.ids import TaskId
+from millstream.core.ports import OffsetRange
+from millstream.core.runtime.batch_plan import WallClock
+from millstream.core.topology.layout import lay_out
+from millstream.drivers.spark.driver.placement import grouping_keys
+from millstream.drivers.spark.executor.map_stage import MapStage
+from millstream.drivers.spark.reads import PlannedRead
+from millstream.drivers.spark.spec import TopologySpec
+from unit.helpers import records
+
+
+class Letterbox:
+    """A sender that keeps what is delivered, or delivers nothing."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.failure = failure
+        self.handed_over: list[Any] = []
+        self.delivered: list[Any] = []
+
+    def publish(self, topic: str, sent: Any) -> None:
+        self.handed_over.append((topic, sent.keys, sent.values))
+
+    def flush(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.delivered += self.handed_over
+
+
+def stopping(letterbox: Letterbox) -> ProcessingError:
+    """Run a map stage that stops at its second record, as a worker does; return the error."""
+    limit = 2
+
+    def decide(context: ms.ErrorContext, error: Exception) -> str:
+        return "retry" if context.attempt < limit else "fail"
+
+    def refuse(value: str) -> str:
+        if value == "bad":
+            raise LookupError(value)
+        return value
+
+    builder = ms.StreamsBuilder()
+    builder.stream("in").map_values(refuse, name="parse").group_by(lambda key, value: value).count()
+    plan = builder.build().plan("app")
+    layout = lay_out(plan, {"in": 1})
+    policies = ms.ErrorPolicies(operators={"parse": decide}, dead_letter_topic="dead")
+    spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), policies, {})
+    crossed: TopologySpec = cloudpickle.loads(cloudpickle.dumps(spec))
+    object.__setattr__(crossed, "dead_letters", letterbox)
+    read = PlannedRead("5f3a:4", WallClock(0))
+    stage = MapStage(crossed, TaskId(0, 0), OffsetRange("in", 0, 0, 2), read)
+    with pytest.raises(ProcessingError) as caught:
+        list(stage.run(records([("a", "good", 1), ("b", "bad", 2)])))
+    return caught.value
+
+
+def test_is_delivered_before_the_error_leaves() -> None:
+    letterbox = Letterbox()
+    error = stopping(letterbox)
+    assert letterbox.delivered == [("dead", [b"b"], [b"bad"])]
+    assert "decided: fail" in error.message
+    assert error.letter is None
+
+
+def test_that_cannot_be_sent_is_said_with_the_error_itself() -> None:
+    letterbox = Letterbox(OSError("the broker is away"))
+    error = stopping(letterbox)
+    assert not letterbox.delivered
+    assert "LookupError: bad" in error.message
+    assert error.message.endswith("Its dead letter could not be sent to topic 'dead': the broker is away")

@@ -1,0 +1,119 @@
+"""The part in front of a shuffle, as a reader runs it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.ports import OffsetRange
+from millstream.core.runtime.batch_plan import WallClock
+from millstream.core.runtime.origins import batch_of
+from millstream.core.runtime.partition_times import decode_times
+from millstream.core.runtime.task_report import TaskReport
+from millstream.core.topology.layout import lay_out
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.driver.placement import grouping_keys
+from millstream.drivers.spark.executor.map_stage import MapStage
+from millstream.drivers.spark.reads import PlannedRead
+from millstream.drivers.spark.spec import TopologySpec
+from millstream.drivers.threads import ThreadsOfTasks
+from unit.helpers import Meeting, records
+
+TASK = TaskId(0, 0)
+
+
+def ran(mapper: Any, threads: int) -> tuple[list[Any], TaskReport]:
+    """Run two chunks of records of one range; give the rows that come out, and the report."""
+    builder = ms.StreamsBuilder()
+    builder.stream("in").map_values(mapper).group_by(lambda key, value: value[0]).count()
+    plan = builder.build().plan("app")
+    layout = lay_out(plan, {"in": 1})
+    counts = dict.fromkeys(layout.tasks, threads)
+    spec = TopologySpec(
+        plan, layout, grouping_keys(layout.tasks), ms.ErrorPolicies(), {}, threads=ThreadsOfTasks(counts)
+    )
+    stage = MapStage(spec, TASK, OffsetRange("in", 0, 0, 8), PlannedRead("5f3a:4:c41d", WallClock(0)))
+    rows: list[Any] = []
+    for start in (0, 4):
+        chunk = records([(None, letter, at) for at, letter in enumerate("abcd")], start)
+        rows.extend(row for batch in stage.run(chunk) for row in batch.to_pylist())
+    (told,) = [row for batch in stage.finish() for row in batch.to_pylist()]
+    assert told["kind"] == wire.REPORT
+    return rows, TaskReport.decode(told["payload"])
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_threads_of_its_task_are_in_a_function_at_once_and_give_what_one_gives(count: int) -> None:
+    alone, _ = ran(lambda value: f"{value}!", 1)
+    together, report = ran(Meeting(count), count)
+    assert together == alone
+    assert report.threads is not None
+    assert (len(report.threads.executed), sum(report.threads.executed)) == (count, 8)
+    assert min(report.threads.executed) > 0
+
+
+def when(record: Any, partition_time: int) -> int:
+    """Extract as ``docs/concepts/time.md`` does."""
+    return int(record.value.split(":")[0]) if ":" in record.value else partition_time
+
+
+def extracted(cuts: list[int]) -> list[int]:
+    """Give the timestamps of records that are read in several micro-batches, each of which begins with what the last one left."""
+    values = ["50:a", "20:b", "c", "d", "70:e", "f", "60:g", "h"]
+    builder = ms.StreamsBuilder()
+    builder.stream("in", timestamp=when).to("out")
+    plan = builder.build().plan("app")
+    layout = lay_out(plan, {"in": 1})
+    spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ms.ErrorPolicies(), {"out": 1})
+    found: list[int] = []
+    times = {TopicPartition("in", 0): -1}
+    bounds = [0, *cuts, len(values)]
+    for number, (start, end) in enumerate(pairwise(bounds)):
+        known = times[TopicPartition("in", 0)]
+        read = PlannedRead(f"5f3a:{number}", WallClock(0), times={"in": {0: known}})
+        stage = MapStage(spec, TASK, OffsetRange("in", 0, start, end), read)
+        chunk = records([("k", value, 7) for value in values[start:end]], start)
+        for batch in [*stage.run(chunk), *stage.finish(), *stage.remember()]:
+            for row in batch.to_pylist():
+                if row["kind"] == wire.SEND:
+                    found.extend(wire.decode(row["payload"]).timestamps)
+                if row["kind"] == wire.TIMES:
+                    times = dict(decode_times(row["payload"]))
+                if row["kind"] == wire.REPORT:
+                    assert TaskReport.decode(row["payload"]).times == {TopicPartition("in", 0): stage.time_ms}
+    return found
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [2], [3, 5], [1, 2, 3, 4, 5, 6, 7]])
+def test_partition_time_goes_on_over_micro_batches(cuts: list[int]) -> None:
+    assert extracted(cuts) == [50, 20, 50, 50, 70, 70, 60, 70]
+
+
+def test_a_part_without_an_extractor_keeps_nothing() -> None:
+    _, report = ran(lambda value: f"{value}!", 1)
+    assert report.times == {}
+
+
+def test_in_front_of_what_finishes_later_offsets_say_the_micro_batch_and_nothing_is_committable() -> None:
+    builder = ms.StreamsBuilder()
+    doubled = builder.stream("in").flat_map_values(lambda value: [value, value])
+    doubled.repartition(name="again", partitions=1).map_values_async(str.upper).to("out")
+    plan = builder.build().plan("app")
+    layout = lay_out(plan, {"in": 1})
+    spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ms.ErrorPolicies(), {"out": 1})
+    stage = MapStage(spec, TASK, OffsetRange("in", 0, 10, 14), PlannedRead("5f3a:4:c41d", WallClock(0)))
+    rows = [
+        row
+        for start in (10, 12)
+        for batch in stage.run(records([("k", "v", 7)] * 2, start))
+        for row in batch.to_pylist()
+    ]
+    offsets = [offset for row in rows for offset in wire.decode(row["payload"]).offsets]
+    assert {batch_of(offset) for offset in offsets} == {4}
+    assert len(set(offsets)) == 8
+    (told,) = [row for batch in stage.finish() for row in batch.to_pylist()]
+    assert TaskReport.decode(told["payload"]).offsets == {}

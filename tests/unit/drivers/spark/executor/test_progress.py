@@ -1,0 +1,120 @@
+"""Progress of a restore: when a line comes, and what it says."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+from dataclasses import replace
+
+import pytest
+
+from millstream.drivers.private import process_directory
+from millstream.drivers.spark.control import ControlServer
+from millstream.drivers.spark.executor.progress import (
+    ApplicationListener,
+    Relay,
+    RestoreProgress,
+    StoreProgress,
+    log_progress,
+)
+from millstream.drivers.spark.executor_id import this_executor
+
+BEGIN = RestoreProgress("0_3", "counts", "the local copy is missing", None, 812)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TestLines:
+    def test_say_what_is_restored_and_why_before_anything_is_known(self) -> None:
+        assert replace(BEGIN, total=2_000_000).line() == (
+            "task 0_3, store counts: restoring from nothing to version 812, because the local copy is missing: "
+            "0 of 2,000,000 records"
+        )
+
+    def test_say_how_fast_and_how_long(self) -> None:
+        late = replace(BEGIN, from_version=800, done=500_000, total=2_000_000, seconds=2.0)
+        assert late.line().endswith(": 500,000 of 2,000,000 records (25 %), 250,000 records/s, 6 s left")
+        assert "from version 800 to version 812" in late.line()
+
+    def test_say_the_end(self) -> None:
+        end = replace(BEGIN, done=9, total=9, seconds=3.0, finished=True)
+        assert "restored from nothing" in end.line()
+        assert end.line().endswith(": 9 of 9 records in 3.0 s, 3 records/s")
+
+
+class TestStoreProgress:
+    @pytest.fixture(autouse=True)
+    def set_up(self) -> None:
+        self.clock, self.told = Clock(), list[RestoreProgress]()
+
+    def progress(self, total: int) -> StoreProgress:
+        return StoreProgress(replace(BEGIN, total=total), self.told.append, self.clock)
+
+    def test_of_a_small_and_quick_restore_is_not_told(self) -> None:
+        progress = self.progress(1000)
+        progress.advance(1000)
+        progress.finish(1000)
+        assert self.told == []
+
+    def test_of_a_large_restore_is_told_at_once_and_at_the_end(self) -> None:
+        progress = self.progress(200_000)
+        progress.advance(200_000)
+        progress.finish(200_000)
+        assert [(p.done, p.finished) for p in self.told] == [(0, False), (200_000, True)]
+
+    def test_comes_once_a_second(self) -> None:
+        progress = self.progress(1000)
+        for _ in range(80):
+            self.clock.now += 0.125
+            progress.advance(12.5)
+        progress.finish(1000)
+        assert [round(p.seconds) for p in self.told] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10]
+        assert self.told[-1].finished
+
+
+class TestTelling:
+    def test_reaches_the_application(self) -> None:
+        heard: list[tuple[str, RestoreProgress]] = []
+        server = ControlServer(
+            lambda question, data: heard.append((question, data)) or True, b"key", process_directory()
+        )
+        try:
+            assert ApplicationListener.here(server.address)(BEGIN)
+        finally:
+            server.close()
+        assert heard == [("restoring", BEGIN)]
+
+    @pytest.mark.parametrize("elsewhere", [False, True])
+    def test_goes_to_the_log_if_the_application_cannot_be_reached(
+        self, elsewhere: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        server = ControlServer(lambda question, data: True, secrets.token_bytes(8), process_directory())
+        host = "elsewhere" if elsewhere else socket.gethostname()
+        if not elsewhere:
+            server.close()
+        with caplog.at_level(logging.WARNING):
+            assert not ApplicationListener(server.address, host)(BEGIN)
+        server.close()
+        assert caplog.messages == [BEGIN.line()]
+
+    def test_brings_the_last_line_with_the_report_if_the_application_did_not_hear_it(self) -> None:
+        end = replace(BEGIN, done=9, total=9, seconds=3.0, finished=True)
+        for heard in (True, False):
+            relay = Relay(lambda _, heard=heard: heard)
+            assert [relay(BEGIN), relay(end)] == [heard, heard]
+            assert relay.undelivered == ([] if heard else [f"{end.line()}, on {this_executor()}"])
+
+    def test_the_log_of_a_process_shows_it_without_configuration(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        log_progress(BEGIN)
+        assert (
+            caplog.records[0].levelno == logging.WARNING
+        )  # what Python prints when nobody has set up logging

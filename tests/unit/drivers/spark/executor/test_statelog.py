@@ -1,0 +1,234 @@
+"""The log of a task in Spark's state, with a dict in the place of Spark's map state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.core.model.errors import StoreError
+from millstream.core.model.ids import TaskId
+from millstream.core.ports import LocalCopy, StoreChange, Version
+from millstream.core.state.segments.log import Manifest
+from millstream.drivers.spark.executor.statelog import StateLog
+from unit.drivers.engines import COPIES, Engine
+from unit.drivers.state import MapState
+
+
+@pytest.fixture
+def state() -> MapState:
+    return MapState()
+
+
+@pytest.fixture
+def log(state: MapState) -> StateLog:
+    return StateLog(state, TaskId(0, 3))
+
+
+@pytest.fixture(params=COPIES.values(), ids=COPIES)
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    engine: Engine = request.param
+    yield engine
+    for name in ("copy", "other"):
+        engine.die(str(tmp_path / name))
+
+
+@pytest.fixture
+def copy(engine: Engine, tmp_path: Path) -> LocalCopy:
+    return engine.open(str(tmp_path / "copy"))
+
+
+@pytest.fixture
+def other(engine: Engine, tmp_path: Path) -> LocalCopy:
+    """The copy of another host: nothing is parked there."""
+    return engine.open(str(tmp_path / "other"))
+
+
+def content(copy: LocalCopy, store: str = "s") -> dict[bytes, bytes]:
+    reader = copy.open_view().open(store)
+    try:
+        return dict(reader.scan(None, None))
+    finally:
+        copy.close_view()
+
+
+def batch(
+    log: StateLog, manifest: Manifest, copy: LocalCopy, *changes: StoreChange, store: str = "s"
+) -> Manifest:
+    """Run a batch: restore, then write."""
+    log.restore(manifest, copy)
+    return log.write(manifest, {store: list(changes)}, copy)
+
+
+def test_nothing_is_restored_before_the_first_commit(log: StateLog, copy: LocalCopy) -> None:
+    assert log.restore(Manifest(), copy) == 0
+    assert copy.version() is None
+
+
+def test_changes_reach_the_copy_with_the_next_batch(log: StateLog, copy: LocalCopy) -> None:
+    manifest = batch(log, Manifest(), copy, (b"a", b"1"))
+    assert (copy.version(), content(copy)) == (None, {})
+    assert log.restore(manifest, copy) == 0  # from the parked changes, not from the log
+    assert (copy.version(), content(copy)) == (manifest.current, {b"a": b"1"})
+
+
+def test_parked_changes_spare_the_log(log: StateLog, copy: LocalCopy, state: MapState) -> None:
+    manifest = Manifest()
+    for number in range(5):
+        manifest = batch(log, manifest, copy, (b"a", b"%d" % number))
+        state.reads = 0
+        log.restore(manifest, copy)
+        assert (content(copy), state.reads) == ({b"a": b"%d" % number}, 0)
+
+
+def test_a_batch_without_changes_makes_no_version(log: StateLog, copy: LocalCopy, state: MapState) -> None:
+    manifest = batch(log, Manifest(), copy, (b"a", b"1"))
+    assert log.write(manifest, {}, copy) is manifest
+    assert len(state.content) == 1
+
+
+def test_a_copy_elsewhere_is_built_from_the_log(log: StateLog, copy: LocalCopy, other: LocalCopy) -> None:
+    manifest = batch(log, Manifest(), copy, (b"a", b"1"), (b"b", b"2"))
+    manifest = batch(log, manifest, copy, (b"a", None), (b"c", b"3"))
+    assert log.restore(manifest, other) == 4
+    assert content(other) == {b"b": b"2", b"c": b"3"}
+    assert log.restore(manifest, other) == 0
+
+
+def test_a_copy_that_is_behind_takes_what_it_lacks(log: StateLog, copy: LocalCopy, other: LocalCopy) -> None:
+    manifest = batch(log, Manifest(), copy, (b"a", b"1"), (b"b", b"2"))
+    log.restore(manifest, other)
+    manifest = batch(log, manifest, copy, (b"a", None))
+    manifest = batch(log, manifest, copy, (b"c", b"3"))
+    assert log.restore(manifest, other) == 2
+    assert content(other) == {b"b": b"2", b"c": b"3"}
+
+
+def test_the_changes_of_an_attempt_that_failed_are_not_applied(log: StateLog, copy: LocalCopy) -> None:
+    manifest = batch(log, Manifest(), copy, (b"a", b"1"))
+    log.restore(manifest, copy)
+    log.write(
+        manifest, {"s": [(b"a", b"lost")]}, copy
+    )  # the attempt's state is dropped by Spark, what it parked stays
+    committed = log.write(manifest, {"s": [(b"a", b"2")]}, copy)
+    log.restore(committed, copy)
+    assert content(copy) == {b"a": b"2"}
+
+
+def test_parked_changes_of_a_lost_attempt_do_not_stand_in_for_those_of_another_host(
+    log: StateLog, copy: LocalCopy, other: LocalCopy
+) -> None:
+    manifest = batch(log, Manifest(), copy, (b"a", b"1"))
+    log.restore(manifest, copy)
+    log.restore(manifest, other)
+    log.write(manifest, {"s": [(b"a", b"lost")]}, copy)
+    committed = log.write(manifest, {"s": [(b"b", b"2")]}, other)
+    assert log.restore(committed, copy) == 1
+    assert content(copy) == {b"a": b"1", b"b": b"2"}
+
+
+def test_parked_changes_that_cannot_be_read_are_fetched(
+    log: StateLog, copy: LocalCopy, tmp_path: Path
+) -> None:
+    manifest = batch(log, Manifest(), copy, (b"a", b"1"))
+    (file,) = (tmp_path / "copy").glob("parked-*")
+    file.write_bytes(b"rubbish")
+    assert log.restore(manifest, copy) == 1
+    assert content(copy) == {b"a": b"1"}
+
+
+def test_a_copy_of_an_earlier_checkpoint_is_thrown_away(log: StateLog, copy: LocalCopy) -> None:
+    copy.apply({"s": [(b"old", b"1")]}, Version(5, "earlier"))
+    assert log.restore(Manifest(), copy) == 0
+    assert (copy.version(), content(copy)) == (None, {})
+
+
+def test_a_copy_that_is_ahead_is_thrown_away(log: StateLog, copy: LocalCopy) -> None:
+    manifest = batch(log, Manifest(), copy, (b"a", b"1"))
+    later = batch(log, manifest, copy, (b"b", b"2"))
+    log.restore(later, copy)
+    log.restore(manifest, copy)  # the checkpoint was brought back from a backup
+    assert content(copy) == {b"a": b"1"}
+
+
+def test_a_restore_that_was_cut_off_begins_anew(log: StateLog, copy: LocalCopy, other: LocalCopy) -> None:
+    manifest = batch(log, Manifest(), copy, (b"a", b"1"), (b"b", b"2"))
+    other.apply({"s": [(b"a", b"1"), (b"ghost", b"9")]}, Version(-1, "restoring"))
+    assert log.restore(manifest, other) == 2
+    assert content(other) == {b"a": b"1", b"b": b"2"}
+
+
+def test_compaction_removes_what_it_replaces(log: StateLog, copy: LocalCopy, state: MapState) -> None:
+    manifest = Manifest()
+    for number in range(100):
+        manifest = batch(log, manifest, copy, (b"a", b"%d" % number))
+    assert len(state.content) <= 3
+    assert {key for (key,) in state.content} == {
+        s.sequence for group in manifest.segments.values() for s in group
+    }
+
+
+def test_a_store_that_is_gone_leaves_nothing_behind(
+    log: StateLog, copy: LocalCopy, other: LocalCopy, state: MapState
+) -> None:
+    manifest = batch(log, Manifest(), copy, (b"a", b"1"), store="gone")
+    manifest = batch(log, manifest, copy, (b"b", b"2"), store="kept")
+    manifest = log.forget_stores(manifest, ["kept"])
+    assert len(state.content) == 1
+    manifest = batch(log, manifest, copy, (b"c", b"3"), store="kept")
+    for host in (copy, other):
+        log.restore(manifest, host)
+        assert (content(host, "kept"), content(host, "gone")) == ({b"b": b"2", b"c": b"3"}, {})
+
+
+def test_stores_that_go_one_after_the_other_leave_nothing_behind(log: StateLog, copy: LocalCopy) -> None:
+    manifest = batch(log, Manifest(), copy, (b"a", b"1"), store="first")
+    manifest = batch(log, manifest, copy, (b"b", b"2"), store="second")
+    for kept in (["second"], []):
+        manifest = log.forget_stores(manifest, kept)
+        log.restore(manifest, copy)
+    assert (content(copy, "first"), content(copy, "second")) == ({}, {})
+
+
+def test_forgetting_a_store_rebuilds_a_copy_once(log: StateLog, copy: LocalCopy) -> None:
+    manifest = batch(log, Manifest(), copy, (b"a", b"1"), store="gone")
+    manifest = batch(log, manifest, copy, (b"b", b"2"), store="kept")
+    manifest = log.forget_stores(manifest, ["kept"])
+    assert log.restore(manifest, copy) == 1
+    manifest = batch(log, manifest, copy, (b"c", b"3"), store="kept")
+    assert log.restore(manifest, copy) == 0  # the changes are parked beside a copy that is one behind
+
+
+def test_a_missing_segment_names_its_place(
+    log: StateLog, copy: LocalCopy, other: LocalCopy, state: MapState
+) -> None:
+    manifest = batch(log, Manifest(), copy, (b"a", b"1"))
+    state.content.clear()
+    with pytest.raises(
+        StoreError,
+        match=r"the log is damaged: segment 0 of store 's', key group \d+, task 0_3 is missing from the checkpoint",
+    ):
+        log.restore(manifest, other)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-3], lambda data: data[:4] + b"x" * 20, lambda data: b""]
+)
+def test_a_damaged_segment_names_its_place(
+    log: StateLog, copy: LocalCopy, other: LocalCopy, state: MapState, damage: Any
+) -> None:
+    manifest = batch(log, Manifest(), copy, (b"a", b"1"))
+    state.content = {key: (damage(data),) for key, (data,) in state.content.items()}
+    with pytest.raises(
+        StoreError, match=r"the log is damaged: segment 0 of store 's', key group \d+, task 0_3"
+    ):
+        log.restore(manifest, other)
+
+
+def test_values_are_compressed(log: StateLog, copy: LocalCopy, other: LocalCopy, state: MapState) -> None:
+    manifest = batch(log, Manifest(), copy, (b"a", b"x" * 100_000))
+    assert manifest.live_bytes() == sum(len(data) for (data,) in state.content.values()) < 1_000
+    log.restore(manifest, other)
+    assert content(other) == {b"a": b"x" * 100_000}

@@ -1,0 +1,467 @@
+"""Planning under orders: what is paused is left out, and a run to the end waits for it and says so once."""
+
+from __future__ import annotations
+
+import logging
+import re
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import pytest
+
+import millstream as ms
+from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.model.errors import NoOffsetForPartitionError, TopicNotFoundError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.ports import TopicFacts
+from millstream.core.runtime.batch_plan import Initialization
+from millstream.core.runtime.messages import BufferedRecords, PlanningOrders
+from millstream.core.runtime.origins import begun_to_json
+from millstream.core.topology.evolution import Lineage
+from millstream.core.topology.layout import default_grouper, lay_out
+from millstream.drivers.spark.planner.planner import Planner
+from millstream.drivers.spark.spec import SourceSpec, TopologySpec
+
+TOPICS = {"in": 1, "other": 1}
+
+
+class Broker:
+    """Two topics with ten records each; nothing is committed."""
+
+    def end_offsets(self, counts: Any) -> Any:
+        return {topic: {0: 10} for topic in counts}
+
+    log_end_offsets = end_offsets
+
+    def begin_offsets(self, counts: Any) -> Any:
+        return {topic: {0: 0} for topic in counts}
+
+    def committed_offsets(self, counts: Any) -> Any:
+        return {}
+
+    reset_offsets = committed_offsets
+
+
+class Application:
+    """What the application answers; each planning hears the next answer, and the last one again and again."""
+
+    def __init__(self) -> None:
+        self.answers: list[PlanningOrders] = [PlanningOrders()]
+        self.asked = 0
+        self.told: Any = None
+
+    def ask(self, question: str, data: Any) -> Any:
+        self.asked += 1
+        self.told = data
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@pytest.fixture
+def orders() -> Application:
+    return Application()
+
+
+class Clock:
+    """A clock that stands where it was put."""
+
+    now_ms = 5
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def planner(orders: Application, clock: Clock) -> Planner:
+    builder = ms.StreamsBuilder()
+    builder.stream(list(TOPICS)).to("out")
+    return planning(builder, orders, clock)
+
+
+def planning(
+    builder: ms.StreamsBuilder,
+    orders: Application,
+    clock: Clock | None = None,
+    trigger_interval_ms: int = 0,
+    limit: int = 1_000,
+) -> Planner:
+    clock = clock or Clock()
+    plan = builder.build().plan("app")
+    layout = lay_out(plan, TOPICS, default_grouper)
+    spec = TopologySpec(plan, layout, {}, ErrorPolicies(), {"out": 1})
+    known: Any = (spec, Broker(), None, orders, limit, 1 << 20, 1, "earliest", Initialization())
+    made = SourceSpec(*known, clock=clock, trigger_interval_ms=trigger_interval_ms)
+    return Planner(made)
+
+
+def begun(planner: Planner) -> dict[str, Any]:
+    """Plan the first micro-batch of a run, which reads nothing."""
+    return planner.next(planner.first())
+
+
+def test_what_is_paused_is_left_where_it_is(planner: Planner, orders: Application) -> None:
+    start = begun(planner)
+    orders.answers = [PlanningOrders(paused=frozenset(["in"]))]
+    planned = planner.next(start)
+    assert planned["topics"] == {"in": {"0": 0}, "other": {"0": 10}}
+    assert planner.next(planned) is planned
+    orders.answers = [PlanningOrders()]
+    assert planner.next(planned)["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
+
+
+def test_a_throttled_topic_does_not_hold_up_others(planner: Planner, orders: Application) -> None:
+    start = begun(planner)
+    orders.answers = [PlanningOrders(rates={"in": 3})]
+    assert planner.next(start)["topics"] == {"in": {"0": 3}, "other": {"0": 10}}
+
+
+def test_a_run_to_the_end_waits_for_what_is_paused_and_says_so_once(
+    planner: Planner, orders: Application, caplog: pytest.LogCaptureFixture
+) -> None:
+    planner.fix_end()
+    start = begun(planner)
+    paused = PlanningOrders(paused=frozenset(["in"]))
+    orders.answers = [paused]
+    planned = planner.next(start)
+    orders.asked, orders.answers = 0, [paused, paused, paused, PlanningOrders()]
+    with caplog.at_level(logging.WARNING, "millstream.source"):
+        resumed = planner.next(planned)
+    assert orders.asked == 4
+    assert resumed["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
+    assert caplog.messages == ["the run to the end waits until what is paused is resumed: in"]
+    assert planner.next(resumed) is resumed
+
+
+def test_a_run_to_the_end_can_be_stopped_while_it_waits(planner: Planner, orders: Application) -> None:
+    planner.fix_end()
+    start = begun(planner)
+    orders.answers = [
+        PlanningOrders(paused=frozenset(TOPICS)),
+        PlanningOrders(paused=frozenset(TOPICS)),
+        PlanningOrders(hold=True),
+    ]
+    assert planner.next(start) is start
+
+
+def test_a_topic_is_read_as_far_as_the_calls_behind_the_shuffle_have_room(orders: Application) -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").repartition(name="again", partitions=1).map_values_async(str.upper).to("out")
+    builder.stream("other").to("out")
+    planner = planning(builder, orders)
+    start = begun(planner)
+    orders.answers = [PlanningOrders(records=BufferedRecords(room={TopicPartition("in", 0): 0}))]
+    assert planner.next(start)["topics"] == {"in": {"0": 0}, "other": {"0": 10}}
+    orders.answers = [PlanningOrders(records=BufferedRecords(room={TopicPartition("in", 0): 7}))]
+    assert planner.next(start)["topics"] == {"in": {"0": 7}, "other": {"0": 10}}
+
+
+def re_keyed(orders: Application, limit: int) -> Planner:
+    """Plan for a topology that re-keys behind a store, of which at most so many records are read at once."""
+    builder = ms.StreamsBuilder()
+    builder.stream("in").process(Keeping).repartition(name="again", partitions=1).to("out")
+    planner = planning(builder, orders, limit=limit)
+    planner.fix_end()
+    return planner
+
+
+class Keeping(ms.Processor[Any, Any, Any, Any]):
+    stores = (ms.stores.key_value("kept", ms.serdes.string, ms.serdes.string),)
+
+    def process(self, record: Any) -> None:
+        self.context.forward(record)
+
+
+AGAIN = "app-again-repartition"
+
+
+def test_a_repartition_topic_is_read_whole_and_before_the_others(orders: Application) -> None:
+    planner = re_keyed(orders, 12)
+    assert planner.next(begun(planner))["topics"] == {AGAIN: {"0": 10}, "in": {"0": 2}}
+    planner = re_keyed(orders, 4)
+    assert planner.next(begun(planner))["topics"] == {AGAIN: {"0": 10}, "in": {"0": 0}}
+
+
+def test_a_repartition_topic_is_not_read_while_its_task_holds_all_it_may(orders: Application) -> None:
+    planner = re_keyed(orders, 1_000)
+    start = begun(planner)
+    orders.answers = [PlanningOrders(records=BufferedRecords({TopicPartition(AGAIN, 0): (50_000, 1, 1)}))]
+    assert planner.next(start)["topics"] == {AGAIN: {"0": 0}, "in": {"0": 10}}
+
+
+def test_a_micro_batch_begins_when_the_last_ones_transactions_are_complete(orders: Application) -> None:
+    planner = re_keyed(orders, 1_000)
+    start = begun(planner)
+    broker: Any = planner._spec.broker
+    asked: list[Any] = []
+
+    def beyond(counts: Any) -> Any:
+        asked.append(counts)
+        return {topic: {0: 10 if len(asked) > 2 else 11} for topic in counts}
+
+    broker.log_end_offsets = beyond
+    assert planner.next(start)["topics"] == {AGAIN: {"0": 10}, "in": {"0": 10}}
+    assert asked == [{AGAIN: 1}] * 3
+
+
+def test_while_the_application_drains_nothing_is_read_from_outside(
+    planner: Planner, orders: Application
+) -> None:
+    start = begun(planner)
+    orders.answers = [PlanningOrders(intake=False)]
+    assert planner.next(start) is start
+    orders.answers = [PlanningOrders(intake=True)]
+    assert planner.next(start)["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
+
+
+def test_every_micro_batch_has_the_time_of_the_clock(
+    planner: Planner, orders: Application, clock: Clock
+) -> None:
+    start = begun(planner)
+    assert start["now_ms"] == 5
+    clock.now_ms = 70
+    assert planner.next(start)["now_ms"] == 70
+    assert orders.told.now_ms == 70
+
+
+class TestTheTriggerInterval:
+    """The broker has ten records of each topic; with a rate of three, each micro-batch reads three of one of them."""
+
+    SOME: ClassVar = PlanningOrders(paused=frozenset(["other"]), rates={"in": 3})
+
+    def planner(self, orders: Application, trigger_interval_ms: int) -> Planner:
+        builder = ms.StreamsBuilder()
+        builder.stream(list(TOPICS)).to("out")
+        orders.answers = [self.SOME]
+        return planning(builder, orders, trigger_interval_ms=trigger_interval_ms)
+
+    def test_lies_between_the_beginnings_of_micro_batches(self, orders: Application) -> None:
+        planner = self.planner(orders, 3_600_000)
+        first = planner.next(begun(planner))
+        assert first["topics"]["in"] == {"0": 3}  # what initialises the tasks is not waited for
+        orders.answers = [PlanningOrders()]
+        assert planner.next(first) is first
+
+    def test_ends(self, orders: Application) -> None:
+        planner = self.planner(orders, 100)
+        first = planner.next(begun(planner))
+        orders.answers, orders.asked = [PlanningOrders()], 0
+        while (second := planner.next(first)) is first:
+            assert orders.asked < 1_000
+        assert orders.asked > 1
+        assert second["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
+
+    def test_is_not_waited_for_when_a_processor_asked_for_a_commit(self, orders: Application) -> None:
+        planner = self.planner(orders, 3_600_000)
+        first = planner.next(begun(planner))
+        orders.answers = [PlanningOrders(commit=True)]
+        second = planner.next(first)
+        assert second["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
+        orders.answers = [PlanningOrders(due=("0_0",))]
+        assert planner.next(second) is second
+
+    def test_is_not_waited_for_in_a_run_to_the_end(self, orders: Application) -> None:
+        planner = self.planner(orders, 3_600_000)
+        planner.fix_end()
+        first = planner.next(begun(planner))
+        orders.answers = [PlanningOrders()]
+        assert planner.next(first)["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
+
+
+class Recent(Broker):
+    """The record at offset 7 is the first of the last hour; the other topic has none of that time."""
+
+    asked: ClassVar[list[int]] = []
+
+    def offsets_at(self, counts: Any, timestamp_ms: int) -> Any:
+        self.asked.append(timestamp_ms)
+        return {topic: {0: 7} for topic in counts if topic == "in"}
+
+
+def test_a_source_may_begin_some_time_ago(orders: Application) -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream(list(TOPICS), offset_reset=timedelta(hours=1)).to("out")
+    plan = builder.build().plan("app")
+    spec = TopologySpec(plan, lay_out(plan, TOPICS, default_grouper), {}, ErrorPolicies(), {"out": 1})
+    made: Any = SourceSpec(spec, Recent(), None, orders, 1_000, 1 << 20, 1, "earliest", Initialization())  # type: ignore[arg-type]
+    first = Planner(made).first()
+    assert first["topics"] == {"in": {"0": 7}, "other": {"0": 10}}
+    assert all(0 <= first["now_ms"] - 3_600_000 - at < 60_000 for at in Recent.asked)
+
+
+class Committed(Broker):
+    """Some partitions have a committed offset; perhaps a reset has put them down."""
+
+    def __init__(self, offsets: Any, *, by_reset: bool = False) -> None:
+        self.offsets, self.by_reset = offsets, by_reset
+
+    def committed_offsets(self, counts: Any) -> Any:
+        return {topic: self.offsets[topic] for topic in counts if topic in self.offsets}
+
+    def reset_offsets(self, counts: Any) -> Any:
+        return self.committed_offsets(counts) if self.by_reset else {}
+
+
+class TestNoOffsetReset:
+    def first(self, broker: Broker, reset: str, auto: str = "earliest", **kept: str) -> Any:
+        builder = ms.StreamsBuilder()
+        stream = builder.stream("in", offset_reset=reset) if reset else builder.stream("in")
+        builder.stream("other").to("out")
+        if kept:
+            stream.to_table(store=kept["store"]).group_by(lambda k, v: (v, v)).count(store="behind")
+        plan = builder.build().plan("app")
+        layout = lay_out(plan, TOPICS, default_grouper)
+        spec = TopologySpec(plan, layout, {}, ErrorPolicies(), {"out": 1})
+        made: Any = SourceSpec(spec, broker, None, Application(), 1_000, 1 << 20, 1, auto, Initialization())  # type: ignore[arg-type]
+        return Planner(made).first()["topics"]
+
+    @pytest.mark.parametrize(("reset", "auto"), [("none", "earliest"), ("", "none")])
+    def test_names_topic_and_partition_that_have_no_committed_offset(self, reset: str, auto: str) -> None:
+        broker = Committed({"other": {0: 5}})
+        with pytest.raises(
+            NoOffsetForPartitionError,
+            match=r"topic 'in', partition 0: the group has committed no.*millstream reset app",
+        ):
+            self.first(broker, reset, auto)
+
+    def test_begins_at_committed_offsets(self) -> None:
+        assert self.first(Committed({"in": {0: 4}}), "none") == {"in": {"0": 4}, "other": {"0": 0}}
+
+    def test_committed_offsets_do_not_belong_to_empty_stores(self) -> None:
+        with pytest.raises(
+            NoOffsetForPartitionError, match="topic 'in', partition 0: there is no checkpoint"
+        ):
+            self.first(Committed({"in": {0: 4}, "other": {0: 1}}), "none", store="table")
+
+    def test_a_reset_has_said_where_to_begin(self) -> None:
+        internal = "app-behind-repartition"
+        broker = Committed({"in": {0: 4}, "other": {0: 1}, internal: {0: 0}}, by_reset=True)
+        first = self.first(broker, "none", store="table")
+        assert first == {"in": {"0": 4}, "other": {"0": 1}, internal: {"0": 0}}
+
+    @pytest.mark.parametrize("auto", ["latest", "none"])
+    def test_internal_topics_are_read_from_their_beginning(self, auto: str) -> None:
+        broker = Committed({"in": {0: 4}, "other": {0: 1}}, by_reset=True)
+        assert self.first(broker, "", auto, store="table")["app-behind-repartition"] == {"0": 0}
+
+
+class Cluster(Broker):
+    """Topics that can disappear, and be made again."""
+
+    def __init__(self, **ids: str) -> None:
+        self.ids = ids
+
+    def end_offsets(self, counts: Any) -> Any:
+        if not self.ids.keys() >= counts.keys():
+            raise TopicNotFoundError("gone")
+        return super().end_offsets(counts)
+
+    def partition_counts(self, topics: Any) -> Any:
+        return {topic: 1 for topic in topics if topic in self.ids}
+
+    def topic_facts(self, topics: Any) -> Any:
+        return {topic: TopicFacts(self.ids[topic], 1) for topic in topics if topic in self.ids}
+
+
+class TestTopicsOfAPattern:
+    def planner(self, cluster: Cluster, orders: Application, **lineage: Any) -> Planner:
+        builder = ms.StreamsBuilder()
+        builder.stream(re.compile("[ab]")).to("out")
+        plan = builder.build().plan("app", existing=cluster.ids)
+        layout = lay_out(plan, dict.fromkeys(cluster.ids, 1), default_grouper)
+        known = Lineage(topic_ids=cluster.ids, **lineage)
+        spec = TopologySpec(plan, layout, {}, ErrorPolicies(), {"out": 1}, known)
+        made: Any = SourceSpec(spec, cluster, None, orders, 1_000, 1 << 20, 1, "latest", Initialization())  # type: ignore[arg-type]
+        return Planner(made)
+
+    def test_are_read_from_their_beginning_when_they_appear(self, orders: Application) -> None:
+        first = self.planner(Cluster(a="1"), orders).first()
+        assert first["topics"] == {"a": {"0": 10}}
+        later = self.planner(Cluster(a="1", b="2"), orders, appeared=frozenset("b"))
+        assert later.next(first)["topics"] == {"a": {"0": 10}, "b": {"0": 0}}
+
+    def test_are_no_reason_to_fail_when_they_are_gone(self, orders: Application) -> None:
+        cluster = Cluster(a="1", b="2")
+        planner = self.planner(cluster, orders)
+        start = begun(planner)
+        del cluster.ids["b"]
+        assert planner.next(start) is start
+        without = self.planner(Cluster(a="1"), orders)
+        assert without.next(start)["topics"] == {"a": {"0": 10}, "b": {"0": 10}}
+
+    def test_are_new_topics_when_they_are_made_again(self, orders: Application) -> None:
+        start = begun(self.planner(Cluster(a="1", b="2"), orders))
+        again = self.planner(Cluster(a="1", b="other"), orders)
+        assert again.next(start)["topics"] == {"a": {"0": 10}, "b": {"0": 0}}
+
+
+class TestPartitionTimesOfReaders:
+    """They are in the offset of a micro-batch, so that one that is run again begins with the same."""
+
+    def planner(self, orders: Application, **source: Any) -> Planner:
+        builder = ms.StreamsBuilder()
+        builder.stream("in", **source).to("out")
+        builder.stream("other").to("out")
+        return planning(builder, orders)
+
+    def test_are_those_that_were_reported_and_never_go_back(self, orders: Application) -> None:
+        planner = self.planner(orders, timestamp=ms.timestamps.use_partition_time)
+        start = begun(planner)
+        assert start["times"] == {}
+        orders.answers = [PlanningOrders(times={"in": {0: 70}, "other": {0: 9}}, rates={"in": 3})]
+        planned = planner.next(start)
+        assert planned["times"] == {"in": {"0": 70}}
+        orders.answers = [PlanningOrders(times={"in": {0: 60}})]
+        assert planner.next(planned)["times"] == {"in": {"0": 70}}
+
+    def test_are_those_of_the_checkpoint_until_the_tasks_have_reported(self, orders: Application) -> None:
+        before = self.planner(orders, timestamp=ms.timestamps.use_partition_time)
+        first = before.next(before.first())
+        orders.answers = [PlanningOrders(times={"in": {0: 70}})]
+        planned = before.next(first)
+        orders.answers = [PlanningOrders()]
+        again = self.planner(orders, timestamp=ms.timestamps.use_partition_time)
+        assert again.next(planned)["times"] == {"in": {"0": 70}}
+
+    def test_are_not_written_where_no_reader_extracts_timestamps(self, orders: Application) -> None:
+        planner = self.planner(orders)
+        orders.answers = [PlanningOrders(times={"in": {0: 70}})]
+        assert "times" not in begun(planner)
+
+
+class TestOrigins:
+    """Where micro-batches began is in the offset, as long as a record of them may be unfinished behind the shuffle."""
+
+    def planner(self, orders: Application) -> Planner:
+        builder = ms.StreamsBuilder()
+        builder.stream("in").repartition(name="again").map_values_async(str.upper).to("out")
+        builder.stream("other").to("out")
+        return planning(builder, orders)
+
+    def test_are_told_to_the_application_once_all_tasks_have_reported(self, orders: Application) -> None:
+        planner = self.planner(orders)
+        start = begun(planner)
+        assert (start["origins"], orders.told.origins) == ([], None)
+        orders.answers = [PlanningOrders(rates={"in": 3})]
+        planned = planner.next(start)
+        assert planned["origins"] == [[planned["batch"], {"in": {"0": 0}}]]
+        planner.next(planned)
+        assert begun_to_json(orders.told.origins) == planned["origins"]
+
+    def test_stay_over_a_restart_while_nobody_knows_what_is_unfinished(self, orders: Application) -> None:
+        before = self.planner(orders)
+        orders.answers = [PlanningOrders(rates={"in": 3})]
+        planned = before.next(begun(before))
+        orders.answers = [PlanningOrders(oldest={})]
+        after = self.planner(orders)
+        again = after.next(planned)
+        assert again["origins"] == planned["origins"]
+        orders.answers = [PlanningOrders(oldest={"in": planned["batch"]})]
+        last = after.next(again)
+        assert last["origins"] == [*planned["origins"], [last["batch"], {"in": {"0": 3}}]]
+
+    def test_are_not_written_where_everything_is_finished_at_once(self, planner: Planner) -> None:
+        assert "origins" not in planner.next(begun(planner))
