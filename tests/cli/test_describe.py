@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from millstream.edge.cli import main
-from millstream.edge.cli.app import Form, app
-from millstream.edge.cli.describe import FORMATS, TargetError, described
+from millstream.edge.cli.commands import Form, app
+from millstream.edge.cli.describe_command import FORMATS, TargetError, described
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """

@@ -14,10 +14,10 @@ from typer.testing import CliRunner, Result
 from millstream.core.model.errors import ControlError
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
-from millstream.edge import contact
-from millstream.edge.cli.app import app
-from millstream.edge.status import Status
-from millstream.edge.thread_status import ThreadStatus
+from millstream.edge.cli.commands import app
+from millstream.edge.control import control_client
+from millstream.edge.status.application_status import Status
+from millstream.edge.status.thread_status import ThreadStatus
 
 STATUS = Status("running", 3, {"in": 7_000, "other": 0}, 1234.5, 2, paused=["in"], throttled={"in": 5_000})
 
@@ -46,7 +46,7 @@ def listening(tmp_path: Path) -> Iterator[Listening]:
     made = Listening(tmp_path)
     server = ControlServer(made.answer, b"key", process_directory())
     (tmp_path / "app").mkdir()
-    contact.announce(tmp_path / "app", server.address)
+    control_client.announce(tmp_path / "app", server.address)
     yield made
     server.close()
 

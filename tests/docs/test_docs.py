@@ -29,11 +29,11 @@ from millstream.drivers.kafka.fetch import _PRESET
 from millstream.drivers.kafka.produce import DEFAULTS
 from millstream.drivers.spark.submit.wanted import FILE_MANAGER, QUERY_CONF, WANTED
 from millstream.drivers.spark.worker.report import CallReport, Hottest, Report
-from millstream.edge.cli.app import app as command_line
-from millstream.edge.client_settings import RULES
-from millstream.edge.metrics.application import EXPORTED
-from millstream.edge.settings import Settings
-from millstream.edge.status import Book, Status
+from millstream.edge.cli.commands import app as command_line
+from millstream.edge.metrics.application_metrics import EXPORTED
+from millstream.edge.settings.client_settings import RULES
+from millstream.edge.settings.settings import Settings
+from millstream.edge.status.application_status import Book, Status
 from millstream.testing.crash import TARGETS
 from millstream.testing.crash.command import options as crash_options
 

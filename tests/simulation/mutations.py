@@ -16,7 +16,7 @@ from millstream.drivers.kafka.transactions import KafkaTransactions
 from millstream.drivers.spark import sink
 from millstream.drivers.spark.worker import restore, statelog
 from millstream.drivers.spark.worker.copies import TaskCopies
-from millstream.edge.running import RunningApplication
+from millstream.edge.application.running_application import RunningApplication
 from simulation import copies, query
 from simulation.clients import Reader
 

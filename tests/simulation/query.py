@@ -19,9 +19,9 @@ from millstream.drivers.spark.source import KafkaStreamReader
 from millstream.drivers.spark.submit.placement import spark_hash
 from millstream.drivers.spark.worker.copies import CopiesSpec
 from millstream.drivers.spark.worker.host import TaskHost
-from millstream.edge.group_offsets import GroupOffsets
-from millstream.edge.orders import Orders, StandingOrders
-from millstream.edge.running import RunningApplication
+from millstream.edge.application.running_application import RunningApplication
+from millstream.edge.broker.group_offsets import GroupOffsets
+from millstream.edge.control.flow_control import Orders, StandingOrders
 from simulation.spark import ChunkRow, Handle, StateStore, TaskSet, occupied
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from millstream.edge.packages import explained
+from millstream.edge.spark.required_packages import explained
 
 _NEEDED = ("packaging", "rich", "typer")
 
@@ -15,7 +15,7 @@ def main() -> None:
     try:
         for name in _NEEDED:
             import_module(name)
-        from millstream.edge.cli.app import app
+        from millstream.edge.cli.commands import app
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in _NEEDED:
             raise

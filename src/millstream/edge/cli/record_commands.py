@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream.edge.cli.told import settings_of, telling
+from millstream.edge.cli.command_errors import settings_of, telling
 
 Servers = Annotated[
     str | None, typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say.")
@@ -38,7 +38,7 @@ def peek(
     bootstrap_servers: Servers = None,
 ) -> None:
     """Print records of a topic; reading commits nothing."""
-    from millstream.edge.records.by_hand import Peek, peeked
+    from millstream.edge.records.text_records import Peek, peeked
 
     with telling("peek"):
         wanted = Peek(topic, None if beginning else last, follow, key_format, value_format)
@@ -62,7 +62,7 @@ def send(
     bootstrap_servers: Servers = None,
 ) -> None:
     """Write records to a topic; keys go to the partitions where Java producers put them."""
-    from millstream.edge.records.by_hand import sent
+    from millstream.edge.records.text_records import sent
 
     with telling("send"):
         given = values if values else (line.rstrip("\n") for line in sys.stdin)

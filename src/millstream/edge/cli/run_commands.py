@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from millstream.edge.cli.told import telling
+from millstream.edge.cli.command_errors import telling
 
 Target = Annotated[
     str,

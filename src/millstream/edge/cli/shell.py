@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millstream.edge.cli.command_errors import telling
 from millstream.edge.cli.run_commands import Id, Servers, Settings
-from millstream.edge.cli.told import telling
 
 if TYPE_CHECKING:
     from millstream.edge.lab.lab import Lab
@@ -35,7 +35,7 @@ def shell(
     settings: Settings = None,
 ) -> None:
     """Run a topology in a Python shell: try it, look into it, edit it. Without brokers, on one of its own."""
-    from millstream.edge.cli.describe import topology_of
+    from millstream.edge.cli.describe_command import topology_of
     from millstream.edge.cli.programs_by_name import name_of, settings_in
     from millstream.edge.lab.lab import Lab
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from millstream.edge.cli.told import settings_of, telling
+from millstream.edge.cli.command_errors import settings_of, telling
 
 
 def record(
@@ -53,7 +53,7 @@ def replay(
     ],
 ) -> None:
     """Process a slice with a topology in this process, and print what it sends as tables of a test; no broker is needed."""
-    from millstream.edge.cli.describe import topology_of
+    from millstream.edge.cli.describe_command import topology_of
     from millstream.edge.slices.recording import replayed
 
     with telling("replay"):

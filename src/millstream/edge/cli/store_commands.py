@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream.edge.cli.told import telling
+from millstream.edge.cli.command_errors import telling
 
 
 def store(

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from millstream.edge.cli.told import settings_of, telling
+from millstream.edge.cli.command_errors import settings_of, telling
 
 _ENDED: Final = ("stopped", "failed")
 
@@ -31,7 +31,7 @@ def top(
 
     from millstream.core.model.topics import checked_name
     from millstream.edge.cli.top_table import drawn
-    from millstream.edge.contact import send
+    from millstream.edge.control.control_client import send
 
     with telling("top"):
         settings = settings_of(bootstrap_servers="not needed for this", state_dir=state_dir)

@@ -20,7 +20,7 @@ from millstream.drivers.kafka.fetch import KafkaFetcher
 from millstream.drivers.kafka.forward import Forwarder, Forwarding, GroupPosition
 from millstream.edge.dead_letters.envelope import Chosen, Destination, Envelope, Guard, envelopes
 from millstream.edge.dead_letters.replayed import Replayed
-from millstream.edge.settings import Settings
+from millstream.edge.settings.settings import Settings
 
 GROUP: str = "millstream-dlq-"
 """Prefix of the group of the replays of a topic."""

@@ -14,7 +14,7 @@ from typing import Final
 from opentelemetry.metrics import CallbackOptions, Observation, get_meter
 
 from millstream.core.metrics.metric import Metric, Numbers
-from millstream.edge.metrics.application import EXPORTED, View
+from millstream.edge.metrics.application_metrics import EXPORTED, View
 
 _FRESH_S: Final = 1.0
 _TOTAL: Final = "_total"

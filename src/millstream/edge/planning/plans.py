@@ -8,7 +8,7 @@ from millstream.core.model.errors import SettingsError, TopologyError
 from millstream.core.topology.analysis.ranges import divided_plan, workers_of
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
-from millstream.edge.settings import Settings
+from millstream.edge.settings.settings import Settings
 
 
 def planned(

@@ -10,9 +10,9 @@ from millstream.core.topology.evolution import checked_renames
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.spark.worker.copies import CopiesSpec
-from millstream.edge.engines import copies_spec
 from millstream.edge.planning.plans import check_rates, planned
-from millstream.edge.settings import Settings
+from millstream.edge.planning.store_engines import copies_spec
+from millstream.edge.settings.settings import Settings
 
 
 @dataclass(frozen=True)

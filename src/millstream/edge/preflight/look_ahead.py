@@ -13,10 +13,10 @@ from millstream.core.topology.describe import short_lines
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.submit.checkpoint import Progress, files_of
-from millstream.edge.app import Application
-from millstream.edge.checkpoints import sound_progress
-from millstream.edge.continuity import Continuity, continuity
-from millstream.edge.editing.edit import stores_of_edit
+from millstream.edge.application.application import Application
+from millstream.edge.application.topology_edits import stores_of_edit
+from millstream.edge.checkpoint.checkpoint_health import sound_progress
+from millstream.edge.checkpoint.continuity import Continuity, continuity
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from millstream.core.topology.stores import StoreSpec
 from millstream.drivers.lmdb.queries import LmdbQueries
 from millstream.drivers.spark.worker.copies import CopiesSpec
 from millstream.drivers.spark.worker.report import Report, StateReport
-from millstream.edge.status import Book
+from millstream.edge.status.application_status import Book
 
 _WAIT_S: Final = 10.0
 _POLL_S: Final = 0.002

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Final
 
-from millstream.edge.metrics.application import Measured, View
+from millstream.edge.metrics.application_metrics import Measured, View
 from millstream.edge.web.listener import Answer, Asked, Route
 
 _WAIT_S: Final = 10.0

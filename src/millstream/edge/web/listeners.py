@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from millstream.core.model.errors import SettingsError
 from millstream.core.topology.plan import Plan
-from millstream.edge.settings import Settings
+from millstream.edge.settings.settings import Settings
 
 if TYPE_CHECKING:
     from millstream.edge.web.page import Shown

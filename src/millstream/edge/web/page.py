@@ -20,9 +20,9 @@ from millstream.core.queries.question import Answer as QueryAnswer
 from millstream.core.queries.question import Question
 from millstream.core.topology.pictures.svg import svg
 from millstream.core.topology.plan import Plan
-from millstream.edge.contact import Steerable
-from millstream.edge.metrics.application import Measured
-from millstream.edge.room import unwritable
+from millstream.edge.checkpoint.disk_space import unwritable
+from millstream.edge.control.control_client import Steerable
+from millstream.edge.metrics.application_metrics import Measured
 from millstream.edge.web.health import Viewer
 from millstream.edge.web.listener import Answer, Asked, Guard, Route
 

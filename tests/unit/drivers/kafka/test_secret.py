@@ -13,8 +13,8 @@ import millstream as ms
 from millstream.core.model.errors import SettingsError
 from millstream.drivers.kafka.clients import made
 from millstream.drivers.kafka.secret import Secret
-from millstream.edge.clients import Clients
-from millstream.edge.settings import Settings, settings_from, shown
+from millstream.edge.broker.kafka_clients import Clients
+from millstream.edge.settings.settings import Settings, settings_from, shown
 
 HIDDEN = "hunter2-hunter2"
 

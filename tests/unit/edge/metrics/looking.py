@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from millstream.core.metrics.metric import Number, Numbers
 from millstream.drivers.spark.worker.progress import RestoreProgress
 from millstream.drivers.spark.worker.report import CallReport, Hottest, Report
-from millstream.edge.status import Book, Status
+from millstream.edge.status.application_status import Book, Status
 
 NUMBERS: list[Number] = [
     ("topic_records_consumed_total", ("0_0", "in"), 12),

@@ -16,9 +16,9 @@ import millstream as ms
 from millstream.core.model.errors import ControlError
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.worker.report import Report
-from millstream.edge.orders import Orders
-from millstream.edge.settings import Settings, settings_from
-from millstream.edge.status import Status
+from millstream.edge.control.flow_control import Orders
+from millstream.edge.settings.settings import Settings, settings_from
+from millstream.edge.status.application_status import Status
 from millstream.edge.web.listeners import Listeners
 from millstream.edge.web.page import address_of
 from unit.edge.metrics.looking import Looked

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.edge.cli.told import settings_of, telling
+from millstream.edge.cli.command_errors import settings_of, telling
 
 if TYPE_CHECKING:
     from millstream.edge.dead_letters.mailbox import Mailbox

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.edge.cli.told import settings_of, telling
+from millstream.edge.cli.command_errors import settings_of, telling
 
 if TYPE_CHECKING:
     from millstream.core.fanout.ledger import PartitionState
