@@ -227,7 +227,7 @@ class TestReport:
         monkeypatch.setenv("MILLSTREAM_STATE_DIR", str(tmp_path))
 
     def shown(self, monkeypatch: pytest.MonkeyPatch, *entries: doctor_report.Entry) -> tuple[int, str]:
-        monkeypatch.setattr(report, "CHECKS", entries)
+        monkeypatch.setattr(doctor_report, "CHECKS", entries)
         screen = io.StringIO()
         return doctor_report.examine(None, (), Console(file=screen, width=200)), screen.getvalue()
 
@@ -235,7 +235,9 @@ class TestReport:
         good, bad = Finding("good", True, "there"), Finding("bad", False, "missing", "get it")
 
         code, text = self.shown(
-            monkeypatch, doctor_report.Entry(lambda _: good), doctor_report.Entry(lambda _: [bad], required=False)
+            monkeypatch,
+            doctor_report.Entry(lambda _: good),
+            doctor_report.Entry(lambda _: [bad], required=False),
         )
         assert code == 0
         assert "ok      good: there\nnote    bad: missing\n        -> get it\n" in text

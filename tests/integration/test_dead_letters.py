@@ -13,7 +13,7 @@ from millstream.core.model.errors import DeliveryAbortedError
 from millstream.core.model.record import Records
 from millstream.edge.cli.commands import app as command_line
 from millstream.edge.dead_letters.mailbox import Mailbox, ReplayWish
-from millstream.edge.settings.settings import settings_from
+from millstream.edge.settings.settings_loading import settings_from
 
 from .helpers import Apps, eventually, produce_with_headers
 

@@ -1,69 +1,47 @@
-"""Application: puts settings, broker, topology and Spark together, and runs them. The only composition root."""
+"""Application: combines settings, broker, topology and Spark, and runs them. The only composition root."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.model.topics import checked_name
 from millstream.core.ports import PartitionGrouper
-from millstream.core.topology.describe import short_lines, started_text
 from millstream.core.topology.layout import default_grouper
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.internal_topics import InternalTopics
 from millstream.drivers.spark.clock import Clock, host_clock
-from millstream.drivers.spark.sink import SinkSpec
-from millstream.drivers.spark.spec import SourceSpec, TopologySpec
-from millstream.drivers.spark.submit.checkpoint import Progress, files_of, manifests, progress_of
-from millstream.drivers.spark.submit.placement import grouping_keys
-from millstream.drivers.spark.submit.query import QuerySpec, start
-from millstream.drivers.spark.submit.session import configured, partitions_of, refuse_connect
-from millstream.drivers.spark.submit.wanted import AS_READ_CONF
-from millstream.drivers.spark.worker.host import HostSpec
-from millstream.drivers.spark.worker.progress import TellApplication
-from millstream.drivers.threads import ThreadsOfTasks
-from millstream.edge.application.metadata_refresher import Following
-from millstream.edge.application.periodic_task import Upkeep
+from millstream.drivers.spark.submit.checkpoint import files_of, progress_of
+from millstream.drivers.spark.submit.session import refuse_connect
+from millstream.edge.application.application_run import Resources
+from millstream.edge.application.launching import Environment, Launch
+from millstream.edge.application.metadata_refresher import MetadataRefresher
+from millstream.edge.application.periodic_task import PeriodicTask
 from millstream.edge.application.run_bounds import Bound, Until
 from millstream.edge.application.running_application import RunningApplication
 from millstream.edge.application.stop_signals import stopping_on_signals
 from millstream.edge.application.topology_edits import TopologyEdit, edit_of, emptied
-from millstream.edge.broker.global_topics import global_partitions
 from millstream.edge.broker.group_offsets import GroupOffsets
 from millstream.edge.broker.kafka_clients import Clients
-from millstream.edge.broker.topic_preparation import Topics
-from millstream.edge.checkpoint import shuffle_rescaling
-from millstream.edge.checkpoint.checkpoint_health import sound_progress
-from millstream.edge.checkpoint.checkpoint_ownership import checkpoint_id, newest_of, start_of
-from millstream.edge.checkpoint.continuity import (
-    check_drained,
-    check_left_behind,
-    check_published,
-    continuity,
-)
+from millstream.edge.checkpoint.continuity import continuity
 from millstream.edge.checkpoint.state_lease import Lease
-from millstream.edge.control import control_client
-from millstream.edge.control.flow_control import StandingOrders
-from millstream.edge.planning.async_workers import ApplicationStations, makes_calls
+from millstream.edge.control.control_file import write_control_file
+from millstream.edge.control.flow_control import FlowControl
 from millstream.edge.planning.key_ranges import check_workers
-from millstream.edge.planning.plans import planned, spark_partitions
 from millstream.edge.planning.programs import Program, program_of
-from millstream.edge.planning.thread_counts import threads_of
-from millstream.edge.settings.settings import Settings, settings_from
-from millstream.edge.spark.cluster_checks import check_checkpoint, check_secrets
+from millstream.edge.settings.settings import Settings
+from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.spark.required_packages import check_spark_packages
 from millstream.edge.status.log_output import attach
 
 log = logging.getLogger("millstream.application")
-
-_QUERY_STARTS = "starting the query; the first micro-batch initialises the tasks"
 
 
 class Application:
@@ -155,160 +133,67 @@ class Application:
         refuse_connect()
         self._clients.check()
         broker = self._clients.broker()
+        environment = Environment(self._clients, broker, self._grouper, self._clock, bound)
         running = self._leased(broker)
+        run = running._run
         try:
-            running.listeners.open(running, self.settings, running._progress.say, lambda: running._plan)
+            run.listeners.open(running, self.settings, run.progress.event, lambda: run.plan)
             servers = self.settings.bootstrap_servers
-            running._progress.say(
-                "starting", f"looking at the topics on {servers}", bootstrap_servers=servers
-            )
-            running._query = self._launch(running, broker, bound)
-            control_client.announce(running._lease.home, running._control.address)
-            running._await_first_batch()
-            if running._plan.purged_topics:
-                running._purging = Upkeep(
-                    running._purge.purge, self.settings.repartition_purge_interval_ms / 1000
-                )
+            run.progress.event("starting", f"looking at the topics on {servers}", bootstrap_servers=servers)
+            run.query.current = self._launch(running, environment)
+            write_control_file(run.resources.lease.home, run.control.address)
+            run.await_first_batch()
+            if run.plan.purged_topics:
+                interval_s = self.settings.repartition_purge_interval_ms / 1000
+                run.purging = PeriodicTask(run.purge.purge, interval_s)
             if bound.end is None:
-                self._keep_up(running, broker)
+                self._keep_up(running, replace(environment, bound=Bound()))
             bound.watch(running)
         except BaseException:
-            running._abandon()
+            run.abandon()
             raise
         return running
 
     def _leased(self, broker: Broker) -> RunningApplication:
-        """Take the lease, and what was ordered to be kept beside it."""
-        group = GroupOffsets(broker)
+        """Take the lease, and read beside it which topics stay paused."""
         lease = Lease.take(self.settings.home(self.id), self.id, "running")
         try:
             spark_log = attach(self.settings.output, lease.home / "millstream.log")
             rates = self.settings.max_records_per_second
-            known = self._plan_of(broker).broker_topics
-            orders = StandingOrders.at_start(lease.home, known, rates)
-            drain_timeout_s = self.settings.drain_timeout_ms / 1000
-            deleter, hang_up = InternalTopics(broker), self._clients.hang_up
-            running = RunningApplication(
-                self.id,
-                group,
+            existing = broker.partition_counts() if self.plan.has_patterns else {}
+            known = self._program.matching(self.settings, existing).broker_topics
+            resources = Resources(
+                GroupOffsets(broker),
                 lease,
-                orders,
-                deleter,
-                hang_up,
-                drain_timeout_s,
-                transactional=self.settings.exactly_once,
-                copies=lambda: self._program.copies,
+                FlowControl.at_start(lease.home, known, rates),
+                InternalTopics(broker),
+                self._clients.hang_up,
+                lambda: self._program.copies,
+                self.settings.drain_timeout_ms / 1000,
+                self.settings.exactly_once,
+                spark_log,
             )
-            running._session.log = spark_log
-            return running
+            return RunningApplication(self.id, resources)
         except BaseException:
             lease.release()
             self._clients.hang_up()
             raise
 
-    def _launch(self, running: RunningApplication, broker: Broker, bound: Bound) -> StreamingQuery:
-        """Start the query on the checkpoint as it is now: at the start, and when something has changed since."""
-        settings = self.settings
-        location = running._checkpoint = settings.checkpoint(self.id)
-        files = files_of(location, running._session.of(settings))
-        progress = sound_progress(files, location, self.plan, exactly_once=settings.exactly_once)
-        existing = broker.partition_counts()
-        plan = continuity(self._plan_of(broker, existing), progress, self._program.renamed_stores)
-        layout = plan.laid_out(existing, self._grouper)
-        topics = Topics(broker, settings.replication_factor, settings.internal_topic_config)
-        marks = self._clients.marks().found() if settings.exactly_once else {}
-        start_facts = start_of(plan.plan, settings, running._lease.begun, broker, existing)
-        checkpoint = checkpoint_id(start_facts, progress, marks)
-        if settings.exactly_once:
-            self._clients.transactions().end_open(existing.get(plan.plan.commits_topic, 0))
-        check_drained(plan.plan, progress, broker, existing)
-        session = running._session.of(settings)()
-        check_secrets(settings, session)
-        check_checkpoint(settings, self.id, session)
-        if progress is not None:
-            manifests = cache(partial(self._manifests, running, progress))
-            check_left_behind(plan, layout, manifests, unfinished=settings.on_removed_operator == "fail")
-        rebuild = progress is None and topics.can_rebuild(plan.plan, existing)
-        if rebuild:
-            check_published(plan, layout, self._clients.published(plan.plan, layout.tasks))
-        topics.prepare_repartitions(plan.plan, layout, existing)
-        created = topics.prepare_changelogs(plan.plan, layout, existing)
-        sinks = topics.await_sinks([*plan.plan.sink_topics, *sorted(settings.policies.topics)])
-        if plan.plan.places_in_any_topic:
-            sinks = {**existing, **sinks}
-        global_counts = global_partitions(plan.plan, existing)
-        facts = broker.topic_facts([*plan.plan.broker_topics, *global_counts])
-        plan.check_topics(facts, restart_recreated=settings.on_recreated_topic == "restart_from_beginning")
-        commits = self._prepare_commits(running, plan.plan, progress)
-        if settings.exactly_once:
-            running._lease.begin(checkpoint)
-            everywhere = max(commits, existing.get(plan.plan.commits_topic, 0))
-            self._clients.transactions(running._run).claim(newest_of(checkpoint, progress), marks, everywhere)
-        log.info("%s", started_text(plan.plan, layout, self.id, commits, settings.internal_topic_config))
-        for line in short_lines(plan.plan, layout):
-            running._progress.say("plan", line)
-        running._continues, running._book.plan = (plan.running_on(layout), facts), plan.plan
-        running._rescale_later = shuffle_rescaling.at_start(
-            progress,
-            spark_partitions(settings),
-            settings.on_changed_shuffle_partitions,
-            location,
-            running._session.of(settings),
-        )
-        lineage = plan.lineage(layout, facts)
-        groups = grouping_keys([*layout.tasks, *lineage.gone_tasks()])
-        spec = TopologySpec(
-            plan.plan,
-            layout,
-            groups,
-            settings.policies,
-            sinks,
-            lineage,
-            global_counts,
-            settings.app_config,
-            ThreadsOfTasks(threads_of(plan.plan, layout, settings, session)),
-            *self._clients.senders(),
-            self._clients.most_bytes(),
-            self._clients.most_bytes_in(sinks),
-        )
-        begin = {"rebuild": rebuild, "new_topics": created}
-        return self._start_query(running, broker, spec, checkpoint, begin, bound=bound)
+    def _launch(self, running: RunningApplication, environment: Environment) -> StreamingQuery:
+        return Launch(running._run, environment, self._program, self.settings).start()
 
-    def _manifests(self, running: RunningApplication, progress: Progress) -> list[bytes]:
-        """Read what the tasks of the checkpoint remember."""
-        settings, session = self.settings, running._session.of(self.settings)()
-        if progress.last_complete < 0:
-            return []
-        checkpoint = settings.checkpoint(self.id)
-        with configured(session, settings.spark, spark_partitions(settings), checkpoint):
-            return manifests(session, checkpoint, progress.last_complete)
-
-    def _plan_of(self, broker: Broker, existing: Mapping[str, int] | None = None) -> Plan:
-        """Return the plan with the topics that patterns match now."""
-        if not self.plan.has_patterns:
-            return self.plan
-        topics = broker.partition_counts() if existing is None else existing
-        return planned(self._program.topology, self.id, self.settings, topics)
-
-    def _prepare_commits(self, running: RunningApplication, plan: Plan, progress: Progress | None) -> int:
-        """Prepare the topic of commits, if there is one; give its least number of partitions."""
-        settings = self.settings
-        if not settings.exactly_once and not plan.changelogs:
-            return 0
-        wanted = partitions_of(running._session.of(settings)(), spark_partitions(settings))
-        count = max(wanted, 0 if progress is None else progress.shuffle_partitions)
-        self._clients.marks().prepare(count, settings.replication_factor, settings.internal_topic_config)
-        return count
-
-    def _keep_up(self, running: RunningApplication, broker: Broker) -> None:
+    def _keep_up(self, running: RunningApplication, environment: Environment) -> None:
         """Let the application follow what changes while it runs."""
-        running._relaunch = partial(self._launch, running, broker, Bound())
+        run = running._run
+        run.query.launch = partial(self._launch, running, environment)
         running._set_workers = partial(self._set_workers, running)
-        running._edit = partial(self._edit, running, broker)
-        if running._rescale_later:
-            running._changeover.restart("the interrupted micro-batch is complete, and the state moves now")
-        following = Following(self, running, broker)
-        running._upkeep = Upkeep(following.look, self.settings.metadata_max_age_ms / 1000)
+        running._edit = partial(self._edit, running, environment)
+        if run.rescale_later:
+            run.query.restart("the interrupted micro-batch is complete, and the state moves now")
+        refresher = MetadataRefresher(
+            run, environment, lambda existing: self._program.matching(self.settings, existing), self.settings
+        )
+        run.metadata_refresher = PeriodicTask(refresher.refresh, self.settings.metadata_max_age_ms / 1000)
 
     def _set_workers(self, running: RunningApplication, workers: int) -> None:
         """Let the next query have another number of workers per partition.
@@ -316,7 +201,7 @@ class Application:
         Raises:
             MillstreamError: If the number needs other key ranges.
         """
-        plan = running._continues[0].plan
+        plan = running._run.plan
         whole = [replace(sub, ranges=1) for sub in plan.subtopologies]
         check_workers(plan, replace(plan, subtopologies=tuple(whole)), workers)
         changed = {
@@ -329,77 +214,24 @@ class Application:
     def _edit(
         self,
         running: RunningApplication,
-        broker: Broker,
+        environment: Environment,
         topology: Topology,
         *,
         preview: bool,
         renamed_stores: Mapping[str, str] | None,
     ) -> TopologyEdit:
-        """Say what an edit does, and go on with it unless that is all."""
-        before, edited = self._program, program_of(topology, self.id, self.settings, renamed_stores)
-        location, session = running._checkpoint, running._session.of(self.settings)
-        now = continuity(edited.plan, progress_of(files_of(location, session)), edited.renamed_stores)
-        now.laid_out(broker.partition_counts(), self._grouper)
-        edit = edit_of(running._plan, now)
+        """Return what an edit does, and go on with it unless it is only a preview."""
+        run, before = running._run, self._program
+        edited = program_of(topology, self.id, self.settings, renamed_stores)
+        progress = progress_of(files_of(run.checkpoint, run.session.of(self.settings)))
+        now = continuity(edited.plan, progress, edited.renamed_stores)
+        now.laid_out(environment.broker.partition_counts(), self._grouper)
+        edit = edit_of(run.plan, now)
         if not preview:
             log.warning("editing the topology: %s", str(edit).replace("\n", "; "))
-            with emptied(running, running._plan, now.plan):
-                running._changeover.replace(partial(self._use, edited), partial(self._use, before))
+            with emptied(running, run.plan, now.plan):
+                run.query.replace(partial(self._use, edited), partial(self._use, before))
         return edit
 
     def _use(self, program: Program) -> None:
         self._program = program
-
-    def _start_query(
-        self,
-        running: RunningApplication,
-        broker: Broker,
-        spec: TopologySpec,
-        checkpoint: str,
-        begin: Mapping[str, Any],
-        *,
-        bound: Bound,
-    ) -> StreamingQuery:
-        settings, session = self.settings, running._session.of(self.settings)()
-        control = running._control.address
-        source = SourceSpec(
-            spec,
-            broker,
-            self._clients.fetcher(),
-            control,
-            settings.max_batch_records,
-            settings.max_batch_bytes,
-            session.sparkContext.defaultParallelism,
-            settings.auto_offset_reset,
-            begin,
-            settings.on_lost_offsets == "skip",
-            settings.on_recreated_topic == "restart_from_beginning",
-            settings.waits,
-            self._clock,
-            settings.trigger_interval_ms,
-            checkpoint,
-            running._run,
-        )
-        running._progress.say("query-starts", _QUERY_STARTS)
-        query = QuerySpec(
-            self.id,
-            bound.limiting(source),
-            HostSpec(
-                spec,
-                replace(self._program.copies, run=running._run),
-                TellApplication.here(control),
-                self._clients.changelogs(spec.plan),
-                self._clients.global_topics(spec.plan),
-                settings.max_task_idle_ms,
-                settings.statestore_cache_max_bytes,
-                ApplicationStations(str(settings.checkpoint(self.id))) if makes_calls(spec.plan) else None,
-                not settings.exactly_once,
-            ),
-            SinkSpec(self._clients.publisher(running._run), spec.plan.committed_by_transactions, control),
-            settings.checkpoint(self.id),
-            bound.end is not None,
-            settings.py_modules,
-        )
-        conf = settings.spark if spec.plan.has_prefix else {**AS_READ_CONF, **settings.spark}
-        with configured(session, conf, spark_partitions(settings), query.checkpoint_location):
-            return start(session, query)

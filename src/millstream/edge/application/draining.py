@@ -1,15 +1,13 @@
-"""Draining: how an application ends that first finishes what it has begun.
+"""Draining: an application finishes what it has begun before it ends.
 
-Whoever stops an application has two choices, and neither loses anything. To *carry over* what is unfinished is the quick one: it
-is part of the last micro-batch's snapshot, and goes on at the next start. To *drain* takes longer: nothing more is read from
-outside, micro-batches go on, and the application ends when nothing is unfinished or its time is over. What is left then
-is carried over.
+An application can be stopped in two ways, and neither loses anything. *Carrying over* what is unfinished is the quick one: it is
+part of the last micro-batch's snapshot, and goes on at the next start. *Draining* takes longer: nothing more is read from outside,
+micro-batches go on, and the application ends when nothing is unfinished or its time is over. What is left then is carried over.
 
 A record that waits for a time (a retry, a delay) which comes after the limit is not waited for: nothing would come of it. Nor are
 records that a task holds until another input has been read as far.
 
-The planner decides nothing: it asks before each micro-batch, when none is at work, so what the tasks have reported then is all
-there is.
+The planner decides nothing: it asks before each micro-batch, when none is running, so the tasks have reported everything by then.
 """
 
 from __future__ import annotations
@@ -37,27 +35,27 @@ class Left(NamedTuple):
 
 
 class Draining:
-    """The end of an application, ordered by any of its threads and seen by those that answer its planner; guarded by a lock.
+    """The drain of an application, begun by any of its threads and checked by those that answer its planner; guarded by a lock.
 
     Args:
-        left: Gives what is unfinished; it is told until when there is time, ms since the epoch by the application's clock.
+        left: Returns what is unfinished, and what of it may be finished by a time, ms since the epoch by the application's clock.
     """
 
     def __init__(self, left: Callable[[int], Left]) -> None:
         self._left = left
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._ordered_at = 0.0
+        self._begun_at = 0.0
         self._deadline: float | None = None
         self._begun_with: int | None = None
 
     @property
-    def ordered(self) -> bool:
+    def begun(self) -> bool:
         """Whether nothing more is to be read from outside."""
         return self._deadline is not None
 
-    def order(self, timeout_s: float) -> None:
-        """Begin to end; a second order can only shorten the time.
+    def begin(self, timeout_s: float) -> None:
+        """Begin to drain; a second call can only shorten the time.
 
         Args:
             timeout_s: How long it may take to finish what is unfinished, seconds.
@@ -65,11 +63,11 @@ class Draining:
         with self._lock:
             now = time.monotonic()
             if self._deadline is None:
-                self._ordered_at = now
+                self._begun_at = now
             self._deadline = min(now + timeout_s, self._deadline or float("inf"))
 
-    def look(self, now_ms: int, unread: int) -> None:
-        """See between two micro-batches whether anything is left to wait for.
+    def check(self, now_ms: int, unread: int) -> None:
+        """Check between two micro-batches whether anything is left to wait for.
 
         Args:
             now_ms: The application's clock, ms since the epoch.
@@ -83,24 +81,24 @@ class Draining:
         if not left.awaited and not unread:
             self._over.set()
 
-    def wait(self, at_work: Callable[[], bool]) -> None:
-        """Wait until nothing is left to wait for, the time is over, or the application is no longer at work."""
-        while self._left_s() > 0 and at_work():
+    def wait(self, runs: Callable[[], bool]) -> None:
+        """Wait until nothing is left to wait for, the time is over, or the application no longer runs."""
+        while self._left_s() > 0 and runs():
             if self._over.wait(_POLL_S):
                 return
 
     def outcome(self, unfinished: int) -> str:
-        """Say what was drained and what is carried over; nothing if there was nothing.
+        """Return what was drained and what is carried over; nothing if there was nothing.
 
         Args:
             unfinished: Records that are unfinished at the end.
         """
         drained = max((self._begun_with or 0) - unfinished, 0)
-        took = time.monotonic() - self._ordered_at
-        told = [f"{_records(drained)} finished in {took:.1f} s"] if drained else []
+        took = time.monotonic() - self._begun_at
+        lines = [f"{_records(drained)} finished in {took:.1f} s"] if drained else []
         if unfinished:
-            told.append(f"{_records(unfinished)} carried over to the next start")
-        return "; ".join(told)
+            lines.append(f"{_records(unfinished)} carried over to the next start")
+        return "; ".join(lines)
 
     def _left_s(self) -> float:
         return 0.0 if self._deadline is None else self._deadline - time.monotonic()

@@ -1,9 +1,4 @@
-"""Upkeep: a look at the topics from time to time, while the application runs.
-
-Partitions can be added to a topic, and a topic can be deleted and made again, at any moment, and the broker tells nobody.
-So a thread of the application asks for the topics' facts every ``metadata_max_age_ms``, and at once when the planner has
-seen something odd.
-"""
+"""A task that a thread of the application repeats, such as the refresh of the topics' metadata every ``metadata_max_age_ms``."""
 
 from __future__ import annotations
 
@@ -16,27 +11,27 @@ from millstream.core.model.errors import BrokerUnavailableError
 log = logging.getLogger("millstream.application")
 
 
-class Upkeep:
+class PeriodicTask:
     """Calls a function in a thread of its own, at intervals and when woken, until it is closed.
 
     Args:
-        look: What to do. A broker that does not answer is no reason to stop: the next look may find it.
-        interval_s: Longest time between two looks, in seconds.
+        run: What to do. It is repeated after a broker did not answer.
+        interval_s: Longest time between two calls, in seconds.
     """
 
-    def __init__(self, look: Callable[[], None], interval_s: float) -> None:
-        self._look = look
+    def __init__(self, run: Callable[[], None], interval_s: float) -> None:
+        self._task = run
         self._interval_s = interval_s
         self._wake = threading.Event()
         self._closed = False
-        threading.Thread(target=self._run, name="millstream-upkeep", daemon=True).start()
+        threading.Thread(target=self._run, name="millstream-periodic", daemon=True).start()
 
     def wake(self) -> None:
-        """Look now."""
+        """Call the function now."""
         self._wake.set()
 
     def close(self) -> None:
-        """Look no more; a look at work is finished."""
+        """Call the function no more; a call that runs is finished."""
         self._closed = True
         self._wake.set()
 
@@ -47,6 +42,6 @@ class Upkeep:
             if self._closed:
                 return
             try:
-                self._look()
+                self._task()
             except BrokerUnavailableError as error:
-                log.debug("the topics are looked at later: %s", error)
+                log.debug("repeated later: %s", error)

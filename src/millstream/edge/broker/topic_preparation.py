@@ -1,4 +1,4 @@
-"""Topics of an application before it starts: internal ones are created or checked, the others must be there."""
+"""The topics of an application before it starts: internal ones are created or checked, the others must exist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WAIT_S = 3.0
 
 
 @dataclass(frozen=True)
-class Topics:
+class TopicPreparation:
     """Prepares the topics of an application.
 
     Attributes:

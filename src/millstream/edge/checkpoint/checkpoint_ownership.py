@@ -17,7 +17,7 @@ from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.marks import Mark, ahead_of
 from millstream.drivers.spark.offsets import batch_id
 from millstream.drivers.spark.submit.checkpoint import Progress
-from millstream.edge.broker.topic_preparation import Topics
+from millstream.edge.broker.topic_preparation import TopicPreparation
 from millstream.edge.settings.settings import Settings
 
 
@@ -56,7 +56,7 @@ def start_of(
     """
     read = {topic: existing[topic] for topic in plan.broker_topics if topic in existing}
     asked = replace(broker, read_committed=False)  # waits for no transaction that a dead owner has left open
-    topics = Topics(asked, settings.replication_factor)
+    topics = TopicPreparation(asked, settings.replication_factor)
     return Start(
         plan.application_id,
         settings.checkpoint(plan.application_id),

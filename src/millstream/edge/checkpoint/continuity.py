@@ -100,7 +100,7 @@ class Continuity:
             if topic in home or source_of(sources, topic) is None  # else it is only gone for now
         )
 
-    def fits(self, plan: Plan, external: Mapping[str, int], grouper: PartitionGrouper) -> None:
+    def check_fits(self, plan: Plan, external: Mapping[str, int], grouper: PartitionGrouper) -> None:
         """Check that the same program can go on with other topics.
 
         Args:

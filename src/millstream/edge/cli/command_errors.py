@@ -37,6 +37,6 @@ def settings_of(**given: object) -> Settings:
     Raises:
         SettingsError: If a setting is wrong.
     """
-    from millstream.edge.settings.settings import settings_from
+    from millstream.edge.settings.settings_loading import settings_from
 
     return settings_from({name: value for name, value in given.items() if value is not None})

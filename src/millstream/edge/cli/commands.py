@@ -245,6 +245,7 @@ def page(application_id: Running, state_dir: StateDir = None) -> None:
 @app.command()
 def rescale(
     application_id: Stopped,
+    *,
     partitions: Annotated[int, typer.Option(min=1, max=1024, help="Wanted number of Spark partitions.")],
     state_dir: StateDir = None,
     checkpoint_location: CheckpointLocation = None,
@@ -270,6 +271,7 @@ def rescale(
 @app.command()
 def reset(
     application_id: Stopped,
+    *,
     bootstrap_servers: Annotated[
         str | None,
         typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say."),

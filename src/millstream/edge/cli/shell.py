@@ -50,7 +50,7 @@ def shell(
 
 def _talk(lab: Lab, names: dict[str, object]) -> None:
     """Hand the terminal over to Python, IPython where it is installed."""
-    plan = lab.running._plan
+    plan = lab.running._run.plan
     banner = _BANNER.format(
         lab=lab,
         topics=", ".join(sorted({*plan.broker_topics, *plan.sink_topics})),

@@ -1,11 +1,11 @@
-"""Orders: what a running application has been told to leave unread for now, and how fast to read the rest.
+"""Flow control: the topics that a running application does not read for now, and how fast it reads the others.
 
-An order is about topics that are read from the broker. To *pause* adds topics to those that are not read, to *resume* takes
-some away again, and to *throttle* limits the records per second of one. The planner hears of the orders with every planning,
-so they are in force from the next micro-batch on.
+It is about topics that are read from the broker. To *pause* adds topics to those that are not read, to *resume* removes some of
+them, and to *throttle* limits the records per second of one. The planner gets the limits each time it plans, so they are in
+force from the next micro-batch on.
 
-Orders end with the application, unless a topic is paused to be *kept*: then it is in the file ``paused.json`` beside the
-lease, and the next start finds it there. Only who holds the lease writes that file. Rates that are to last are a setting.
+Limits end with the application, unless a topic is paused to be *kept*: then it is in the file ``paused.json`` beside the lease,
+and the next start reads it there. Only the holder of the lease writes that file. Rates that are to last are a setting.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _FILE = "paused.json"
 
 
 @dataclass(frozen=True)
-class Orders:
-    """What is ordered at a moment.
+class FlowLimits:
+    """Which topics are paused, and which are throttled.
 
     Attributes:
         paused: Topics that are not read.
@@ -36,8 +36,8 @@ class Orders:
         rates: Most records per second, per topic that is throttled.
 
     Example:
-        >>> orders = Orders().pausing({"a", "b"}).resuming({"b"}).throttling("c", 5)
-        >>> sorted(orders.paused), orders.rates
+        >>> limits = FlowLimits().pausing({"a", "b"}).resuming({"b"}).throttling("c", 5)
+        >>> sorted(limits.paused), limits.rates
         (['a'], {'c': 5})
     """
 
@@ -45,18 +45,18 @@ class Orders:
     kept: frozenset[str] = frozenset()
     rates: Mapping[str, int] = field(default_factory=dict)
 
-    def pausing(self, topics: Collection[str], *, keep: bool = False) -> Orders:
-        """Return the orders with more topics paused; what is kept already stays so."""
+    def pausing(self, topics: Collection[str], *, keep: bool = False) -> FlowLimits:
+        """Return the limits with more topics paused; what is kept already stays so."""
         return replace(
             self, paused=self.paused.union(topics), kept=self.kept.union(topics) if keep else self.kept
         )
 
-    def resuming(self, topics: Collection[str]) -> Orders:
-        """Return the orders with fewer topics paused, now and after a restart."""
+    def resuming(self, topics: Collection[str]) -> FlowLimits:
+        """Return the limits with fewer topics paused, now and after a restart."""
         return replace(self, paused=self.paused.difference(topics), kept=self.kept.difference(topics))
 
-    def throttling(self, topic: str, records_per_second: int | None) -> Orders:
-        """Return the orders with another rate of a topic, None for none.
+    def throttling(self, topic: str, records_per_second: int | None) -> FlowLimits:
+        """Return the limits with another rate of a topic, None for none.
 
         Raises:
             ControlError: If the rate is less than one record per second.
@@ -72,75 +72,75 @@ class Orders:
         return replace(self, rates={**others, topic: records_per_second})
 
 
-class StandingOrders:
-    """The orders of an application that is at work. Owned by it, given by any of its threads; guarded by a lock.
+class FlowControl:
+    """The flow control of a running application. Owned by it, changed by any of its threads; guarded by a lock.
 
     Args:
         home: The application's directory, whose lease is held.
-        orders: What holds at the start.
+        limits: The limits at the start.
 
     Attributes:
-        now: The orders in force.
+        limits: The limits in force.
     """
 
-    def __init__(self, home: Path, orders: Orders) -> None:
-        self.now = orders
+    def __init__(self, home: Path, limits: FlowLimits) -> None:
+        self.limits = limits
         self._home = home
         self._lock = threading.Lock()
 
     @classmethod
-    def at_start(cls, home: Path, known: Iterable[str], rates: Mapping[str, int]) -> StandingOrders:
-        """Begin with what was to be kept, and say so: nobody else would remember why a topic is not read.
+    def at_start(cls, home: Path, known: Iterable[str], rates: Mapping[str, int]) -> FlowControl:
+        """Start with the topics that stay paused, and log them: otherwise nobody would remember why a topic is not read.
 
         Args:
             home: The application's directory, whose lease is held.
-            known: The topics that are read from the broker; others were read by an earlier topology and are let go.
+            known: The topics that are read from the broker; others were read by an earlier topology and are forgotten.
             rates: Most records per second, as the settings say.
 
         Raises:
             ControlError: If the file of kept topics cannot be read.
         """
-        found = _kept(home)
-        paused = found.intersection(known)
+        kept = _kept(home)
+        paused = kept.intersection(known)
         if paused:
             log.warning("still paused, as was asked for before this start: %s", ", ".join(sorted(paused)))
-        if found - paused:
-            log.warning("paused before, and no longer read: %s", ", ".join(sorted(found - paused)))
-        return cls(home, Orders(paused, paused, dict(rates)))
+        if kept - paused:
+            log.warning("paused before, and no longer read: %s", ", ".join(sorted(kept - paused)))
+        return cls(home, FlowLimits(paused, paused, dict(rates)))
 
     def pause(self, topics: Collection[str], *, keep: bool) -> None:
-        """Read topics no more."""
+        """Stop reading topics."""
         with self._lock:
-            self._become(self.now.pausing(topics, keep=keep))
+            self._become(self.limits.pausing(topics, keep=keep))
 
     def resume(self, topics: Collection[str]) -> None:
         """Read topics again."""
         with self._lock:
-            self._become(self.now.resuming(topics))
+            self._become(self.limits.resuming(topics))
 
     def throttle(self, topic: str, records_per_second: int | None) -> None:
-        """Limit the records per second of a topic, or no longer.
+        """Limit the records per second of a topic; None lifts the limit.
 
         Raises:
             ControlError: If the rate is less than one record per second.
         """
         with self._lock:
-            self._become(self.now.throttling(topic, records_per_second))
+            self._become(self.limits.throttling(topic, records_per_second))
 
-    def _become(self, orders: Orders) -> None:
-        """Write what is to be kept first: an order that is obeyed is one that lasts as long as was asked for."""
-        if orders.kept != self.now.kept:
-            _keep(self._home, orders.kept)
-        self.now = orders
+    def _become(self, limits: FlowLimits) -> None:
+        """Write what is to be kept first: limits are in force only if they last as long as they should."""
+        if limits.kept != self.limits.kept:
+            _keep(self._home, limits.kept)
+        self.limits = limits
 
 
 def _kept(home: Path) -> frozenset[str]:
     file = home / _FILE
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-        if told["checksum"] != _checksum(told["topics"]):
+        written = json.loads(file.read_text(encoding="utf-8"))
+        if written["checksum"] != _checksum(written["topics"]):
             raise ValueError("its checksum does not fit")
-        return frozenset(told["topics"])
+        return frozenset(written["topics"])
     except FileNotFoundError:
         return frozenset()
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -160,8 +160,8 @@ def _keep(home: Path, topics: frozenset[str]) -> None:
     partial = file.with_suffix(".partial")
     try:
         if topics:
-            told = {"topics": sorted(topics), "checksum": _checksum(sorted(topics))}
-            partial.write_text(json.dumps(told), encoding="utf-8")
+            written = {"topics": sorted(topics), "checksum": _checksum(sorted(topics))}
+            partial.write_text(json.dumps(written), encoding="utf-8")
             os.replace(partial, file)
         else:
             file.unlink(missing_ok=True)

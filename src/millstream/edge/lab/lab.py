@@ -23,7 +23,8 @@ from millstream.edge.queries.store_reader import StoreReader
 from millstream.edge.records.raw import broker_of
 from millstream.edge.records.typed import last_records, send_records
 from millstream.edge.settings.environment_variables import PREFIX, settings_file
-from millstream.edge.settings.settings import Settings, settings_from
+from millstream.edge.settings.settings import Settings
+from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.status.application_status import Status
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ class Lab:
                 raise TimeoutError(
                     f"{self.id}: not everything is processed after {timeout_s:g} s; see lab.status()"
                 )
-            behind = unread(self.running._book.positions, ends, topics) or sum(status.lag.values())
+            behind = unread(self.running._run.reports.positions, ends, topics) or sum(status.lag.values())
             quiet = 0 if behind else quiet + 1
             time.sleep(_LOOK_S)
 
@@ -220,7 +221,7 @@ class Lab:
 
     @property
     def _plan(self) -> Plan:
-        return self.running._plan
+        return self.running._run.plan
 
     @property
     def _known(self) -> Settings:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from millstream.core.metrics.metric import Metric, Number, Numbers
+from millstream.core.runtime.lifecycle import State
 from millstream.drivers.spark.worker.measures import RESTORING, TASK_METRICS
 from millstream.edge.status.application_status import Status
 from millstream.edge.status.async_status import CallStatus
 
-STATES: Final = ("starting", "running", "waiting", "draining", "stopping", "stopped", "failed")
+STATES: Final = tuple(State)
 
 
 class Measured(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from millstream.core.topology.asynchronous import with_their_parts
@@ -30,6 +30,17 @@ class Program:
     plan: Plan
     copies: CopiesSpec
     renamed_stores: Mapping[str, str]
+
+    def matching(self, settings: Settings, existing: Collection[str]) -> Plan:
+        """Return the plan with the topics that patterns match.
+
+        Args:
+            settings: The application's settings.
+            existing: The topics that exist; used only if there are patterns.
+        """
+        if not self.plan.has_patterns:
+            return self.plan
+        return planned(self.topology, self.plan.application_id, settings, existing)
 
 
 def program_of(

@@ -62,7 +62,7 @@ def look_ahead(application: Application) -> Outlook:
     broker = clients.broker()
     try:
         existing = broker.partition_counts()
-        plan = application._plan_of(broker, existing)
+        plan = application._program.matching(application.settings, existing)
         sinks = [*plan.sink_topics, *sorted(application.settings.policies.topics)]
         missing = [
             f"topic {name!r} does not exist, and is read" for name in _read(plan) if name not in existing

@@ -29,7 +29,7 @@ from millstream.core.topology.stores import StoreSpec
 from millstream.drivers.lmdb.queries import LmdbQueries
 from millstream.drivers.spark.worker.copies import CopiesSpec
 from millstream.drivers.spark.worker.report import Report, StateReport
-from millstream.edge.status.application_status import Book
+from millstream.edge.status.task_reports import TaskReports
 
 _WAIT_S: Final = 10.0
 _POLL_S: Final = 0.002
@@ -101,7 +101,11 @@ class Answers:
     """
 
     def __init__(
-        self, application_id: str, copies: Callable[[], CopiesSpec], book: Book, plan: Callable[[], Plan]
+        self,
+        application_id: str,
+        copies: Callable[[], CopiesSpec],
+        book: TaskReports,
+        plan: Callable[[], Plan],
     ) -> None:
         self._id = application_id
         self._copies_spec = copies

@@ -307,14 +307,3 @@ def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 SECRET: Final = re.compile(r"password|secret|token|sasl\.jaas|key\.pem|oauthbearer\.config", re.IGNORECASE)
 """Names of settings whose values are not shown."""
-
-
-def without_secret(name: str, value: Any) -> Any:
-    """Return the value of a client's setting as it may be printed."""
-    if isinstance(value, Secret):
-        return repr(value)
-    if SECRET.search(name) or revealed(value) is not value:
-        return "(secret)"
-    if isinstance(value, Callback):
-        return f"({value.name})"
-    return value if isinstance(value, str | int | float | None) else repr(value)

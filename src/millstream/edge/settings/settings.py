@@ -1,21 +1,14 @@
-"""Settings: Kafka's names with underscores, from keywords, the environment (``MILLSTREAM_...``) or a TOML file.
-
-A setting that does not exist or cannot be is an error when the application is made, with what to write instead.
-"""
+"""Settings: Kafka's names with underscores, from keywords, the environment (``MILLSTREAM_...``) or a TOML file."""
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
     PositiveInt,
-    ValidationError,
-    field_serializer,
     field_validator,
     model_validator,
 )
@@ -27,7 +20,6 @@ from pydantic_settings import (
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
-from pydantic_settings import SettingsError as UnreadableSettingsError
 
 from millstream.core.engine.caching import DEFAULT_CACHE_BYTES
 from millstream.core.engine.policy import STAGES, ErrorPolicies, Policy, check_policy
@@ -37,13 +29,12 @@ from millstream.core.runtime.threads import check_threads
 from millstream.drivers.directory import DEFAULT_MEMORY_BYTES
 from millstream.drivers.kafka.secret import Secret
 from millstream.drivers.spark.inputs import WaitSettings
-from millstream.edge.settings.client_settings import SECRET, librdkafka_settings, revealed, without_secret
+from millstream.edge.settings.client_settings import SECRET, librdkafka_settings, revealed
 from millstream.edge.settings.duration_text import Milliseconds
 from millstream.edge.settings.environment_variables import PREFIX, nested, settings_file
 from millstream.edge.status.log_output import Output
 
 Port = Annotated[int | None, Field(ge=0, lt=65_536)]
-_MAY_HOLD_SECRETS = ("settings", "kafka", "consumer", "producer", "spark", "app_config")
 
 
 class Settings(BaseSettings):
@@ -283,12 +274,6 @@ class Settings(BaseSettings):
             )
         return {name: _checked_policy(policy) for name, policy in policies.items()}
 
-    @field_serializer("on_deserialize_error", "on_process_error", "on_produce_error", "on_operator_error")
-    def _shown_policy(self, policy: Any) -> Any:
-        if isinstance(policy, dict):
-            return {name: _shown(own) for name, own in policy.items()}
-        return _shown(policy)
-
     @model_validator(mode="after")
     def _dead_letters_have_a_topic(self) -> Settings:
         given = {f"on_{stage}_error": getattr(self, f"on_{stage}_error") for stage in STAGES}
@@ -369,31 +354,6 @@ class Settings(BaseSettings):
         }
 
 
-def settings_from(given: Mapping[str, Any]) -> Settings:
-    """Make the settings, with errors for people.
-
-    Args:
-        given: Keyword settings of the application.
-
-    Raises:
-        SettingsError: If a setting does not exist or has an impossible value.
-    """
-    for name in given:
-        if name not in Settings.model_fields:
-            raise SettingsError(_unknown(name))
-    try:
-        return Settings(**given)
-    except ValidationError as error:
-        raise SettingsError("; ".join(_explained(problem) for problem in error.errors())) from None
-    except UnreadableSettingsError as error:
-        raise SettingsError(
-            f'{error}; write it as JSON, for example MILLSTREAM_KAFKA=\'{{"acks": "all"}}\''
-        ) from None
-    except ValueError as error:
-        file = os.environ.get(f"{PREFIX}CONFIG")
-        raise SettingsError(f"the settings file {file!r} (MILLSTREAM_CONFIG) is not TOML: {error}") from None
-
-
 def _checked_policy(policy: Any) -> Any:
     """Return an error policy; what is none is an error of the setting."""
     try:
@@ -404,34 +364,3 @@ def _checked_policy(policy: Any) -> Any:
             "Input should be 'fail', 'skip' or 'dead_letter', ms.dead_letter('topic') or an error handler",
         ) from None
     return policy
-
-
-def _shown(policy: Any) -> str:
-    """Return an error policy as text."""
-    return policy if isinstance(policy, str) else repr(policy)
-
-
-def _unknown(name: str) -> str:
-    known = list(Settings.model_fields)
-    close = difflib.get_close_matches(name.replace(".", "_"), known, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(known))}."
-    return f"there is no setting {name!r}; {hint} Settings of Kafka's clients go into kafka={{...}}, consumer={{...}} or producer={{...}}"
-
-
-def _explained(problem: Any) -> str:
-    name = ".".join(map(str, problem["loc"])) or "settings"
-    if problem["type"] == "missing":
-        return f"the setting {name!r} is missing ({Settings.model_fields[name].description})"
-    if problem["type"] == "extra_forbidden":
-        return _unknown(name)
-    hidden = SECRET.search(name) or name.split(".")[0] in _MAY_HOLD_SECRETS
-    shown = "(not shown)" if hidden else repr(problem.get("input"))
-    return f"the setting {name!r} cannot be {shown}: {problem['msg']}"
-
-
-def shown(settings: Settings) -> dict[str, Any]:
-    """Return the settings for printing, without secrets."""
-    named = ("kafka", "consumer", "producer", "spark")
-    plain = settings.model_dump(mode="json", exclude={*named, "app_config"}, fallback=repr)
-    plain |= {name: {k: without_secret(k, v) for k, v in getattr(settings, name).items()} for name in named}
-    return plain | {"app_config": dict.fromkeys(settings.app_config, "(not shown)")}

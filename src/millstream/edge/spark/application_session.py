@@ -12,7 +12,7 @@ from millstream.drivers.spark.submit.launch import starts_jvm
 from millstream.drivers.spark.submit.session import session_for
 from millstream.drivers.spark.submit.wanted import lacking_lines, tell_lacking
 from millstream.edge.settings.settings import Settings
-from millstream.edge.status.progress_log import Progress
+from millstream.edge.status.progress_log import ProgressLog
 
 
 class ApplicationSession:
@@ -20,23 +20,23 @@ class ApplicationSession:
 
     Args:
         application_id: The application.
-        progress: Says what is made.
+        progress: Logs what is made.
+        log: Where Spark's output goes; None is where this program's goes.
 
     Attributes:
         made: The session, None until it is asked for.
-        log: Where Spark's output goes; None is where this program's goes.
         lacking: What the session lacks if it is somebody else's.
     """
 
-    def __init__(self, application_id: str, progress: Progress) -> None:
+    def __init__(self, application_id: str, progress: ProgressLog, log: Path | None) -> None:
         self._id = application_id
         self._progress = progress
         self.made: SparkSession | None = None
-        self.log: Path | None = None
+        self._log = log
         self.lacking: Sequence[str] = ()
 
     def of(self, settings: Settings) -> Callable[[], SparkSession]:
-        """Return what gives the session."""
+        """Return a function that returns the session."""
 
         def session() -> SparkSession:
             if self.made is None:
@@ -48,14 +48,14 @@ class ApplicationSession:
     def _make(self, settings: Settings) -> SparkSession:
         own = SparkSession.getActiveSession() is None and SparkContext._active_spark_context is None
         if own:
-            where = f"; what it writes goes to {self.log}" if self.log and starts_jvm() else ""
+            where = f"; what it writes goes to {self._log}" if self._log and starts_jvm() else ""
             master = "" if settings.master is None else f" ({settings.master})"
-            self._progress.say("spark-starts", f"starting Spark{master}{where}")
-        session = session_for(self._id, settings.master, settings.spark, self.log)
+            self._progress.event("spark-starts", f"starting Spark{master}{where}")
+        session = session_for(self._id, settings.master, settings.spark, self._log)
         whose = "runs" if own else "is the program's own session"
         address = session.sparkContext.uiWebUrl
         ui = "" if address is None else f", UI at {address}"
-        self._progress.say(
+        self._progress.event(
             "spark-runs", f"Spark {session.version} {whose} on {session.sparkContext.master}{ui}", ui=address
         )
         if not own:

@@ -27,7 +27,7 @@ from millstream.drivers.spark.worker.host import HostSpec
 from millstream.edge.broker.global_topics import refuse_global_stores
 from millstream.edge.planning.async_workers import refuse_calls
 from millstream.edge.planning.store_engines import copies_spec
-from millstream.edge.settings.settings import settings_from
+from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.spark.cluster_checks import check_secrets
 from millstream.edge.spark.required_packages import check_spark_packages
 

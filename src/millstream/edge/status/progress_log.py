@@ -1,4 +1,4 @@
-"""Progress: what an application says while it starts and runs, for people and as facts for programs.
+"""The progress log: what an application logs while it starts and runs, for people and as facts for programs.
 
 One line per phase of the start, one every ten seconds while records are read, one a minute while nothing happens, and a
 summary at the end. Warnings that are alike are counted after the first one.
@@ -10,10 +10,11 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from millstream.edge.application.periodic_task import Upkeep
+from millstream.core.runtime.lifecycle import FINAL, State
+from millstream.edge.application.periodic_task import PeriodicTask
 from millstream.edge.status.application_status import Status
 from millstream.edge.status.log_output import PROGRESS
 
@@ -25,10 +26,14 @@ _WAITS_SHOWN: Final = 2
 _VARYING: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\d+(?:[.,:]\d+)*")
 _MOST_KINDS: Final = 1000
 _SHOWN: Final = 100
+_BY_STATE: Final[Mapping[str, Sequence[str]]] = {
+    State.WAITING: ["waiting for the broker"],
+    State.DRAINING: ["finishing unfinished records"],
+}
 
 
-class Progress:
-    """Says how an application is. Safe to use from several threads.
+class ProgressLog:
+    """Logs how an application is. Safe to use from several threads.
 
     Args:
         application_id: The application.
@@ -37,19 +42,19 @@ class Progress:
     def __init__(self, application_id: str) -> None:
         self._id = application_id
         self._began = time.monotonic()
-        self._upkeep: Upkeep | None = None
-        self._told_read, self._told_at = -1, 0.0
+        self._reporting: PeriodicTask | None = None
+        self._logged_read, self._logged_at = -1, 0.0
 
-    def say(self, event: str, text: str, **facts: Any) -> None:
-        """Say that something has happened.
+    def event(self, name: str, text: str, **facts: Any) -> None:
+        """Log that something has happened.
 
         Args:
-            event: A word for programs.
+            name: A word for programs.
             text: The same for people.
             **facts: More for programs.
         """
-        told = {"application": self._id, "event": event, "seconds": round(self.seconds, 1), **facts}
-        log.info("%s: %s", self._id, text, extra={"facts": told})
+        all_facts = {"application": self._id, "event": name, "seconds": round(self.seconds, 1), **facts}
+        log.info("%s: %s", self._id, text, extra={"facts": all_facts})
 
     @property
     def seconds(self) -> float:
@@ -57,36 +62,36 @@ class Progress:
         return time.monotonic() - self._began
 
     def follow(self, look: Callable[[], tuple[Status, Mapping[str, int]]], then: Callable[[], None]) -> None:
-        """Say every ten seconds how it is.
+        """Log every ten seconds how it is.
 
         Args:
-            look: Gives status and metrics.
-            then: Is called after each look.
+            look: Returns status and metrics.
+            then: Is called after each time.
         """
 
-        def tell() -> None:
+        def report() -> None:
             status, metrics = look()
-            if status.state not in ("stopped", "failed"):
-                self._tell(status, metrics)
+            if status.state not in FINAL:
+                self._report(status, metrics)
                 then()
 
-        self._upkeep = Upkeep(tell, _EVERY_S)
+        self._reporting = PeriodicTask(report, _EVERY_S)
 
-    def end(self) -> None:
-        """Say no more."""
-        if self._upkeep is not None:
-            self._upkeep.close()
+    def close(self) -> None:
+        """Log no more."""
+        if self._reporting is not None:
+            self._reporting.close()
 
-    def _tell(self, status: Status, metrics: Mapping[str, int]) -> None:
+    def _report(self, status: Status, metrics: Mapping[str, int]) -> None:
         now, read = time.monotonic(), metrics["read_records"]
-        if read == self._told_read and now - self._told_at < _QUIET_EVERY_S and not reasons(status):
+        if read == self._logged_read and now - self._logged_at < _QUIET_EVERY_S and not reasons(status):
             return
-        self._told_read, self._told_at = read, now
-        self.say("progress", progress_line(status, metrics), **facts_of(status, metrics))
+        self._logged_read, self._logged_at = read, now
+        self.event("progress", progress_line(status, metrics), **facts_of(status, metrics))
 
 
 def progress_line(status: Status, metrics: Mapping[str, int]) -> str:
-    """Say in one line how an application is.
+    """Return in one line how an application is.
 
     Example:
         >>> status = Status("running", 7, {"lines": 120}, 1234.0, 2, batch_s=0.65)
@@ -104,17 +109,16 @@ def progress_line(status: Status, metrics: Mapping[str, int]) -> str:
 
 
 def reasons(status: Status) -> list[str]:
-    """Say why an application does not go on as fast as it could."""
-    told = {"waiting": ["waiting for the broker"], "draining": ["finishing unfinished records"]}
-    found = list(told.get(status.state, ()))
-    found += status.restoring[:_WAITS_SHOWN]
+    """Return why an application does not go on as fast as it could."""
+    lines = list(_BY_STATE.get(status.state, ()))
+    lines += status.restoring[:_WAITS_SHOWN]
     waits = [f"task {task} {why}" for task, why in status.waiting.items()]
-    found += waits[:_WAITS_SHOWN]
+    lines += waits[:_WAITS_SHOWN]
     if len(waits) > _WAITS_SHOWN:
-        found.append(f"{len(waits) - _WAITS_SHOWN} more tasks wait")
+        lines.append(f"{len(waits) - _WAITS_SHOWN} more tasks wait")
     if status.paused:
-        found.append(f"paused: {', '.join(status.paused)}")
-    return found
+        lines.append(f"paused: {', '.join(status.paused)}")
+    return lines
 
 
 def facts_of(status: Status, metrics: Mapping[str, int]) -> dict[str, Any]:
@@ -133,14 +137,14 @@ def facts_of(status: Status, metrics: Mapping[str, int]) -> dict[str, Any]:
 
 
 def summary(status: Status, metrics: Mapping[str, int], seconds: float) -> str:
-    """Say in one line what an application has done."""
+    """Return in one line what an application has done."""
     parts = [f"{metrics['read_records']:,} records read", f"{metrics['sent_records']:,} sent"]
     if metrics["dropped_records"]:
         parts.append(f"{metrics['dropped_records']:,} dropped")
     return f"{status.state} after {seconds:,.1f} s: {', '.join(parts)}, lag {sum(status.lag.values()):,}"
 
 
-class Repeated:
+class RepeatedWarnings:
     """Warnings that come again and again: the first of a kind is logged, those like it are counted.
 
     Two are of one kind if they differ in numbers and quoted text only.
@@ -154,7 +158,7 @@ class Repeated:
         self._lock = threading.Lock()
         self._more: dict[str, tuple[str, int]] = {}
 
-    def tell(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         """Log a warning, or count it."""
         kind = _VARYING.sub("#", text)
         with self._lock:
@@ -168,8 +172,8 @@ class Repeated:
     def flush(self) -> None:
         """Log how many more there were of each kind, since the last time."""
         with self._lock:
-            told = [(first, count) for first, count in self._more.values() if count]
+            counted = [(first, count) for first, count in self._more.values() if count]
             self._more = {kind: (first, 0) for kind, (first, _) in self._more.items()}
-        for first, count in told:
+        for first, count in counted:
             short = first if len(first) <= _SHOWN else f"{first[:_SHOWN]}..."
             self._warn(f"at least {count:,} more like: {short}")

@@ -21,7 +21,7 @@ from millstream.core.queries.question import Question
 from millstream.core.topology.pictures.svg import svg
 from millstream.core.topology.plan import Plan
 from millstream.edge.checkpoint.disk_space import unwritable
-from millstream.edge.control.control_client import Steerable
+from millstream.edge.control.remote_commands import Controllable
 from millstream.edge.metrics.application_metrics import Measured
 from millstream.edge.web.health import Viewer
 from millstream.edge.web.listener import Answer, Asked, Guard, Route
@@ -38,7 +38,7 @@ _FILES: Final = {
 }
 
 
-class Shown(Measured, Steerable, Protocol):
+class Shown(Measured, Controllable, Protocol):
     """An application that has a page."""
 
     def stores(self) -> Mapping[str, str]:

@@ -14,15 +14,17 @@ import millstream as ms
 from millstream.core.model.errors import BrokerUnavailableError, ControlError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
+from millstream.core.runtime.lifecycle import Event
 from millstream.core.runtime.origins import first_offset
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.worker.copies import CopiesSpec
 from millstream.drivers.spark.worker.report import CallReport, Report
+from millstream.edge.application.application_run import Resources
 from millstream.edge.application.running_application import RunningApplication
 from millstream.edge.broker.group_offsets import GroupOffsets
 from millstream.edge.checkpoint.continuity import continuity
 from millstream.edge.checkpoint.state_lease import Lease
-from millstream.edge.control.flow_control import Orders, StandingOrders
+from millstream.edge.control.flow_control import FlowControl, FlowLimits
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -63,18 +65,18 @@ def group() -> AwayOnce:
 @pytest.fixture
 def running(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
     lease = Lease.take(tmp_path, "app", "running")
-    made = RunningApplication(
-        "app",
+    resources = Resources(
         GroupOffsets(group),
         lease,
-        StandingOrders(tmp_path, Orders()),
+        FlowControl(tmp_path, FlowLimits()),
         group,
         lambda: None,
         copies=lambda: CopiesSpec(str(tmp_path), {}, {}, 0),
     )
-    made._continues = continuity(plan(), None, {}), {}
+    made = RunningApplication("app", resources)
+    made._run.continues = continuity(plan(), None, {}), {}
     yield made
-    made._release()
+    made._run.release()
 
 
 def plan() -> Plan:
@@ -88,12 +90,12 @@ def plan() -> Plan:
 def test_offsets_that_could_not_be_committed_are_committed_when_the_broker_is_back(
     running: RunningApplication, group: AwayOnce
 ) -> None:
-    running._answer("plan", PLAN)
-    running._answer("batch", {"batch": 0, "reports": [Report("0_0", {"in": {"0": 5}}).encode()]})
+    running._requests.answer("plan", PLAN)
+    running._requests.answer("batch", {"batch": 0, "reports": [Report("0_0", {"in": {"0": 5}}).encode()]})
     assert group.committed == {}
-    running._answer("plan", {**PLAN, "ends": None})
+    running._requests.answer("plan", {**PLAN, "ends": None})
     assert group.committed == {}
-    running._answer("plan", PLAN)
+    running._requests.answer("plan", PLAN)
     assert group.committed == {TopicPartition("in", 0): 5}
 
 
@@ -102,13 +104,13 @@ class TestOrders:
         running.pause(["in"])
         running.pause(subtopologies=[1])
         running.throttle("in-too", 100)
-        told = running._answer("plan", PLAN)
+        told = running._requests.answer("plan", PLAN)
         assert (told["paused"], told["rates"]) == (["in", "other"], {"in-too": 100})
         status = running.status()
         assert (status.paused, status.throttled) == (["in", "other"], {"in-too": 100})
         running.resume(["other"])
         running.throttle("in-too", None)
-        told = running._answer("plan", PLAN)
+        told = running._requests.answer("plan", PLAN)
         assert (told["paused"], told["rates"]) == (["in"], {})
         running.resume()
         assert running.status().paused == []
@@ -131,25 +133,29 @@ class TestOrders:
         self, running: RunningApplication, tmp_path: Path
     ) -> None:
         running.pause(keep=True)
-        running._release()
+        running._run.release()
         for order in (running.pause, running.resume, lambda: running.throttle("in", 5)):
-            with pytest.raises(ControlError, match=r"'app' has ended .* orders are for one that runs"):
+            with pytest.raises(ControlError, match=r"'app' has ended .* only a running one takes commands"):
                 order()
         assert (tmp_path / "paused.json").exists()
 
     def test_come_from_other_processes_too(self, running: RunningApplication) -> None:
-        answer = running._answer("order", ("throttle", {"topic": "other", "records_per_second": 5}))
+        answer = running._requests.answer(
+            "command", ("throttle", {"topic": "other", "records_per_second": 5})
+        )
         assert answer["throttled"] == {"other": 5}
         assert running.status().throttled == {"other": 5}
 
 
 def test_only_what_can_be_reached_is_woken(running: RunningApplication) -> None:
     def due() -> list[str]:
-        return list(running._answer("plan", PLAN)["due"])
+        return list(running._requests.answer("plan", PLAN)["due"])
 
     reports = [Report(task, wake_at_ms=1_000).encode() for task in ("0_0", "0_1", "1_0")]
-    running._answer("batch", {"batch": 0, "reports": [*reports, Report("1_1", wake_at_ms=1_001).encode()]})
-    running._answer("plan", PLAN)
+    running._requests.answer(
+        "batch", {"batch": 0, "reports": [*reports, Report("1_1", wake_at_ms=1_001).encode()]}
+    )
+    running._requests.answer("plan", PLAN)
     assert due() == ["0_0", "0_1", "1_0"]
     running.pause(["in"])
     assert due() == ["0_0", "0_1", "1_0"]
@@ -163,9 +169,9 @@ def test_records_in_flight_of_a_paused_topic_are_finished(running: RunningApplic
     told = CallReport(look_at_ms=1_000, with_station=1)
     asleep = CallReport(look_at_ms=1_001, waiting=1)
     reports = [Report("0_0", wake_at_ms=900, calls=told), Report("1_0", wake_at_ms=900, calls=asleep)]
-    running._answer("batch", {"batch": 0, "reports": [report.encode() for report in reports]})
+    running._requests.answer("batch", {"batch": 0, "reports": [report.encode() for report in reports]})
     running.pause()
-    assert running._answer("plan", PLAN)["due"] == ["0_0"]
+    assert running._requests.answer("plan", PLAN)["due"] == ["0_0"]
 
 
 class Query:
@@ -185,7 +191,8 @@ class TestDraining:
 
     @pytest.fixture
     def stop(self, running: RunningApplication) -> Iterator[Stop]:
-        running._state, running._query = "running", cast("StreamingQuery", Query())
+        running._run.state.on(Event.FIRST_BATCH_COMMITTED)
+        running._run.query.current = cast("StreamingQuery", Query())
         stopping = Stop(running)
         yield stopping
         stopping.join(60)
@@ -193,16 +200,16 @@ class TestDraining:
     def test_reads_nothing_more_and_ends_when_nothing_is_unfinished(
         self, running: RunningApplication, stop: Stop, caplog: pytest.LogCaptureFixture
     ) -> None:
-        assert running._answer("plan", PLAN)["intake"]
+        assert running._requests.answer("plan", PLAN)["intake"]
         reported(running, 0, CallReport(with_station=3, look_at_ms=1_010))
         stop.begin(60)
-        told = running._answer("plan", PLAN)
+        told = running._requests.answer("plan", PLAN)
         assert (told["intake"], told["hold"]) == (False, False)
         assert running.status().state == "draining"
         reported(running, 1, CallReport(with_station=1, look_at_ms=1_020))
-        assert not running._answer("plan", PLAN)["hold"]
+        assert not running._requests.answer("plan", PLAN)["hold"]
         reported(running, 2, CallReport())
-        running._answer("plan", PLAN)
+        running._requests.answer("plan", PLAN)
         with caplog.at_level(logging.WARNING, "millstream.application"):
             stop.end()
         assert running.status().state == "stopped"
@@ -213,7 +220,7 @@ class TestDraining:
     ) -> None:
         reported(running, 0, CallReport(waiting=1, parked=4, look_at_ms=61_001))
         stop.begin(60)
-        running._answer("plan", PLAN)
+        running._requests.answer("plan", PLAN)
         with caplog.at_level(logging.WARNING, "millstream.application"):
             stop.end()
         assert caplog.messages[-1] == ("stopped: 5 unfinished records were carried over to the next start")
@@ -221,10 +228,10 @@ class TestDraining:
     def test_waits_for_a_retry_that_is_due_in_time(self, running: RunningApplication, stop: Stop) -> None:
         reported(running, 0, CallReport(waiting=1, look_at_ms=50_000))
         stop.begin(60)
-        running._answer("plan", PLAN)
+        running._requests.answer("plan", PLAN)
         assert running.status().state == "draining"
         reported(running, 1, CallReport())
-        running._answer("plan", PLAN)
+        running._requests.answer("plan", PLAN)
         stop.end()
 
     def test_carries_over_what_is_not_in_time(self, running: RunningApplication, stop: Stop) -> None:
@@ -237,7 +244,7 @@ class TestDraining:
     def test_can_be_cut_short(self, running: RunningApplication, stop: Stop) -> None:
         reported(running, 0, CallReport(with_station=1, look_at_ms=1_010))
         stop.begin(3_600)
-        running._answer("plan", PLAN)
+        running._requests.answer("plan", PLAN)
         hurry = threading.Thread(target=running.stop, kwargs={"drain_timeout_s": 0}, daemon=True)
         hurry.start()
         stop.drained()
@@ -258,17 +265,17 @@ class Stop:
             target=self._running.stop, kwargs={"drain_timeout_s": drain_timeout_s}, daemon=True
         )
         self._thread.start()
-        while not self._running._draining.ordered:
+        while not self._running._run.draining.begun:
             self._thread.join(0.001)
 
     def drained(self) -> None:
         """Wait until the query is being stopped, which does not wait for calls."""
-        assert self._running._changeover.hold.wait(60)
+        assert self._running._run.query.hold.wait(60)
 
     def end(self) -> None:
         """Plan once more, as Spark does between two micro-batches."""
         self.drained()
-        assert self._running._answer("plan", PLAN)["hold"]
+        assert self._running._requests.answer("plan", PLAN)["hold"]
         self.join(60)
 
     def join(self, timeout_s: float) -> None:
@@ -278,7 +285,7 @@ class Stop:
 
 
 def reported(running: RunningApplication, batch: int, told: CallReport) -> None:
-    running._answer("batch", {"batch": batch, "reports": [Report("0_0", calls=told).encode()]})
+    running._requests.answer("batch", {"batch": batch, "reports": [Report("0_0", calls=told).encode()]})
 
 
 class TestBehindTheShuffle:
@@ -292,7 +299,7 @@ class TestBehindTheShuffle:
     def behind(self, running: RunningApplication, group: AwayOnce) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").repartition(name="again").map_values_async(str.upper).to("out")
-        running._continues = continuity(builder.build().plan("app"), None, {}), {}
+        running._run.continues = continuity(builder.build().plan("app"), None, {}), {}
         group._away = False
 
     def batch(self, running: RunningApplication, **unfinished_of: int) -> None:
@@ -305,14 +312,14 @@ class TestBehindTheShuffle:
                 ("1_1", unfinished_of.get("second", 0)),
             )
         ]
-        running._answer("batch", {"batch": 7, "reports": [report.encode() for report in reports]})
+        running._requests.answer("batch", {"batch": 7, "reports": [report.encode() for report in reports]})
 
     def test_is_committed_up_to_the_oldest_micro_batch_with_an_unfinished_record(
         self, running: RunningApplication, group: AwayOnce
     ) -> None:
         for first, second, told in ((7, 6, 40), (7, 0, 70), (7, 6, 70), (0, 0, 90)):
             self.batch(running, first=first, second=second)
-            answer = running._answer("plan", {**self.READ, "origins": self.BEGUN})
+            answer = running._requests.answer("plan", {**self.READ, "origins": self.BEGUN})
             assert answer["oldest"] == ({"in": min(filter(None, (first, second)))} if first else {})
             assert group.committed == {self.IN: told}
             assert running.status().lag == {"in": 95 - told}
@@ -321,13 +328,13 @@ class TestBehindTheShuffle:
         self, running: RunningApplication, group: AwayOnce
     ) -> None:
         self.batch(running)
-        running._answer("plan", {**self.READ, "origins": None})
+        running._requests.answer("plan", {**self.READ, "origins": None})
         assert group.committed == {}
 
     def test_is_told_how_far_it_has_been_read(self, running: RunningApplication, group: AwayOnce) -> None:
         self.batch(running, first=6)
-        running._answer("plan", {**self.READ, "origins": self.BEGUN})
+        running._requests.answer("plan", {**self.READ, "origins": self.BEGUN})
         assert group.taken == {self.IN: 90}
         self.batch(running)
-        running._answer("plan", {**self.READ, "origins": self.BEGUN})
+        running._requests.answer("plan", {**self.READ, "origins": self.BEGUN})
         assert group.taken == {}

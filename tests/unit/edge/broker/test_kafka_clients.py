@@ -9,7 +9,7 @@ import pytest
 
 from millstream.drivers.kafka.internal_topics import InternalTopics
 from millstream.edge.broker.kafka_clients import Clients
-from millstream.edge.settings.settings import settings_from
+from millstream.edge.settings.settings_loading import settings_from
 
 
 def clients(**producer: Any) -> Clients:

@@ -32,17 +32,17 @@ _CONTACT = """
 import pathlib, sys
 from millstream.core.model.errors import SettingsError
 from millstream.drivers.spark.control import ControlAddress
-from millstream.edge.control import control_client
+from millstream.edge.control.control_file import write_control_file
 from millstream.testing.crash.space import Space
 
 disk = pathlib.Path(sys.argv[1])
 Space(disk).fill()
 try:
-    control_client.announce(disk, ControlAddress("/socket", b"key"))
+    write_control_file(disk, ControlAddress("/socket", b"key"))
 except SettingsError as error:
     print(error)
 Space(disk).free()
-control_client.announce(disk, ControlAddress("/socket", b"key"))
+write_control_file(disk, ControlAddress("/socket", b"key"))
 """
 
 
@@ -71,7 +71,7 @@ def test_for_the_lease(tmp_path: Path) -> None:
     assert "Make room" in told
 
 
-def test_for_the_contact(tmp_path: Path) -> None:
+def test_for_the_control_file(tmp_path: Path) -> None:
     told = run_on_small_disk(tmp_path, _CONTACT)
     assert f"{tmp_path}/control.json" in told
     assert "No space left on device; its disk has 0.0 of 8.0 MiB free" in told

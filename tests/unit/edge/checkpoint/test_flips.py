@@ -17,8 +17,9 @@ from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
 from millstream.edge.checkpoint.checkpoint_ownership import Start, checkpoint_id
 from millstream.edge.checkpoint.state_lease import Lease
-from millstream.edge.control import control_client
-from millstream.edge.control.flow_control import StandingOrders
+from millstream.edge.control.control_client import send
+from millstream.edge.control.control_file import write_control_file
+from millstream.edge.control.flow_control import FlowControl
 from unit.flips import FLIPS, flip
 
 TOPICS = ["clicks", "orders-2", "preise-für-alle"]
@@ -32,8 +33,8 @@ def server() -> Iterator[ControlServer]:
     made.close()
 
 
-def orders(home: Path) -> StandingOrders:
-    return StandingOrders.at_start(home, TOPICS, {})
+def orders(home: Path) -> FlowControl:
+    return FlowControl.at_start(home, TOPICS, {})
 
 
 @pytest.mark.timeout(60 + FLIPS)
@@ -43,7 +44,7 @@ def test_of_kept_pauses_never_let_a_topic_be_read(tmp_path: Path) -> None:
         orders(tmp_path).pause(TOPICS, keep=True)
         flip(tmp_path / "paused.json", random.Random(seed))
         try:
-            assert orders(tmp_path).now.paused == set(TOPICS), seed
+            assert orders(tmp_path).limits.paused == set(TOPICS), seed
             outcomes["no matter"] += 1
         except ControlError as error:
             told.add(error.message)
@@ -84,10 +85,10 @@ def test_of_the_lease_keep_nobody_out_and_let_nobody_in(tmp_path: Path) -> None:
 def test_of_the_contact_give_an_order_to_nobody_else(tmp_path: Path, server: ControlServer) -> None:
     outcomes, told = Counter[str](), set[str]()
     for seed in range(max(FLIPS, 100)):
-        control_client.announce(tmp_path, server.address)
+        write_control_file(tmp_path, server.address)
         flip(tmp_path / "control.json", random.Random(seed))
         try:
-            answer: Any = control_client.send(tmp_path, "app", "status")
+            answer: Any = send(tmp_path, "app", "status")
             assert answer == {"state": "running"}
             outcomes["no matter"] += 1
         except ControlError as error:
@@ -95,5 +96,5 @@ def test_of_the_contact_give_an_order_to_nobody_else(tmp_path: Path, server: Con
             outcomes["refused"] += 1
     assert outcomes["refused"]
     assert all(
-        re.search("cannot be read|does not answer|takes orders there only", message) for message in told
+        re.search("cannot be read|does not answer|takes commands only there", message) for message in told
     )

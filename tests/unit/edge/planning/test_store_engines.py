@@ -11,7 +11,8 @@ import millstream as ms
 from millstream.core.model.errors import SettingsError
 from millstream.drivers import lmdb, memory
 from millstream.edge.planning.store_engines import copies_spec
-from millstream.edge.settings.settings import Settings, settings_from
+from millstream.edge.settings.settings import Settings
+from millstream.edge.settings.settings_loading import settings_from
 
 
 def topology() -> ms.Topology:

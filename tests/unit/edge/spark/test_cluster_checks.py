@@ -10,7 +10,8 @@ from pydantic import SecretStr
 
 import millstream as ms
 from millstream.core.model.errors import SettingsError, SparkRuntimeError
-from millstream.edge.settings.settings import Settings, settings_from
+from millstream.edge.settings.settings import Settings
+from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.spark.cluster_checks import refuse_bare_secrets, refuse_local_checkpoint
 
 CLUSTERS = ["spark://host:7077", "spark://127.0.0.1:7077", "yarn", "k8s://https://host:6443"]

@@ -11,7 +11,7 @@ from millstream.core.metrics.metric import Number
 from millstream.core.model.ids import TopicPartition
 from millstream.drivers.spark.worker.progress import RestoreProgress
 from millstream.drivers.spark.worker.report import CallReport, Report
-from millstream.edge.status.application_status import Book
+from millstream.edge.status.task_reports import TaskReports
 from millstream.edge.status.thread_status import ThreadStatus
 
 HALF = RestoreProgress("0_1", "counts", "the local copy is missing", None, 9, 50, 100, 1.0)
@@ -21,12 +21,12 @@ def drops(task: str, reason: str, count: int) -> Number:
     return "task_dropped_records_total", (task, reason), count
 
 
-def restoring(book: Book) -> list[str]:
+def restoring(book: TaskReports) -> list[str]:
     return list(book.status("starting", None).restoring)
 
 
 def test_restores_are_shown_while_they_run() -> None:
-    book = Book()
+    book = TaskReports()
     other = replace(HALF, task="0_0")
     for progress in (replace(HALF, done=1), other, HALF):
         book.restoring(progress)
@@ -36,14 +36,14 @@ def test_restores_are_shown_while_they_run() -> None:
 
 
 def test_restores_of_an_attempt_that_failed_end_with_the_batch() -> None:
-    book = Book()
+    book = TaskReports()
     book.restoring(HALF)
     book.committed(1, [])
     assert restoring(book) == []
 
 
 def test_a_commit_is_asked_for_by_any_task_of_the_last_micro_batch() -> None:
-    book = Book()
+    book = TaskReports()
     asking = Report.decode(Report("0_0", commit_requested=True).encode())
     book.committed(0, [asking, Report("1_0")])
     assert book.commit_requested
@@ -52,7 +52,7 @@ def test_a_commit_is_asked_for_by_any_task_of_the_last_micro_batch() -> None:
 
 
 def test_where_tasks_ran_last_is_shown_and_moves_are_counted() -> None:
-    book = Book()
+    book = TaskReports()
     book.committed(0, [Report("0_0", executor="h/0"), Report("0_1", executor="h/1"), Report("1_0")])
     book.committed(1, [Report("0_0", executor="h/0"), Report("0_1", executor="h/0")])
     assert book.status("running", None).placed == {"0_0": "h/0", "0_1": "h/0"}
@@ -63,7 +63,7 @@ def test_where_tasks_ran_last_is_shown_and_moves_are_counted() -> None:
 
 
 def test_drops_are_counted_by_task_and_by_reason() -> None:
-    book = Book()
+    book = TaskReports()
     late, null = "late for a window", "null key in a table"
     book.committed(0, [Report("0_0", measured=[drops("0_0", late, 2)]), Report("1_0")])
     book.committed(1, [Report("1_0", measured=[drops("1_0", null, 1)])])
@@ -78,7 +78,7 @@ def test_drops_are_counted_by_task_and_by_reason() -> None:
 def test_records_of_global_topics_are_dropped_by_what_fills_the_stores_not_by_the_task_that_came_first() -> (
     None
 ):
-    book = Book()
+    book = TaskReports()
     dropped = [drops("2_0", "null key in a table", 3), drops("0_0", "late for a window", 1)]
     book.committed(0, [Report("0_0", measured=dropped)])
     assert book.status("running", None).dropped == {"0_0": 1, "2_0": 3}
@@ -86,7 +86,7 @@ def test_records_of_global_topics_are_dropped_by_what_fills_the_stores_not_by_th
 
 
 def test_a_task_that_is_gone_is_not_shown_any_more() -> None:
-    book = Book()
+    book = TaskReports()
     state = ("store_bytes", ("0_0", "counts"), 7)
     book.committed(0, [Report("0_0", measured=[drops("0_0", "null key", 1), state]), Report("1_0")])
     assert book.metrics()["state_bytes"] == 7
@@ -96,7 +96,7 @@ def test_a_task_that_is_gone_is_not_shown_any_more() -> None:
 
 
 def test_counters_add_up_peaks_stay_and_gauges_are_those_of_the_last_report() -> None:
-    book = Book()
+    book = TaskReports()
     for batch, (processed, peak, size) in enumerate([(3, 9, 100), (4, 5, 80)]):
         numbers: list[Number] = [
             ("task_process_total", ("0_0",), processed),
@@ -110,13 +110,13 @@ def test_counters_add_up_peaks_stay_and_gauges_are_those_of_the_last_report() ->
 
 
 def test_a_task_has_its_counters_from_its_first_report_on() -> None:
-    book = Book()
+    book = TaskReports()
     book.committed(0, [Report("0_0")])
     assert book.measured().of("task_process_total") == {("0_0",): 0}
 
 
 def test_a_restore_shows_how_much_is_left_while_it_runs() -> None:
-    book = Book()
+    book = TaskReports()
     book.restoring(HALF)
     assert book.measured().of("task_restore_remaining_records") == {("0_1", "counts"): 50}
     book.committed(1, [])
@@ -124,7 +124,7 @@ def test_a_restore_shows_how_much_is_left_while_it_runs() -> None:
 
 
 def test_when_the_clock_goes_back_tasks_are_woken_that_wait_for_a_time() -> None:
-    book = Book()
+    book = TaskReports()
     calls = CallReport(look_at_ms=5_000)
     book.committed(
         0, [Report("0_0", wake_at_ms=5_000, calls=calls), Report("0_1", calls=calls), Report("0_2")]
@@ -142,7 +142,7 @@ class TestIntake:
     @staticmethod
     def room(**of_tasks: int) -> dict[TopicPartition, int]:
         """Two topics, one with two partitions, are in front of the shuffle to sub-topology 1."""
-        book = Book()
+        book = TaskReports()
         book.planned({"in": {0: 0, 1: 0}, "more": {0: 0}, "other": {0: 0}}, None)
         for task, room in of_tasks.items():
             report = Report(task[1:], {"own": {task[-1]: 7}}, calls=CallReport(room=room))
@@ -165,7 +165,7 @@ class TestIntake:
     def test_goes_on_while_one_key_range_has_no_room_until_it_has_parked_too_many(
         self, parked: int, room: int
     ) -> None:
-        book = Book()
+        book = TaskReports()
         full = CallReport(room=0, parked=parked)
         free = CallReport(room=100)
         reports = [Report(f"0_{n}", {"own": {"0": 7}}, calls=full if n == 2 else free) for n in range(4)]
@@ -174,7 +174,7 @@ class TestIntake:
 
 
 def test_what_threads_have_done_is_added_up_per_task() -> None:
-    book = Book()
+    book = TaskReports()
     assert "threads" not in book.metrics()
     here, there = Report("0_0", threads=ThreadFigures((3, 1))), Report("0_0", threads=ThreadFigures((1, 1)))
     book.committed(0, [here, there, Report("1_0")])

@@ -8,8 +8,8 @@ import pytest
 
 from millstream.drivers.spark.worker.report import CallReport, Hottest, Report
 from millstream.edge.cli.control_commands import told
-from millstream.edge.status.application_status import Book
 from millstream.edge.status.hot_keys import HotKeys
+from millstream.edge.status.task_reports import TaskReports
 
 
 def step(key: str, records: int, of: int = 100, call_ms: float = 10.0, per_call: int = 1) -> Hottest:
@@ -66,7 +66,7 @@ def test_status_and_metrics_say_why_records_wait_and_which_key_is_hot() -> None:
         most_per_key=9,
         hottest=[step("'k'", 20)],
     )
-    book = Book()
+    book = TaskReports()
     book.committed(0, [Report.decode(Report("0_0", calls=report).encode())])
     status = book.status("running", None)
     (calls,) = status.calls.values()

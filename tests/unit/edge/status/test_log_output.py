@@ -12,12 +12,12 @@ import logging, sys
 from pathlib import Path
 from millstream.core.model.errors import MillstreamError
 from millstream.edge.status.log_output import attach
-from millstream.edge.status.progress_log import Progress
+from millstream.edge.status.progress_log import ProgressLog
 
 {before}
 print(attach({output!r}, Path("millstream.log")))
 print(attach("debug", Path("another.log")))
-Progress("app").say("plan", "a line", topics=["a"])
+ProgressLog("app").event("plan", "a line", topics=["a"])
 logging.getLogger("millstream.application").info("for the file")
 logging.getLogger("millstream.application").warning("a warning")
 logging.getLogger("millstream.librdkafka").error("a client talks")

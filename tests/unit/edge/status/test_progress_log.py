@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.edge.status.application_status import Book, Status
-from millstream.edge.status.progress_log import Repeated, progress_line, reasons, summary
+from millstream.edge.status.application_status import Status
+from millstream.edge.status.progress_log import RepeatedWarnings, progress_line, reasons, summary
+from millstream.edge.status.task_reports import TaskReports
 
 NOTHING = {"read_records": 0, "sent_records": 0, "dropped_records": 0}
 
@@ -45,7 +46,7 @@ class TestLines:
         assert "900 sent, 3 dropped, lag" in summary(status, {**metrics, "dropped_records": 3}, 1)
 
     def test_the_time_of_a_micro_batch_is_that_from_its_plan_to_its_commit(self) -> None:
-        book = Book()
+        book = TaskReports()
         assert book.status("running", None).batch_s is None
         book.planned({}, {})
         book.committed(0, [])
@@ -55,28 +56,28 @@ class TestLines:
 class TestRepeatedWarnings:
     def test_are_counted_by_their_kind(self) -> None:
         told: list[str] = []
-        repeated = Repeated(told.append)
+        repeated = RepeatedWarnings(told.append)
         for n in range(1000):
-            repeated.tell(f"record {n} of 'topic-{n}' is bad")
-        repeated.tell("another kind")
+            repeated.warn(f"record {n} of 'topic-{n}' is bad")
+        repeated.warn("another kind")
         assert told == ["record 0 of 'topic-0' is bad", "another kind"]
         repeated.flush()
         repeated.flush()
         assert told[2:] == ["at least 999 more like: record 0 of 'topic-0' is bad"]
-        repeated.tell("record 5 of 'x' is bad")
+        repeated.warn("record 5 of 'x' is bad")
         repeated.flush()
         assert told[3:] == ["at least 1 more like: record 0 of 'topic-0' is bad"]
 
     def test_are_shortened_when_they_come_again(self) -> None:
         told: list[str] = []
-        repeated = Repeated(told.append)
+        repeated = RepeatedWarnings(told.append)
         for _ in range(2):
-            repeated.tell("x" * 500)
+            repeated.warn("x" * 500)
         repeated.flush()
         assert (len(told[0]), told[1]) == (500, f"at least 1 more like: {'x' * 100}...")
 
     def test_do_not_fill_the_memory(self) -> None:
-        repeated = Repeated(lambda _: None)
+        repeated = RepeatedWarnings(lambda _: None)
         for n in range(5_000):
-            repeated.tell("kind " + "x" * n)
+            repeated.warn("kind " + "x" * n)
         assert len(repeated._more) <= 1000

@@ -99,7 +99,8 @@ def examine(
 
 def inquiry_for(bootstrap_servers: str | None, topics: tuple[str, ...]) -> tuple[Inquiry, Finding]:
     """Make the inquiry from the settings in environment and file; also give what is to be said about these."""
-    from millstream.edge.settings.settings import Settings, settings_from
+    from millstream.edge.settings.settings import Settings
+    from millstream.edge.settings.settings_loading import settings_from
 
     given = {} if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers}
     file = os.environ.get("MILLSTREAM_CONFIG")
