@@ -124,7 +124,7 @@ main()
 
 
 @pytest.mark.parametrize(
-    "command", [["status", "x"], ["reset", "x", "--yes"], ["rescale", "x", "--partitions", "2"], ["demo"]]
+    "command", [["reset", "x", "--yes"], ["rescale", "x", "--partitions", "2"], ["demo"]]
 )
 def test_a_command_that_needs_spark_says_how_to_get_it(command: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", _WITHOUT_SPARK, *command], capture_output=True, text=True)
@@ -132,6 +132,15 @@ def test_a_command_that_needs_spark_says_how_to_get_it(command: list[str]) -> No
     assert (done.returncode, done.stdout) == (1, "")
     assert told.startswith("millstream: this command needs the package py")
     assert "pip install 'millstream[spark]'" in told
+
+
+def test_a_running_application_takes_commands_without_spark(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _WITHOUT_SPARK, "status", "x", "--state-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(
+        "millstream status: application 'x' is not running with this state directory"
+    )
 
 
 def test_a_topology_is_described_without_spark() -> None:

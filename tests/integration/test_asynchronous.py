@@ -167,7 +167,7 @@ def test_a_task_behind_a_shuffle_that_has_enough_to_do_stops_the_reading_in_fron
     shuffled.map_values_async(call, order="completion").to(sink)
     apps.kafka.produce(source, [(f"k{n % 1_000}", str(n)) for n in range(40_000)])
     with apps.start(builder.build(), max_batch_records=4_000) as running:
-        # 10,000 are with the station; when as many wait as half of them would make room for, nothing more is read.
+        # 10,000 are with the async worker; when as many wait as half of them would make room for, nothing more is read.
         eventually(lambda: running.metrics().get("calls_parked", 0) >= 4_990, "a full task")
         batch = running.status().batch
         eventually(lambda: running.status().batch > batch + 2, "micro-batches to go on")

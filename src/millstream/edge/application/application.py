@@ -167,7 +167,7 @@ class Application:
                 lease,
                 FlowControl.at_start(lease.home, known, rates),
                 InternalTopics(broker),
-                self._clients.hang_up,
+                self._clients.disconnect,
                 lambda: self._program.copies,
                 self.settings.drain_timeout_ms / 1000,
                 self.settings.exactly_once,
@@ -176,7 +176,7 @@ class Application:
             return RunningApplication(self.id, resources)
         except BaseException:
             lease.release()
-            self._clients.hang_up()
+            self._clients.disconnect()
             raise
 
     def _launch(self, running: RunningApplication, environment: Environment) -> StreamingQuery:

@@ -34,7 +34,7 @@ from millstream.edge.broker.kafka_clients import Clients
 from millstream.edge.broker.topic_preparation import TopicPreparation
 from millstream.edge.checkpoint import shuffle_rescaling
 from millstream.edge.checkpoint.checkpoint_health import sound_progress
-from millstream.edge.checkpoint.checkpoint_ownership import checkpoint_id, newest_of, start_of
+from millstream.edge.checkpoint.checkpoint_ownership import checkpoint_id, newest_of, start_facts
 from millstream.edge.checkpoint.continuity import (
     Continuity,
     check_drained,
@@ -42,7 +42,7 @@ from millstream.edge.checkpoint.continuity import (
     check_published,
     continuity,
 )
-from millstream.edge.planning.async_workers import ApplicationStations, makes_calls
+from millstream.edge.planning.async_workers import AsyncWorkers, makes_calls
 from millstream.edge.planning.plans import spark_partitions
 from millstream.edge.planning.programs import Program
 from millstream.edge.planning.thread_counts import threads_of
@@ -194,7 +194,7 @@ class Launch:
     def _checkpoint_id(self, now: Continued, marks: Mapping[int, Mark]) -> str:
         """Return the id under which this start may deliver, and end transactions that an earlier one has left open."""
         begun = self.run.resources.lease.begun
-        facts = start_of(now.plan, self.settings, begun, self.environment.broker, now.existing)
+        facts = start_facts(now.plan, self.settings, begun, self.environment.broker, now.existing)
         checkpoint = checkpoint_id(facts, now.progress, marks)
         if self.settings.exactly_once:
             open_in = now.existing.get(now.plan.commits_topic, 0)
@@ -302,7 +302,7 @@ class Launch:
             clients.global_topics(plan),
             settings.max_task_idle_ms,
             settings.statestore_cache_max_bytes,
-            ApplicationStations(self.run.checkpoint) if makes_calls(plan) else None,
+            AsyncWorkers(self.run.checkpoint) if makes_calls(plan) else None,
             not settings.exactly_once,
         )
 

@@ -10,7 +10,7 @@ from millstream.core.runtime.changes import changes, recreated_error
 from millstream.core.topology.plan import Plan
 from millstream.edge.application.application_run import ApplicationRun
 from millstream.edge.application.launching import Environment
-from millstream.edge.planning.plans import topics_met
+from millstream.edge.planning.plans import pattern_changes
 from millstream.edge.settings.settings import Settings
 
 log = logging.getLogger("millstream.application")
@@ -58,7 +58,7 @@ class MetadataRefresher:
                 f"{', '.join(changed.recreated)} was created again and is read from its beginning"
             )
         elif matching.chosen_topics != plan.plan.chosen_topics:
-            self._continue_with(matching, existing, topics_met(plan.plan, matching))
+            self._continue_with(matching, existing, pattern_changes(plan.plan, matching))
         elif changed.grown:
             grown = [f"{topic} from {was} to {now}" for topic, (was, now) in changed.grown.items()]
             reason = f"the number of partitions has changed: {', '.join(grown)}"

@@ -98,7 +98,7 @@ class SparkRequests:
             "rates": limits.rates,
             "commit": run.reports.commit_requested,
             "due": run.reports.due(data["now_ms"], resting(run.plan, limits.paused) if limits.paused else ()),
-            "held": run.reports.held(topics_in_front(run.plan)),
+            "held": run.reports.buffered_inputs(topics_in_front(run.plan)),
             "times": run.reports.times,
             "oldest": oldest,
             "bytes_per_record": run.reports.bytes_per_record(),

@@ -1,4 +1,4 @@
-"""Signals: how a program that runs an application is told to stop, by itself or under ``spark-submit``."""
+"""Signals that stop a program that runs an application, by itself or under ``spark-submit``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Group offsets: how far an application is, as it tells Kafka for those who watch the lag of its group.
+"""Group offsets: how far an application is, committed to Kafka for tools that show the lag of its group.
 
 With at least once Spark's checkpoint says where the application goes on, and the group's offsets are committed just before
-it is written. So a micro-batch may be killed in between, and is done again. What it finishes then may be less: calls are made again whose
-answers have got lost with their station. The group's offsets do not go back for that: the results were sent, and a record
+it is written. So a micro-batch may be killed in between, and is repeated. It may finish less then: calls are made again whose
+results were lost with their async worker. The group's offsets do not go back for that: the results were sent, and a record
 that was finished once stays finished for everybody outside.
 
 A micro-batch that is done again comes before the first that is planned after a start. One that was planned here is not done
@@ -65,9 +65,9 @@ class GroupOffsets:
             if not self._planned:
                 self._ask_for(self._uncommitted.keys() - self._asked)
             before = self._before
-            told = {at: max(n, before.get(at, n)) for at, n in self._uncommitted.items()}
-            self._broker.commit(told, self._taken)
-            self._ours.update(told)
+            committed = {at: max(n, before.get(at, n)) for at, n in self._uncommitted.items()}
+            self._broker.commit(committed, self._taken)
+            self._ours.update(committed)
             self._before = {at: n for at, n in before.items() if self._uncommitted.get(at, -1) < n}
             self._uncommitted.clear()
             self._taken.clear()
@@ -75,7 +75,7 @@ class GroupOffsets:
     def by_others(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return what somebody else has committed: what we had, and what is there now.
 
-        Each is told once. Nothing is, while offsets of ours may or may not have arrived.
+        Each is returned once. None is, while offsets of ours may or may not have arrived.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.

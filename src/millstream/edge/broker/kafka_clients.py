@@ -51,8 +51,8 @@ class Clients:
         """Return what asks the broker."""
         return self._broker(read_committed=self.settings.read_committed)
 
-    def hang_up(self) -> None:
-        """Let the connections go that this process has for asking the broker."""
+    def disconnect(self) -> None:
+        """Close the connections of this process that ask the broker."""
         hang_up(self.settings.client("admin", self.application_id))
 
     def fetcher(self) -> KafkaFetcher:

@@ -27,7 +27,7 @@ from millstream.drivers.spark.submit.checkpoint import Files, Progress, progress
 
 
 @dataclass(frozen=True)
-class Wish:
+class ResetRequest:
     """What is to be reset.
 
     Attributes:
@@ -70,11 +70,11 @@ class ResetPlan:
     damage: str = ""
 
 
-def planned(wish: Wish, broker: Broker, files: Files, home: Path) -> ResetPlan:
+def planned(request: ResetRequest, broker: Broker, files: Files, home: Path) -> ResetPlan:
     """Find out what a reset has to do; changes nothing.
 
     Args:
-        wish: What is to be reset.
+        request: What is to be reset.
         broker: Where the topics are.
         files: The checkpoint.
         home: The application's directory on this host.
@@ -87,18 +87,20 @@ def planned(wish: Wish, broker: Broker, files: Files, home: Path) -> ResetPlan:
     known = Remembered.from_offset({} if progress is None else progress.planned)
     existing = broker.partition_counts()
     current = _current(progress, broker, existing)
-    own, others = internal_topics(wish.application_id, existing, broker.groups())
+    own, others = internal_topics(request.application_id, existing, broker.groups())
     own = sorted({*own, *(topic for topic in known.internal if topic in existing)})
     others = {topic: group for topic, group in others.items() if topic not in own}
-    deleted = _subset(wish.internal_topics, own)
-    read = {topic: existing[topic] for topic in {*current, *wish.input_topics} - {*own} if topic in existing}
-    _check_inputs(wish, read, existing)
-    at_time = broker.offsets_at(read, wish.target.value) if wish.target.kind == "time" else {}
+    deleted = _subset(request.internal_topics, own)
+    read = {
+        topic: existing[topic] for topic in {*current, *request.input_topics} - {*own} if topic in existing
+    }
+    _check_inputs(request, read, existing)
+    at_time = broker.offsets_at(read, request.target.value) if request.target.kind == "time" else {}
     places = Places(broker.begin_offsets(read), broker.end_offsets(read), at_time)
     tasks = home / "tasks"
     return ResetPlan(
-        wish.application_id,
-        tuple(moves(wish.target, wish.input_topics or read, current, places)),
+        request.application_id,
+        tuple(moves(request.target, request.input_topics or read, current, places)),
         {topic: existing[topic] for topic in deleted},
         {topic: current[topic] for topic in own if topic not in deleted and topic in current},
         others,
@@ -136,13 +138,13 @@ def _subset(wanted: Sequence[str], own: Sequence[str]) -> Sequence[str]:
     return wanted or own
 
 
-def _check_inputs(wish: Wish, read: dict[str, int], existing: dict[str, int]) -> None:
-    missing = [topic for topic in wish.input_topics if topic not in existing]
+def _check_inputs(request: ResetRequest, read: dict[str, int], existing: dict[str, int]) -> None:
+    missing = [topic for topic in request.input_topics if topic not in existing]
     if missing:
         raise TopicNotFoundError(
             f"the broker has no topic {', '.join(map(repr, missing))}; correct --input-topic"
         )
-    internal = [topic for topic in wish.input_topics if topic not in read]
+    internal = [topic for topic in request.input_topics if topic not in read]
     if internal:
         raise SettingsError(
             f"{', '.join(map(repr, internal))} is an internal topic of the application, which a reset deletes; --input-topic "
@@ -150,13 +152,13 @@ def _check_inputs(wish: Wish, read: dict[str, int], existing: dict[str, int]) ->
         )
     if not read:
         raise SettingsError(
-            f"nothing is known of an application {wish.application_id!r}: it has no checkpoint here, and the group has no "
+            f"nothing is known of an application {request.application_id!r}: it has no checkpoint here, and the group has no "
             "offsets at this broker. Correct the application id, --bootstrap-servers, --state-dir or --checkpoint-location, or "
             "name the topics it reads with --input-topic"
         )
 
 
-def carried_out(plan: ResetPlan, broker: Broker, files: Files) -> None:
+def execute_reset(plan: ResetPlan, broker: Broker, files: Files) -> None:
     """Do what a plan says.
 
     Args:

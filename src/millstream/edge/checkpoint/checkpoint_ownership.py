@@ -22,7 +22,7 @@ from millstream.edge.settings.settings import Settings
 
 
 @dataclass(frozen=True)
-class Start:
+class StartFacts:
     """What a start without an own mark in Kafka is judged by.
 
     Attributes:
@@ -42,22 +42,22 @@ class Start:
     goes_on: Callable[[], bool]
 
 
-def start_of(
+def start_facts(
     plan: Plan, settings: Settings, begun: str, broker: Broker, existing: Mapping[str, int]
-) -> Start:
+) -> StartFacts:
     """Return what a start is judged by; nothing is asked before it matters.
 
     Args:
         plan: What is to run.
         settings: Its settings.
-        begun: As :attr:`Start.begun`.
+        begun: As :attr:`StartFacts.begun`.
         broker: Where the topics are.
         existing: The topics that exist, with their numbers of partitions.
     """
     read = {topic: existing[topic] for topic in plan.broker_topics if topic in existing}
     asked = replace(broker, read_committed=False)  # waits for no transaction that a dead owner has left open
     topics = TopicPreparation(asked, settings.replication_factor)
-    return Start(
+    return StartFacts(
         plan.application_id,
         settings.checkpoint(plan.application_id),
         begun,
@@ -72,7 +72,7 @@ def newest_of(checkpoint: str, progress: Progress | None) -> BatchId:
     return BatchId(checkpoint, -1) if progress is None else batch_id(progress.planned)
 
 
-def checkpoint_id(start: Start, progress: Progress | None, marks: Mapping[int, Mark]) -> str:
+def checkpoint_id(start: StartFacts, progress: Progress | None, marks: Mapping[int, Mark]) -> str:
     """Return the id under which a start may deliver.
 
     Args:
@@ -98,7 +98,7 @@ def checkpoint_id(start: Start, progress: Progress | None, marks: Mapping[int, M
     return secrets.token_hex(8)
 
 
-def _check_continues(start: Start, mine: BatchId, marks: Mapping[int, Mark]) -> None:
+def _check_continues(start: StartFacts, mine: BatchId, marks: Mapping[int, Mark]) -> None:
     others = [mark for mark in marks.values() if mark.checkpoint != mine.checkpoint]
     if others:
         raise _overtaken(start, mine, _newest(others))
@@ -118,7 +118,7 @@ def _check_continues(start: Start, mine: BatchId, marks: Mapping[int, Mark]) -> 
         )
 
 
-def _refused(start: Start, other: Mark) -> OtherCheckpointError:
+def _refused(start: StartFacts, other: Mark) -> OtherCheckpointError:
     return OtherCheckpointError(
         f"application {start.application_id!r} belongs to another checkpoint ({other.checkpoint}, {_reached(other)}), and there "
         f"is none at {start.location}. Nothing was read or sent. Either it runs on another host or with another state_dir: then "
@@ -126,7 +126,7 @@ def _refused(start: Start, other: Mark) -> OtherCheckpointError:
     )
 
 
-def _lost(start: Start, other: Mark) -> OtherCheckpointError:
+def _lost(start: StartFacts, other: Mark) -> OtherCheckpointError:
     return OtherCheckpointError(
         f"application {start.application_id!r} cannot be taken over from checkpoint {other.checkpoint} ({_reached(other)}): only "
         "that checkpoint has the content of its stores, because not all of them have a changelog topic (changelog='kafka'). "
@@ -135,7 +135,7 @@ def _lost(start: Start, other: Mark) -> OtherCheckpointError:
     )
 
 
-def _overtaken(start: Start, mine: BatchId, other: Mark) -> OtherCheckpointError:
+def _overtaken(start: StartFacts, mine: BatchId, other: Mark) -> OtherCheckpointError:
     return OtherCheckpointError(
         f"application {start.application_id!r} has been taken over from the checkpoint at {start.location} ({mine.checkpoint}, "
         f"micro-batch {mine.number}) by another one ({other.checkpoint}, {_reached(other)}). Nothing was read or sent: what this "
@@ -144,7 +144,7 @@ def _overtaken(start: Start, mine: BatchId, other: Mark) -> OtherCheckpointError
     )
 
 
-def _without_it(start: Start) -> str:
+def _without_it(start: StartFacts) -> str:
     return (
         "set on_other_checkpoint='take_over', which goes on at the committed offsets if all stores have changelog topics, or "
         f"begin anew with `millstream reset {start.application_id}`"

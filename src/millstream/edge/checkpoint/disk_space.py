@@ -1,4 +1,4 @@
-"""Room on the disks of an application, for errors."""
+"""Free space on the disks of an application, for errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def unwritable(path: Path, error: OSError) -> SettingsError:
     what = f"{str(path)!r} cannot be written: {error.strerror or error}"
     if error.errno in _FULL:
         return SettingsError(
-            f"{what}; its disk has {room(str(path))}. Make room, or set state_dir to a directory on a disk that has some, and "
+            f"{what}; its disk has {free_space(str(path))}. Make room, or set state_dir to a directory on a disk that has some, and "
             "start the application again; nothing is lost"
         )
     return SettingsError(
@@ -34,15 +34,15 @@ def unwritable(path: Path, error: OSError) -> SettingsError:
     )
 
 
-def room(path: str, usage: Usage = shutil.disk_usage) -> str:
-    """Say how much room the disk of a path has, which need not exist.
+def free_space(path: str, usage: Usage = shutil.disk_usage) -> str:
+    """Return how much space is free on the disk of a path, which need not exist.
 
     Example:
-        >>> room("/nowhere/at/all", lambda path: (4 << 20, 1 << 20, 3 << 20))
+        >>> free_space("/nowhere/at/all", lambda path: (4 << 20, 1 << 20, 3 << 20))
         '3.0 of 4.0 MiB free'
     """
-    place = Path(path)
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    total, _, free = usage(str(place))
+    existing = Path(path)
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    total, _, free = usage(str(existing))
     return f"{free / 2**20:,.1f} of {total / 2**20:,.1f} MiB free"

@@ -27,8 +27,8 @@ def main() -> None:
     try:
         app()
     except ModuleNotFoundError as error:
-        told = explained(error, "this command")
-        if told is error:
+        explanation = explained(error, "this command")
+        if explanation is error:
             raise
-        sys.stderr.write(f"millstream: {told}\n")
+        sys.stderr.write(f"millstream: {explanation}\n")
         sys.exit(1)

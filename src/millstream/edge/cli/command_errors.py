@@ -1,4 +1,4 @@
-"""What every command does: make settings of options, and print an error of Millstream's in one line."""
+"""What the commands share: settings from options, and errors of Millstream in one line."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def telling(command: str) -> Iterator[None]:
-    """Print an error of Millstream's in one line, and exit with code 1.
+def reporting_errors(command: str) -> Iterator[None]:
+    """Print an error of Millstream in one line, and exit with code 1.
 
     Args:
         command: The command, for the line.
@@ -29,7 +29,7 @@ def telling(command: str) -> Iterator[None]:
 
 
 def settings_of(**given: object) -> Settings:
-    """Make settings of options; what is not given comes from the environment and the settings file.
+    """Return settings from options; what is not given comes from the environment and the settings file.
 
     Args:
         given: Settings by name; None is not given.

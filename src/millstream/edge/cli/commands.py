@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from dotenv import load_dotenv
 
-from millstream.edge.cli.command_errors import settings_of, telling
+from millstream.edge.cli.command_errors import reporting_errors, settings_of
 from millstream.edge.cli.describe_command import described
-from millstream.edge.cli.dlq.letter_commands import letters
+from millstream.edge.cli.dlq.dead_letter_commands import letters
 from millstream.edge.cli.fanout.fanout_commands import fanout
 from millstream.edge.cli.record_commands import peek, send
 from millstream.edge.cli.run_commands import plan, run
@@ -28,7 +28,7 @@ from millstream.edge.cli.store_commands import store
 from millstream.edge.cli.top import top
 
 if TYPE_CHECKING:
-    from millstream.edge.cli.control_commands import Steering
+    from millstream.edge.cli.control_commands import ControlCommands
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -123,7 +123,7 @@ def describe(
     form: Annotated[Form, typer.Option("--format", help="What to print.")] = Form.text,
 ) -> None:
     """Show a topology; nothing is connected or started."""
-    with telling("describe"):
+    with reporting_errors("describe"):
         typer.echo(described(target, form.value))
 
 
@@ -153,12 +153,12 @@ SubTopologies = Annotated[
 
 
 @contextmanager
-def _steering(command: str, application_id: str, state_dir: Path | None) -> Iterator[Steering]:
-    """Reach a running application; its errors are told."""
-    from millstream.edge.cli.control_commands import Steering
+def _commands_to(command: str, application_id: str, state_dir: Path | None) -> Iterator[ControlCommands]:
+    """Reach a running application, and print its errors."""
+    from millstream.edge.cli.control_commands import ControlCommands
 
-    with telling(command):
-        yield Steering(
+    with reporting_errors(command):
+        yield ControlCommands(
             application_id, settings_of(bootstrap_servers="not needed for this", state_dir=state_dir)
         )
 
@@ -174,7 +174,7 @@ def pause(
     state_dir: StateDir = None,
 ) -> None:
     """Let a running application stop reading topics, all of them by default."""
-    with _steering("pause", application_id, state_dir) as application:
+    with _commands_to("pause", application_id, state_dir) as application:
         application.pause(topic, subtopology, keep=keep)
 
 
@@ -186,7 +186,7 @@ def resume(
     state_dir: StateDir = None,
 ) -> None:
     """Let a running application read topics again, all of them by default."""
-    with _steering("resume", application_id, state_dir) as application:
+    with _commands_to("resume", application_id, state_dir) as application:
         application.resume(topic, subtopology)
 
 
@@ -198,7 +198,7 @@ def throttle(
     state_dir: StateDir = None,
 ) -> None:
     """Limit how many records per second a running application reads of a topic."""
-    with _steering("throttle", application_id, state_dir) as application:
+    with _commands_to("throttle", application_id, state_dir) as application:
         application.throttle(topic, rate)
 
 
@@ -209,7 +209,7 @@ def parallelism(
     state_dir: StateDir = None,
 ) -> None:
     """Process each partition by another number of workers, in a running application that has key ranges."""
-    with _steering("parallelism", application_id, state_dir) as application:
+    with _commands_to("parallelism", application_id, state_dir) as application:
         application.parallelism(workers)
 
 
@@ -220,7 +220,7 @@ def ranges(
     state_dir: StateDir = None,
 ) -> None:
     """Say what the key ranges of a running application are doing."""
-    with _steering("ranges", application_id, state_dir) as application:
+    with _commands_to("ranges", application_id, state_dir) as application:
         application.ranges(as_json=as_json)
 
 
@@ -231,14 +231,14 @@ def status(
     state_dir: StateDir = None,
 ) -> None:
     """Say what a running application is doing."""
-    with _steering("status", application_id, state_dir) as application:
+    with _commands_to("status", application_id, state_dir) as application:
         application.status(as_json=as_json)
 
 
 @app.command()
 def page(application_id: Running, state_dir: StateDir = None) -> None:
     """Print the address of the page of a running application, with its token."""
-    with _steering("page", application_id, state_dir) as application:
+    with _commands_to("page", application_id, state_dir) as application:
         application.page()
 
 
@@ -256,7 +256,7 @@ def rescale(
     from millstream.edge.cli.rescale_command import Options
     from millstream.edge.cli.rescale_command import rescale as move
 
-    with telling("rescale"):
+    with reporting_errors("rescale"):
         move(
             Options(application_id, partitions, dry_run),
             settings_of(
@@ -312,11 +312,11 @@ def reset(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Let a stopped application begin anew, at chosen offsets and with empty stores."""
-    from millstream.edge.checkpoint.application_reset import Wish
+    from millstream.edge.checkpoint.application_reset import ResetRequest
     from millstream.edge.cli.reset_command import reset as begin_anew
     from millstream.edge.cli.reset_command import target_of
 
-    with telling("reset"):
+    with reporting_errors("reset"):
         target = target_of(
             to_earliest=to_earliest,
             to_latest=to_latest,
@@ -333,7 +333,7 @@ def reset(
             master=master,
         )
         begin_anew(
-            Wish(application_id, target, input_topic or (), internal_topic or ()),
+            ResetRequest(application_id, target, input_topic or (), internal_topic or ()),
             settings,
             dry_run=dry_run,
             sure=lambda: yes or typer.confirm("Reset?"),

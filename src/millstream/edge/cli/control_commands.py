@@ -1,4 +1,4 @@
-"""``millstream pause``, ``resume``, ``throttle`` and ``status``: orders to an application that runs on this host."""
+"""``millstream pause``, ``resume``, ``throttle`` and ``status``: commands to an application that runs on this host."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _WAITS_FOR: Mapping[str, str] = {
 }
 
 
-class Steering:
-    """Gives orders to a running application, and prints what holds then. All may raise ``ControlError``.
+class ControlCommands:
+    """Sends commands to a running application, and prints its status afterwards. All may raise ``ControlError``.
 
     Args:
         application_id: The application.
@@ -40,17 +40,17 @@ class Steering:
 
     def pause(self, topics: Sequence[str] | None, subtopologies: Sequence[int] | None, *, keep: bool) -> None:
         """Pause topics and sub-topologies; without either, everything."""
-        _print_orders(
+        _print_limits(
             self._send("pause", topics=topics or None, subtopologies=subtopologies or None, keep=keep)
         )
 
     def resume(self, topics: Sequence[str] | None, subtopologies: Sequence[int] | None) -> None:
         """Resume topics and sub-topologies; without either, everything."""
-        _print_orders(self._send("resume", topics=topics or None, subtopologies=subtopologies or None))
+        _print_limits(self._send("resume", topics=topics or None, subtopologies=subtopologies or None))
 
     def throttle(self, topic: str, rate: str) -> None:
         """Limit a topic to a rate, which is a number of records per second or ``off``."""
-        _print_orders(self._send("throttle", topic=topic, records_per_second=_rate(rate)))
+        _print_limits(self._send("throttle", topic=topic, records_per_second=_rate(rate)))
 
     def parallelism(self, workers: int) -> None:
         """Let each partition have another number of workers."""
@@ -73,7 +73,7 @@ class Steering:
         if as_json:
             typer.echo(json.dumps(status))
         else:
-            for line in told(self._name, status):
+            for line in status_lines(self._name, status):
                 typer.echo(line)
 
     def page(self) -> None:
@@ -82,11 +82,11 @@ class Steering:
 
         typer.echo(address_of(self._home, self._name))
 
-    def _send(self, order: str, **data: Any) -> dict[str, Any]:
-        return send(self._home, self._name, order, **data)
+    def _send(self, command: str, **arguments: Any) -> dict[str, Any]:
+        return send(self._home, self._name, command, **arguments)
 
 
-def told(name: str, status: Mapping[str, Any]) -> list[str]:
+def status_lines(name: str, status: Mapping[str, Any]) -> list[str]:
     """Return the status of an application in lines for people.
 
     Args:
@@ -121,7 +121,7 @@ def _range_line(task: str, each: Mapping[str, Any]) -> str:
     )
 
 
-def _print_orders(status: Mapping[str, Any]) -> None:
+def _print_limits(status: Mapping[str, Any]) -> None:
     typer.echo(f"paused: {_paused(status)}\nthrottled: {_throttled(status)}")
 
 
@@ -139,7 +139,7 @@ def _calls(calls: Mapping[str, Any]) -> str:
     waiting = {reason: reasons[reason] for reason in ("retry", "delay")}
     parts = [
         f"{calls['running']:,} running",
-        f"{calls['with_station']:,} with the station{_why(queued)}",
+        f"{calls['with_station']:,} with the async worker{_why(queued)}",
         f"{calls['waiting']:,} waiting{_why(waiting)}",
         f"{calls['parked']:,} parked",
         f"{calls['held']:,} held",
@@ -150,8 +150,8 @@ def _calls(calls: Mapping[str, Any]) -> str:
 
 
 def _why(reasons: Mapping[str, int]) -> str:
-    told = ", ".join(f"{count:,} for {_WAITS_FOR[reason]}" for reason, count in reasons.items() if count)
-    return f" ({told})" if told else ""
+    counts = ", ".join(f"{count:,} for {_WAITS_FOR[reason]}" for reason, count in reasons.items() if count)
+    return f" ({counts})" if counts else ""
 
 
 def _hot(operator: str, hot: Mapping[str, Any]) -> str:

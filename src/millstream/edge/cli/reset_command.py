@@ -13,18 +13,18 @@ from millstream.core.model.topics import checked_name
 from millstream.core.runtime.reset import Target, listed_offsets, timestamp_ms
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.spark.submit.checkpoint import Files, files_of
-from millstream.edge.checkpoint.application_reset import ResetPlan, Wish, carried_out, planned
+from millstream.edge.checkpoint.application_reset import ResetPlan, ResetRequest, execute_reset, planned
 from millstream.edge.checkpoint.state_lease import Lease
 from millstream.edge.cli.spark_sessions import Sessions
 from millstream.edge.settings.duration_text import duration_ms
 from millstream.edge.settings.settings import Settings
 
 
-def reset(wish: Wish, settings: Settings, *, dry_run: bool, sure: Callable[[], bool]) -> None:
+def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Callable[[], bool]) -> None:
     """Show what a reset will do, ask, and do it.
 
     Args:
-        wish: What is to be reset.
+        request: What is to be reset.
         settings: Where broker and state are.
         dry_run: Whether to show only.
         sure: Asks whether to go on.
@@ -33,7 +33,7 @@ def reset(wish: Wish, settings: Settings, *, dry_run: bool, sure: Callable[[], b
         ApplicationRunningError: If the application is at work on this host.
         MillstreamError: If something is missing, or the broker does not answer.
     """
-    name = checked_name(wish.application_id, "application")
+    name = checked_name(request.application_id, "application")
     home, location = settings.home(name), settings.checkpoint(name)
     timeout_s = settings.request_timeout_ms / 1000
     broker = Broker(settings.client("admin", name), name, settings.read_committed, timeout_s)
@@ -41,13 +41,13 @@ def reset(wish: Wish, settings: Settings, *, dry_run: bool, sure: Callable[[], b
         lease = Lease.take(home, name, "resetting")
         try:
             files = files_of(location, sessions.get)
-            plan = planned(wish, broker, files, home)
-            for line in told(plan, files, location, _now_ms()):
+            plan = planned(request, broker, files, home)
+            for line in plan_lines(plan, files, location, _now_ms()):
                 typer.echo(line)
             if dry_run:
                 typer.echo("Nothing was changed (--dry-run).")
             elif sure():
-                carried_out(plan, broker, files)
+                execute_reset(plan, broker, files)
                 typer.echo(f"Done. The next start of {name!r} begins at these offsets.")
             else:
                 typer.echo("Nothing was changed.")
@@ -55,7 +55,7 @@ def reset(wish: Wish, settings: Settings, *, dry_run: bool, sure: Callable[[], b
             lease.release()
 
 
-def told(plan: ResetPlan, files: Files, location: str, now_ms: int) -> Iterator[str]:
+def plan_lines(plan: ResetPlan, files: Files, location: str, now_ms: int) -> Iterator[str]:
     """Say what a plan will do, line by line.
 
     Args:

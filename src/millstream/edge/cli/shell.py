@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.edge.cli.command_errors import telling
+from millstream.edge.cli.command_errors import reporting_errors
 from millstream.edge.cli.run_commands import Id, Servers, Settings
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def shell(
     from millstream.edge.cli.programs_by_name import name_of, settings_in
     from millstream.edge.lab.lab import Lab
 
-    with telling("shell"):
+    with reporting_errors("shell"):
         given = settings_in(settings or [])
         if bootstrap_servers is not None:
             given["bootstrap_servers"] = bootstrap_servers

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from millstream.edge.cli.command_errors import settings_of, telling
+from millstream.edge.cli.command_errors import reporting_errors, settings_of
 
 _ENDED: Final = ("stopped", "failed")
 
@@ -33,7 +33,7 @@ def top(
     from millstream.edge.cli.top_table import drawn
     from millstream.edge.control.control_client import send
 
-    with telling("top"):
+    with reporting_errors("top"):
         settings = settings_of(bootstrap_servers="not needed for this", state_dir=state_dir)
         home = settings.home(checked_name(application_id, "application"))
         status = send(home, application_id, "status")

@@ -208,7 +208,7 @@ _CALLS: Final = (
             ("task",),
             "records whose functions were called by threads, for tasks that have several",
         ),
-        lambda view: _each({task: sum(told.executed) for task, told in view.status.threads.items()}),
+        lambda view: _each({task: sum(threads.executed) for task, threads in view.status.threads.items()}),
     ),
 )
 

@@ -41,8 +41,8 @@ class Observed:
             view = self._look()
             self._application, self._numbers, self._at = view.application, view.all_numbers(), self._clock()
         for labels, value in self._numbers.of(metric.name).items():
-            told = dict(zip(metric.labels, labels))
-            yield Observation(value, {"application": self._application, **told})
+            labels_of = dict(zip(metric.labels, labels))
+            yield Observation(value, {"application": self._application, **labels_of})
 
 
 _OBSERVED: Final[list[Observed]] = []

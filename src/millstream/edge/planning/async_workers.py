@@ -1,4 +1,4 @@
-"""Stations: which process makes the calls of an application on a host, and what can have none."""
+"""The async worker of an application on a host, the process that calls asynchronous functions, and topologies that cannot have one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from millstream.core.topology.asynchronous import Asynchronous, IssuingProcess
 from millstream.core.topology.plan import Plan
 from millstream.drivers.station import StationAddress, StationLine
 
-_LINES: dict[StationAddress, StationLine] = {}
+_CONNECTIONS: dict[StationAddress, StationLine] = {}
 
 
 @dataclass(frozen=True)
-class ApplicationStations:
-    """Gives the station beside the executor that this worker belongs to. Crosses as cloudpickle.
+class AsyncWorkers:
+    """Connects a Python worker to the async worker beside its executor. Crosses as cloudpickle.
 
     Attributes:
         application: The application, and where its state is: two of one name do not meet.
@@ -24,18 +24,18 @@ class ApplicationStations:
     application: str
 
     def __call__(self, checkpoint: str) -> Station:
-        """Return the station for the calls that belong to a checkpoint; a worker keeps one connection to it."""
+        """Return the async worker for the calls of a checkpoint; a process keeps one connection."""
         address = StationAddress.here(f"{self.application}/{checkpoint}")
-        if address not in _LINES:
-            for line in _LINES.values():
-                line.close()
-            _LINES.clear()
-            _LINES[address] = StationLine(address)
-        return _LINES[address]
+        if address not in _CONNECTIONS:
+            for connection in _CONNECTIONS.values():
+                connection.close()
+            _CONNECTIONS.clear()
+            _CONNECTIONS[address] = StationLine(address)
+        return _CONNECTIONS[address]
 
 
 def makes_calls(plan: Plan) -> bool:
-    """Return whether a topology has operators whose calls a station makes."""
+    """Return whether a topology has asynchronous operators."""
     return any(
         isinstance(node, (Asynchronous, IssuingProcess))
         for sub in plan.subtopologies
@@ -44,10 +44,10 @@ def makes_calls(plan: Plan) -> bool:
 
 
 def refuse_calls(plan: Plan) -> None:
-    """Refuse asynchronous operators in somebody else's query.
+    """Refuse asynchronous operators in a query of the user's own.
 
     Raises:
-        TopologyError: If there are any: nobody would wake the query when a call has ended.
+        TopologyError: If there are any: nothing would wake the query when a call has ended.
     """
     if makes_calls(plan):
         raise TopologyError(

@@ -1,6 +1,6 @@
 """What Spark says when a query ends, in words that name the place and what to do.
 
-An error of ours that has gone through Spark is found again. Of Spark's own, those about the checkpoint are told by what they mean: Spark
+An error of ours that has gone through Spark is found again. Of Spark's own, those about the checkpoint are disks by what they mean: Spark
 names neither the disk that is full nor a way out. All others keep Spark's first part, without plans and offsets.
 """
 
@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlparse
 from millstream.core.model.errors import CheckpointError, MillstreamError, SparkRuntimeError
 from millstream.drivers.spark import wire
 from millstream.edge.checkpoint.checkpoint_health import ways_out
-from millstream.edge.checkpoint.disk_space import Usage, room
+from millstream.edge.checkpoint.disk_space import Usage, free_space
 
 _CANNOT_WRITE: Final = (
     "CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT",
@@ -57,13 +57,13 @@ def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> 
 
 
 def _disks(checkpoint: str, usage: Usage) -> str:
-    """Say how much room there is where this host writes for a query."""
+    """Return how much space is free where this host writes for a query."""
     places = {"Spark's local files": tempfile.gettempdir()}
     url = urlparse(checkpoint)
     if url.scheme == "file":
         places = {"the checkpoint": unquote(url.path), **places}
-    told = [f"the disk of {what}, {path}, has {room(path, usage)}" for what, path in places.items()]
-    return "; ".join(told) if url.scheme == "file" else f"look at {checkpoint}, and here {told[0]}"
+    disks = [f"the disk of {what}, {path}, has {free_space(path, usage)}" for what, path in places.items()]
+    return "; ".join(disks) if url.scheme == "file" else f"look at {checkpoint}, and here {disks[0]}"
 
 
 def spark_is_gone(gone: Exception) -> SparkRuntimeError:

@@ -1,4 +1,4 @@
-"""What there is to see of asynchronous operators, from the reports of the tasks that have some."""
+"""The status and the metrics of asynchronous operators, from the reports of the tasks that have some."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class CallStatus:
 
     Attributes:
         running: Calls that run.
-        with_station: Records that were handed to the station: their calls run or will.
+        with_station: Records that the async worker has: their calls run or will.
         waiting: Records that wait for a retry or a delay.
-        reasons: How many records wait for what: a ``retry``, a ``delay``; of those with the station, the ``line`` in front of them, a
+        reasons: How many records wait for what: a ``retry``, a ``delay``; of those that the async worker has, the ``line`` in front of them, a
             ``place`` among those that run, the ``rate`` limit, a ``breaker``, their ``time``, which is near.
         parked: Records that could be called and have not been handed over.
         held: Records whose calls have ended, and that wait for those in front of them.
         most_per_key: Unfinished records of the key that has most.
         oldest_s: Age of the oldest unfinished record, seconds; None if there is none.
         longest_s: For how long the oldest call that runs has been running, seconds.
-        loop_lag_ms: By how much the event loop of the station was late lately.
+        loop_lag_ms: By how much the event loop of the async worker was late lately.
         hottest: Per operator that calls keys in their order, the key that has most of the records, and what it allows.
     """
 
@@ -77,38 +77,38 @@ def _age_s(report: CallReport) -> float | None:
     return None if report.oldest_ms is None else max(now - report.oldest_ms / 1000, 0.0)
 
 
-def room_of(
+def capacity_of(
     tasks: Mapping[str, Report], in_front: Mapping[int, Collection[str]], positions: Offsets
 ) -> dict[TopicPartition, int]:
     """Return how many more records of partitions tasks can take in.
 
     What a shuffle brings may go to any of the tasks behind it, to each about as much as to the others. So the partitions in front
-    share what all of them could take if each had as little room as the one that has least.
+    share what all of them could take if each had as little capacity as the one that has least.
 
     Args:
         tasks: The last report of each task.
         in_front: By number of the sub-topology, the topics that bring it records through Spark's shuffle.
         positions: How far topics have been read.
     """
-    rooms: dict[int, list[int]] = {}
+    capacities: dict[int, list[int]] = {}
     ranges: dict[TopicPartition, list[CallReport]] = {}
     for task, report in tasks.items():
         if report.calls is not None:
-            rooms.setdefault(TaskId.parse(task).subtopology, []).append(report.calls.room)
+            capacities.setdefault(TaskId.parse(task).subtopology, []).append(report.calls.room)
             for at in flat(positions_from_json(report.offsets)):
                 ranges.setdefault(at, []).append(report.calls)
-    room = {at: _room_of_ranges(reports) for at, reports in ranges.items()}
-    for number in in_front.keys() & rooms.keys():
+    capacity = {at: _capacity_of_ranges(reports) for at, reports in ranges.items()}
+    for number in in_front.keys() & capacities.keys():
         sharing = [TopicPartition(t, p) for t in in_front[number] for p in positions.get(t, ())]
-        share = min(rooms[number]) * len(rooms[number]) // max(len(sharing), 1)
-        room.update({at: min(room.get(at, share), share) for at in sharing})
-    return room
+        share = min(capacities[number]) * len(capacities[number]) // max(len(sharing), 1)
+        capacity.update({at: min(capacity.get(at, share), share) for at in sharing})
+    return capacity
 
 
-def _room_of_ranges(reports: Sequence[CallReport]) -> int:
+def _capacity_of_ranges(reports: Sequence[CallReport]) -> int:
     """Return how many more records of a partition its key ranges can take in; without ranges it is one task.
 
-    Each range gets about as much as the others. One without room, whose calls hang, is given its part all the same and parks it in its
+    Each range gets about as much as the others. One without capacity, whose calls hang, gets its part all the same and parks it in its
     store, so that the others go on. When it has parked too many, all of them wait.
     """
     if len(reports) > 1 and any(report.parked >= _MOST_PARKED for report in reports):
@@ -146,12 +146,12 @@ def call_metrics(
     reports: Iterable[CallReport], totals: Mapping[str, int], hottest: Iterable[HotKeys]
 ) -> dict[str, int]:
     """Return the metrics of all tasks together; nothing if no task has asynchronous operators."""
-    told = list(reports)
-    if not told:
+    all_reports = list(reports)
+    if not all_reports:
         return {}
     reasons = Counter[str]()
-    for one in told:
-        reasons.update(_reasons(one))
+    for report in all_reports:
+        reasons.update(_reasons(report))
     hot = [key for keys in hottest if (key := keys.now()) is not None]
     ceilings = [key.ceiling_per_s for key in hot if key.ceiling_per_s is not None]
     return {
@@ -160,14 +160,14 @@ def call_metrics(
         "calls_dead_lettered": totals["call_dead_letters"],
         "calls_ignored": totals["ignored"],
         "calls_lost": totals["lost"],
-        "calls_running": sum(one.running for one in told),
-        "calls_with_station": sum(one.with_station for one in told),
-        "calls_waiting": sum(one.waiting for one in told),
+        "calls_running": sum(report.running for report in all_reports),
+        "calls_with_station": sum(report.with_station for report in all_reports),
+        "calls_waiting": sum(report.waiting for report in all_reports),
         **{f"calls_waiting: {reason}": reasons[reason] for reason in _reasons(CallReport())},
-        "calls_parked": sum(one.parked for one in told),
-        "calls_held": sum(one.held for one in told),
-        "calls_most_per_key": max(one.most_per_key for one in told),
-        "calls_oldest_ms": max(round((_age_s(one) or 0.0) * 1_000) for one in told),
-        "calls_loop_lag_ms": max(one.loop_lag_ms for one in told),
+        "calls_parked": sum(report.parked for report in all_reports),
+        "calls_held": sum(report.held for report in all_reports),
+        "calls_most_per_key": max(report.most_per_key for report in all_reports),
+        "calls_oldest_ms": max(round((_age_s(report) or 0.0) * 1_000) for report in all_reports),
+        "calls_loop_lag_ms": max(report.loop_lag_ms for report in all_reports),
         **({"calls_ceiling_per_s": round(min(ceilings))} if ceilings else {}),
     }

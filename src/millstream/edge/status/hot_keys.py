@@ -35,7 +35,7 @@ class HotKey:
 
 
 class HotKeys:
-    """Adds up what the steps of a task tell of an operator. Guarded by the lock of its book.
+    """Adds up what the steps of a task report of an operator. Guarded by the lock of its owner.
 
     Example:
         >>> hot = HotKeys()
@@ -50,11 +50,11 @@ class HotKeys:
         self._of = 0
         self._last: Hottest | None = None
 
-    def note(self, told: Hottest) -> None:
-        """Take in what a step has told."""
-        self._last = told
-        self._counts[told.key] += told.records
-        self._of += told.of
+    def note(self, hottest: Hottest) -> None:
+        """Take the report of a step."""
+        self._last = hottest
+        self._counts[hottest.key] += hottest.records
+        self._of += hottest.of
         if self._of > _LATELY:
             self._of //= 2
             self._counts = Counter({key: n // 2 for key, n in self._counts.items() if n > 1})

@@ -26,8 +26,8 @@ from millstream.edge.status.async_status import (
     call_counts,
     call_metrics,
     call_status,
+    capacity_of,
     left_of,
-    room_of,
 )
 from millstream.edge.status.hot_keys import HotKeys
 from millstream.edge.status.thread_status import thread_metrics, thread_status
@@ -68,7 +68,7 @@ class TaskReports:
     _logged: dict[str, float] = field(default_factory=dict)
     _planned_at: float = field(default_factory=time.monotonic)
     _batch_s: float | None = None
-    _placed: dict[str, str] = field(default_factory=dict)
+    _executors: dict[str, str] = field(default_factory=dict)
     _asked_ms: int = 0
     """When it was last asked which tasks are due, by the application's clock."""
 
@@ -165,7 +165,7 @@ class TaskReports:
         self._work.note(report)
         for topic, times in positions_from_json(report.times).items():
             self.times.setdefault(topic, {}).update(times)
-        self._place(report)
+        self._note_executor(report)
         if report.calls is not None:
             self.totals.update(call_counts(report.calls))
             for hottest in report.calls.hottest:
@@ -175,13 +175,13 @@ class TaskReports:
         if report.first_record_ms is not None:
             self.first_record_ms = min(report.first_record_ms, self.first_record_ms or report.first_record_ms)
 
-    def _place(self, report: Report) -> None:
-        before = self._placed.get(report.task, report.executor)
+    def _note_executor(self, report: Report) -> None:
+        before = self._executors.get(report.task, report.executor)
         if report.gone:
-            self._placed.pop(report.task, None)
+            self._executors.pop(report.task, None)
         elif report.executor:
             self.totals.update(task_runs=1, moved_tasks=int(before != report.executor))
-            self._placed[report.task] = report.executor
+            self._executors[report.task] = report.executor
 
     def bytes_per_record(self) -> float | None:
         """Return the average size of the records read so far, None before the first."""
@@ -209,7 +209,7 @@ class TaskReports:
         """Return whether a topic is read from the broker, so that the group has offsets of it."""
         return topic in self.ends or topic in self.positions
 
-    def held(self, in_front: Mapping[int, Collection[str]]) -> Held:
+    def buffered_inputs(self, in_front: Mapping[int, Collection[str]]) -> Held:
         """Return what the tasks hold.
 
         Args:
@@ -228,7 +228,7 @@ class TaskReports:
                 buffered,
                 frozenset(given_up),
                 min(waits, default=None),
-                room_of(self.tasks, in_front, self.positions),
+                capacity_of(self.tasks, in_front, self.positions),
             )
 
     def left(self, until_ms: int) -> Left:
@@ -283,7 +283,7 @@ class TaskReports:
                 },
                 threads={task: thread_status(r) for task, r in sorted(self.threads.items())},
                 batch_s=self._batch_s,
-                placed=dict(sorted(self._placed.items())),
+                placed=dict(sorted(self._executors.items())),
                 ranges=range_status(self.plan, self.tasks, self._work, self.ends) if self.plan else {},
             )
 

@@ -1,4 +1,4 @@
-"""What there is to see of the threads of tasks (KIP-408), from the reports of the tasks that have several."""
+"""The status and the metrics of the threads of tasks (KIP-408), from the reports of the tasks that have several."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The page of an application: what it does, on its topology, with buttons to pause, throttle and resume.
 
-The files of the page hold no data and are for everybody who reaches the port. Data and orders are for who knows the token, which is made
-anew at each start and stands in a file that only the user of the application may read. The browser gets it behind ``#`` in the address,
+The files of the page have no data, and everybody who reaches the port gets them. Data and commands need a token, which is new
+at each start and is in a file that only the user of the application may read. The browser gets it behind ``#`` in the address,
 which it does not send, and sends it in a header, which a page of another origin cannot do.
 """
 
@@ -54,7 +54,7 @@ def new_token() -> str:
 
 
 def guard_of(token: str) -> Guard:
-    """Return what lets nobody ask for data, or give orders, who does not know the token."""
+    """Return a guard that refuses requests for data, and commands, without the token."""
     expected = f"Bearer {token}".encode()
 
     def guard(path: str, asked: Asked) -> Answer | None:
@@ -79,7 +79,7 @@ def page_routes(
     return {
         **{("GET", path): _file(*file) for path, file in _FILES.items()},
         **_looks(viewer, plan),
-        **_orders(application, viewer),
+        **_commands(application, viewer),
         **_queries(application),
     }
 
@@ -153,7 +153,7 @@ def _state(viewer: Viewer) -> dict[str, Any]:
     return {"application": view.application, "status": asdict(view.status), "numbers": numbers}
 
 
-def _orders(application: Shown, viewer: Viewer) -> dict[tuple[str, str], Route]:
+def _commands(application: Shown, viewer: Viewer) -> dict[tuple[str, str], Route]:
     def pause(asked: Asked) -> Answer:
         application.pause(_topics(asked))
         return Answer.json(_state(viewer))
@@ -169,7 +169,7 @@ def _orders(application: Shown, viewer: Viewer) -> dict[tuple[str, str], Route]:
         application.throttle(topic, rate)
         return Answer.json(_state(viewer))
 
-    return {("POST", f"{_API}{order.__name__}"): order for order in (pause, resume, throttle)}
+    return {("POST", f"{_API}{command.__name__}"): command for command in (pause, resume, throttle)}
 
 
 def _queries(application: Shown) -> dict[tuple[str, str], Route]:

@@ -13,7 +13,7 @@ from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.submit.checkpoint import LocalFiles, progress_of
 from millstream.edge.checkpoint.application_reset import ResetPlan, read_progress
 from millstream.edge.checkpoint.checkpoint_health import sound_progress, ways_out
-from millstream.edge.cli.reset_command import told
+from millstream.edge.cli.reset_command import plan_lines
 from unit.drivers.spark.submit.checkpoints import DAMAGES, Checkpoint, Damage
 
 
@@ -112,7 +112,7 @@ def test_a_reset_says_that_it_knows_the_groups_offsets_only(checkpoint: Checkpoi
     files = LocalFiles(checkpoint.root)
     progress, damage = read_progress(files)
     plan = ResetPlan("shop", (Move("in", 0, 7, 0),), {}, {}, {}, progress, (), None, damage)
-    lines = [*told(plan, files, "file:/here", 0)]
+    lines = [*plan_lines(plan, files, "file:/here", 0)]
     assert (
         "The checkpoint is damaged (offsets/2 cannot be read: it is empty), so this is what the group has committed."
         in lines

@@ -10,7 +10,7 @@ import pytest
 from millstream.core.model.errors import OtherCheckpointError
 from millstream.drivers.kafka.marks import Mark
 from millstream.drivers.spark.submit.checkpoint import Progress
-from millstream.edge.checkpoint.checkpoint_ownership import Start, checkpoint_id
+from millstream.edge.checkpoint.checkpoint_ownership import StartFacts, checkpoint_id
 
 
 def never() -> bool:
@@ -23,8 +23,8 @@ def start(
     take_over: bool = False,
     was_reset: Callable[[], bool] = never,
     goes_on: Callable[[], bool] = never,
-) -> Start:
-    return Start("app", "file:/here", begun, take_over, was_reset, goes_on)
+) -> StartFacts:
+    return StartFacts("app", "file:/here", begun, take_over, was_reset, goes_on)
 
 
 def progress(checkpoint: str, number: int, run: str = "") -> Progress:

@@ -15,7 +15,7 @@ from millstream.core.model.errors import ApplicationRunningError, ControlError, 
 from millstream.drivers.kafka.marks import Mark
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
-from millstream.edge.checkpoint.checkpoint_ownership import Start, checkpoint_id
+from millstream.edge.checkpoint.checkpoint_ownership import StartFacts, checkpoint_id
 from millstream.edge.checkpoint.state_lease import Lease
 from millstream.edge.control.control_client import send
 from millstream.edge.control.control_file import write_control_file
@@ -56,7 +56,9 @@ def test_of_kept_pauses_never_let_a_topic_be_read(tmp_path: Path) -> None:
 
 def claimed(begun: str) -> str:
     """Start without a checkpoint, where an earlier start has claimed an id for one."""
-    start = Start("app", "/checkpoint", begun, take_over=False, was_reset=lambda: False, goes_on=lambda: True)
+    start = StartFacts(
+        "app", "/checkpoint", begun, take_over=False, was_reset=lambda: False, goes_on=lambda: True
+    )
     return checkpoint_id(start, None, {0: Mark(CLAIM, -1)})
 
 

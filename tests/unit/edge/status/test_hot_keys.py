@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from millstream.drivers.spark.worker.report import CallReport, Hottest, Report
-from millstream.edge.cli.control_commands import told
+from millstream.edge.cli.control_commands import status_lines
 from millstream.edge.status.hot_keys import HotKeys
 from millstream.edge.status.task_reports import TaskReports
 
@@ -76,6 +76,6 @@ def test_status_and_metrics_say_why_records_wait_and_which_key_is_hot() -> None:
     assert {name: metrics[f"calls_waiting: {name}"] for name in expected} == expected
     assert (metrics["calls_waiting"], metrics["calls_ceiling_per_s"]) == (5, 500)
     assert (
-        "  calls        0_0: 2 running, 10 with the station (4 for their line, 1 for a place, 3 for a circuit breaker), "
+        "  calls        0_0: 2 running, 10 with the async worker (4 for their line, 1 for a place, 3 for a circuit breaker), "
         "5 waiting (2 for a retry, 3 for a delay), 7 parked, 0 held, key 'k' has 20.0% of call, which allows 500/s"
-    ) in told("app", asdict(status))
+    ) in status_lines("app", asdict(status))

@@ -13,8 +13,8 @@ import typer
 
 from millstream.core.model.errors import SettingsError
 from millstream.core.runtime.reset import timestamp_ms
+from millstream.edge.dead_letters.dead_letter_queue import DeadLetterQueue, ReplayRequest, Tally
 from millstream.edge.dead_letters.envelope import OURS, THEIRS, Chosen, Envelope
-from millstream.edge.dead_letters.mailbox import Mailbox, ReplayWish, Tally
 
 _COLUMNS = ("partition", "offset", "time", "stage", "node", "read from", "replayed", "error")
 
@@ -88,13 +88,13 @@ def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
     letter, was = found
     facts = letter.facts
     source = letter.source
-    place = (
+    origin = (
         "no header says where"
         if source is None
         else f"{source.topic}, partition {source.partition}, offset {facts.get('offset')}"
     )
     typer.echo(f"dead letter  {letter.at.topic}, partition {letter.at.partition}, offset {letter.offset}")
-    typer.echo(f"read from    {printable(place)}")
+    typer.echo(f"read from    {printable(origin)}")
     typer.echo(f"time         {_time(letter.timestamp)}")
     typer.echo(
         f"failed in    stage {printable(facts.get('stage', '-'))}, node {printable(facts.get('node', '-'))}"
@@ -111,30 +111,30 @@ def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
         typer.echo(f"  {printable(line)}")
 
 
-def replay(mailbox: Mailbox, wish: ReplayWish, sure: Callable[[], bool] | None) -> None:
+def replay(queue: DeadLetterQueue, request: ReplayRequest, sure: Callable[[], bool] | None) -> None:
     """Say what a replay will do, ask, and do it.
 
     Args:
-        mailbox: The dead-letter topic.
-        wish: What is to be sent back.
+        queue: The dead-letter topic.
+        request: What is to be sent back.
         sure: Asks whether to go on; None: say only.
     """
-    tally = mailbox.tally(wish)
-    typer.echo(f"Replay of dead letters of {mailbox.topic} (group {mailbox.group})")
-    for line in told(tally):
+    tally = queue.tally(request)
+    typer.echo(f"Replay of dead letters of {queue.topic} (group {queue.group})")
+    for line in tally_lines(tally):
         typer.echo(line)
     if sure is None:
         typer.echo("Nothing was sent (--dry-run).")
     elif not tally.sent:
         typer.echo("There is nothing to send.")
     elif sure():
-        done = mailbox.replay(wish)
+        done = queue.replay(request)
         typer.echo(f"Done: {done.sent.total():,} sent.")
     else:
         typer.echo("Nothing was sent.")
 
 
-def told(tally: Tally) -> Iterator[str]:
+def tally_lines(tally: Tally) -> Iterator[str]:
     """Say what a replay does, line by line.
 
     Args:

@@ -31,7 +31,7 @@ class LetterNotFoundError(MillstreamError):
 
 
 @dataclass(frozen=True)
-class ReplayWish:
+class ReplayRequest:
     """What is to be sent back.
 
     Attributes:
@@ -64,7 +64,7 @@ class Tally:
     before: int = 0
 
 
-class Mailbox:
+class DeadLetterQueue:
     """A dead-letter topic on a broker.
 
     Args:
@@ -136,47 +136,47 @@ class Mailbox:
             for records in self._fetcher.fetch(OffsetRange(*at, offset, offset + 1)):
                 for letter in envelopes(at, records):
                     return letter, offset in self.replayed()[partition]
-        told = (
+        ranges = (
             f"{number}: {begins[number]} to {end - 1}"
             for number, end in sorted(self._ends.items())
             if end > begins[number]
         )
         raise LetterNotFoundError(
             f"topic {self.topic} has no record at partition {partition}, offset {offset}; offsets by partition: "
-            f"{', '.join(told) or 'it is empty'}"
+            f"{', '.join(ranges) or 'it is empty'}"
         )
 
-    def tally(self, wish: ReplayWish) -> Tally:
+    def tally(self, request: ReplayRequest) -> Tally:
         """Return what a replay would do now."""
         tally = Tally()
-        guard = self._guard(wish)
+        guard = self._guard(request)
         for number, done in sorted(self.replayed().items()):
-            for _, _, letters in self._pieces(number, done, everything=wish.again):
-                list(_sorted_out(letters, done, wish, guard, tally))
+            for _, _, letters in self._pieces(number, done, everything=request.again):
+                list(_sorted_out(letters, done, request, guard, tally))
         return tally
 
-    def replay(self, wish: ReplayWish, told: Callable[[Tally], None] = lambda _: None) -> Tally:
+    def replay(self, request: ReplayRequest, progress: Callable[[Tally], None] = lambda _: None) -> Tally:
         """Send records back.
 
         Args:
-            wish: What is to be sent back.
-            told: Called after each transaction.
+            request: What is to be sent back.
+            progress: Called after each transaction.
 
         Raises:
             DeliveryAbortedError: If another replay of the group has begun.
             MillstreamError: If the broker refuses a record.
         """
         tally = Tally()
-        guard = self._guard(wish)
+        guard = self._guard(request)
         forwarding = self._forwarder.take_over()
         for number, done in sorted(self.replayed(settled=True).items()):
-            for start, end, letters in self._pieces(number, done, everything=wish.again):
-                sending = list(_sorted_out(letters, done, wish, guard, tally))
+            for start, end, letters in self._pieces(number, done, everything=request.again):
+                sending = list(_sorted_out(letters, done, request, guard, tally))
                 left = {letter.offset for letter in letters if letter.offset not in done}
                 done = done.with_range(start, end, left - {letter.offset for letter, _ in sending})
                 if sending:
                     self._send(forwarding, sending, TopicPartition(self.topic, number), done)
-                    told(tally)
+                    progress(tally)
         return tally
 
     def _send(
@@ -198,8 +198,8 @@ class Mailbox:
             some.partitions.append(destination.partition)
         forwarding.send(records, {at: GroupPosition(done.position, done.metadata())})
 
-    def _guard(self, wish: ReplayWish) -> Guard:
-        return Guard(self.topic, self._broker.partition_counts(), wish.to, wish.most_replays)
+    def _guard(self, request: ReplayRequest) -> Guard:
+        return Guard(self.topic, self._broker.partition_counts(), request.to, request.most_replays)
 
     def _pieces(
         self, number: int, done: Replayed, *, everything: bool
@@ -218,18 +218,18 @@ class Mailbox:
 
 
 def _sorted_out(
-    letters: list[Envelope], done: Replayed, wish: ReplayWish, guard: Guard, tally: Tally
+    letters: list[Envelope], done: Replayed, request: ReplayRequest, guard: Guard, tally: Tally
 ) -> Iterator[tuple[Envelope, Destination]]:
     """Yield the letters that are sent back, and where to; count them and the others."""
     for letter in letters:
-        if not wish.chosen.has(letter):
+        if not request.chosen.has(letter):
             continue
-        if letter.offset in done and not wish.again:
+        if letter.offset in done and not request.again:
             tally.before += 1
             continue
         destination = guard.destination(letter)
         if destination.refusal:
             tally.refused[destination.refusal] += 1
-        elif wish.limit is None or tally.sent.total() < wish.limit:
+        elif request.limit is None or tally.sent.total() < request.limit:
             tally.sent[destination.topic] += 1
             yield letter, destination

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.edge.cli.command_errors import settings_of, telling
+from millstream.edge.cli.command_errors import reporting_errors, settings_of
 
 if TYPE_CHECKING:
-    from millstream.edge.dead_letters.mailbox import Mailbox
+    from millstream.edge.dead_letters.dead_letter_queue import DeadLetterQueue
 
 letters = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at dead letters, and send their records back."
@@ -79,9 +79,9 @@ def list_letters(
     group: Group = None,
 ) -> None:
     """List the dead letters of a topic, one per line."""
-    from millstream.edge.cli.dlq.letter_text import chosen, print_list
+    from millstream.edge.cli.dlq.dead_letter_text import chosen, print_list
 
-    with telling("dlq list"):
+    with reporting_errors("dlq list"):
         choice = chosen(
             stage=stage,
             node=node,
@@ -93,8 +93,8 @@ def list_letters(
             partitions=partition,
             offsets=offset,
         )
-        mailbox = _mailbox(topic, bootstrap_servers, group)
-        print_list(mailbox.read(pending=pending), choice, limit, as_json=as_json)
+        queue = _queue(topic, bootstrap_servers, group)
+        print_list(queue.read(pending=pending), choice, limit, as_json=as_json)
 
 
 @letters.command("show")
@@ -108,10 +108,10 @@ def show_letter(
     group: Group = None,
 ) -> None:
     """Show one dead letter: the record, its headers, and the traceback."""
-    from millstream.edge.cli.dlq.letter_text import print_letter
+    from millstream.edge.cli.dlq.dead_letter_text import print_letter
 
-    with telling("dlq show"):
-        print_letter(_mailbox(topic, bootstrap_servers, group).letter(partition, offset), as_json=as_json)
+    with reporting_errors("dlq show"):
+        print_letter(_queue(topic, bootstrap_servers, group).letter(partition, offset), as_json=as_json)
 
 
 @letters.command("replay")
@@ -143,10 +143,10 @@ def replay_letters(
     group: Group = None,
 ) -> None:
     """Send the records of dead letters back to the topics from which they were read, each once."""
-    from millstream.edge.cli.dlq.letter_text import chosen, replay
-    from millstream.edge.dead_letters.mailbox import ReplayWish
+    from millstream.edge.cli.dlq.dead_letter_text import chosen, replay
+    from millstream.edge.dead_letters.dead_letter_queue import ReplayRequest
 
-    with telling("dlq replay"):
+    with reporting_errors("dlq replay"):
         choice = chosen(
             stage=stage,
             node=node,
@@ -158,13 +158,13 @@ def replay_letters(
             partitions=partition,
             offsets=offset,
         )
-        wish = ReplayWish(choice, to, max_replays, again, limit)
+        request = ReplayRequest(choice, to, max_replays, again, limit)
         sure = None if dry_run else (lambda: yes or typer.confirm("Replay?"))
-        replay(_mailbox(topic, bootstrap_servers, group), wish, sure)
+        replay(_queue(topic, bootstrap_servers, group), request, sure)
 
 
-def _mailbox(topic: str, servers: str | None, group: str | None) -> Mailbox:
+def _queue(topic: str, servers: str | None, group: str | None) -> DeadLetterQueue:
     from millstream.core.model.topics import checked_name
-    from millstream.edge.dead_letters.mailbox import Mailbox
+    from millstream.edge.dead_letters.dead_letter_queue import DeadLetterQueue
 
-    return Mailbox(checked_name(topic, "topic"), settings_of(bootstrap_servers=servers), group)
+    return DeadLetterQueue(checked_name(topic, "topic"), settings_of(bootstrap_servers=servers), group)

@@ -15,7 +15,7 @@ from millstream.core.model.errors import ControlError
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
 from millstream.edge.cli.commands import app
-from millstream.edge.control import control_client
+from millstream.edge.control.control_file import write_control_file
 from millstream.edge.status.application_status import Status
 from millstream.edge.status.thread_status import ThreadStatus
 
@@ -46,7 +46,7 @@ def listening(tmp_path: Path) -> Iterator[Listening]:
     made = Listening(tmp_path)
     server = ControlServer(made.answer, b"key", process_directory())
     (tmp_path / "app").mkdir()
-    control_client.announce(tmp_path / "app", server.address)
+    write_control_file(tmp_path / "app", server.address)
     yield made
     server.close()
 

@@ -1,4 +1,4 @@
-"""Look ahead: topics, tasks, internal topics, permissions and the checkpoint of an application that is not started."""
+"""The preflight check: topics, tasks, internal topics, permissions and the checkpoint of an application that is not started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millstream.edge.checkpoint.continuity import Continuity, continuity
 
 
 @dataclass(frozen=True)
-class Outlook:
+class PreflightReport:
     """What a start would find and do.
 
     Attributes:
@@ -40,15 +40,15 @@ class Outlook:
     problems: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """Yield the outlook as text."""
+        """Yield the report as text."""
         for title, lines in vars(self).items():
             if lines:
                 yield f"{title}:"
                 yield from (f"  {line}" for line in lines)
 
 
-def look_ahead(application: Application) -> Outlook:
-    """Look at the brokers and the checkpoint of an application as a start would, and change nothing.
+def preflight(application: Application) -> PreflightReport:
+    """Check the brokers and the checkpoint of an application as a start would, and change nothing.
 
     Args:
         application: The application.
@@ -75,27 +75,27 @@ def look_ahead(application: Application) -> Outlook:
             *unwritable,
         ]
         topics += [_counted(name, existing, "written") for name in sinks if name in existing]
-        outlook = Outlook(topics=tuple(topics), permissions=tuple(_permissions(application, plan)))
+        report = PreflightReport(topics=tuple(topics), permissions=tuple(_permissions(application, plan)))
         if missing:
-            return _with(outlook, problems=tuple(missing))
+            return _with(report, problems=tuple(missing))
         try:
             progress = _progress(application)
             now = continuity(plan, progress, application._program.renamed_stores)
             layout = now.laid_out(existing, application._grouper)
         except MillstreamError as error:
-            return _with(outlook, problems=(str(error),))
+            return _with(report, problems=(str(error),))
         return _with(
-            outlook,
+            report,
             plan=tuple(short_lines(now.plan, layout)),
             creates=tuple(_creates(application, now.plan, layout, existing)),
             checkpoint=tuple(_checkpoint(progress, now)),
         )
     finally:
-        clients.hang_up()
+        clients.disconnect()
 
 
-def _with(outlook: Outlook, **more: tuple[str, ...]) -> Outlook:
-    return Outlook(**{**vars(outlook), **more})
+def _with(report: PreflightReport, **more: tuple[str, ...]) -> PreflightReport:
+    return PreflightReport(**{**vars(report), **more})
 
 
 def _read(plan: Plan) -> list[str]:
