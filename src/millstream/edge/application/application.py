@@ -53,7 +53,7 @@ class Application:
         partition_grouper: Forms partition groups; the default is KIP-28's.
         renamed_stores: New name per old name of a store whose content the checkpoint has under the old name. It may stay
             there when the renaming is done.
-        clock: Gives the wall clock of each micro-batch, ms since the epoch; the default is the host's. It is called in another
+        clock: Returns the wall clock of each micro-batch, ms since the epoch; the default is the host's. It is called in another
             process of this host, to which it crosses as cloudpickle.
         **settings: See ``docs/reference/settings.md``; ``bootstrap_servers`` is required.
 
@@ -183,7 +183,7 @@ class Application:
         return Launch(running._run, environment, self._program, self.settings).start()
 
     def _keep_up(self, running: RunningApplication, environment: Environment) -> None:
-        """Let the application follow what changes while it runs."""
+        """Follow what changes while the application runs."""
         run = running._run
         run.query.launch = partial(self._launch, running, environment)
         running._set_workers = partial(self._set_workers, running)
@@ -196,7 +196,7 @@ class Application:
         run.metadata_refresher = PeriodicTask(refresher.refresh, self.settings.metadata_max_age_ms / 1000)
 
     def _set_workers(self, running: RunningApplication, workers: int) -> None:
-        """Let the next query have another number of workers per partition.
+        """Set the number of workers per partition of the next query.
 
         Raises:
             MillstreamError: If the number needs other key ranges.

@@ -21,7 +21,7 @@ def main(path: str) -> None:
     """Run the job in a file until it is stopped.
 
     Args:
-        path: A file with a ``Job`` as cloudpickle, from somebody who is trusted: unpickling runs code.
+        path: A file with a ``Job`` as cloudpickle, from a trusted source: unpickling runs code.
     """
     job: Job = cloudpickle.loads(Path(path).read_bytes())
     clock = job.clock or host_clock

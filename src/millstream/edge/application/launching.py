@@ -262,7 +262,7 @@ class Launch:
             self.run.progress.event("plan", line)
 
     def _take_over(self, now: Continued, prepared: PreparedTopics) -> None:
-        """Let the application run this plan, and rescale its state if its settings ask for it."""
+        """Set the plan of the run, and rescale its state if the settings ask for it."""
         run, settings = self.run, self.settings
         run.continues = now.continuity.running_on(now.layout), prepared.facts
         run.reports.plan = now.plan

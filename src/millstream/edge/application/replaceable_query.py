@@ -76,7 +76,7 @@ class ReplaceableQuery:
                 self.stop(query)
                 if query.exception() is None:
                     self._start()
-            except Exception as error:  # nobody waits for this thread: whatever it is ends the application
+            except Exception as error:  # no caller waits for this thread, so any error ends the application
                 self._fail(error)
             finally:
                 self.unchanging.set()

@@ -41,14 +41,14 @@ class RunningApplication:
         return self._run.listeners
 
     def stop(self, timeout_s: float = _STOP_WAIT_S, *, drain_timeout_s: float | None = None) -> None:
-        """Finish the batch at work, commit it and stop; nothing is lost if the time does not suffice.
+        """Finish the running micro-batch, commit it and stop; nothing is lost if the time does not suffice.
 
         Records that wait in asynchronous operators are carried over: they go on at the next start. With time to drain, nothing more
         is read from outside, and micro-batches go on until these records are finished; those that are not in time, or wait for
         a later one, are carried over.
 
         Args:
-            timeout_s: How long the batch at work may take before the query is stopped all the same.
+            timeout_s: How long the running micro-batch may take before the query is stopped all the same.
             drain_timeout_s: How long it may take to finish unfinished records before that; None is the setting
                 ``drain_timeout_ms``. A second call, from another thread, can shorten the time.
         """

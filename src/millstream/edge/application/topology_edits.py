@@ -14,9 +14,9 @@ from millstream.edge.checkpoint.continuity import Continuity
 from millstream.edge.status.application_status import Status
 
 _EMPTY_S: Final = 30.0
-_LOOK_S: Final = 0.05
-_QUIET_LOOKS: Final = 10
-"""For how many looks a topic has to be empty: what a micro-batch at work still writes is seen by a later plan."""
+_POLL_S: Final = 0.05
+_EMPTY_CHECKS: Final = 10
+"""How often in a row a topic has to be empty: what a running micro-batch still writes is seen by a later plan."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ class Pausable(Protocol):
         """Read topics again."""
 
     def status(self) -> Status:
-        """Say what it is doing."""
+        """Return what it is doing."""
 
 
 @contextmanager
 def emptied(application: Pausable, before: Plan, now: Plan) -> Iterator[None]:
-    """Let internal topics run empty that an edit removes: while the block runs, and before, nothing is read from outside.
+    """Drain the internal topics that an edit removes: nothing is read from outside before and while the block runs.
 
     Args:
         application: The application.
@@ -115,11 +115,11 @@ def emptied(application: Pausable, before: Plan, now: Plan) -> Iterator[None]:
         return
     application.pause(outside)
     try:
-        deadline, quiet = time.monotonic() + _EMPTY_S, 0
-        while quiet < _QUIET_LOOKS and time.monotonic() < deadline:
+        deadline, empty = time.monotonic() + _EMPTY_S, 0
+        while empty < _EMPTY_CHECKS and time.monotonic() < deadline:
             lag = application.status().lag
-            quiet = 0 if any(lag.get(topic) for topic in removed) else quiet + 1
-            time.sleep(_LOOK_S)
+            empty = 0 if any(lag.get(topic) for topic in removed) else empty + 1
+            time.sleep(_POLL_S)
         yield
     finally:
         with suppress(ControlError):  # it may have ended

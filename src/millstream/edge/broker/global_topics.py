@@ -1,4 +1,4 @@
-"""Global stores at a start: their topics have to be there; and where nobody plans micro-batches, they are refused."""
+"""The topics of global stores must exist at a start; a query whose micro-batches are not planned by Millstream cannot have global stores."""
 
 from __future__ import annotations
 

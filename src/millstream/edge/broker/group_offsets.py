@@ -3,7 +3,7 @@
 With at least once Spark's checkpoint says where the application goes on, and the group's offsets are committed just before
 it is written. So a micro-batch may be killed in between, and is repeated. It may finish less then: calls are made again whose
 results were lost with their async worker. The group's offsets do not go back for that: the results were sent, and a record
-that was finished once stays finished for everybody outside.
+that was finished once stays finished for all tools outside.
 
 A micro-batch that is done again comes before the first that is planned after a start. One that was planned here is not done
 again, and an application that has lost its checkpoint starts over, offsets included.
@@ -73,7 +73,7 @@ class GroupOffsets:
             self._taken.clear()
 
     def by_others(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return what somebody else has committed: what we had, and what is there now.
+        """Return what another process has committed: our offset, and the one that is committed now.
 
         Each is returned once. None is, while offsets of ours may or may not have arrived.
 
@@ -91,7 +91,7 @@ class GroupOffsets:
             return others
 
     def warn_of_others(self, group: str) -> None:
-        """Say so if somebody else commits offsets of the group.
+        """Log a warning if another process commits offsets of the group.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -109,7 +109,7 @@ class GroupOffsets:
     def planned(self, positions: Offsets) -> None:
         """Take note that a micro-batch is planned from these positions.
 
-        What was committed before beyond them is forgotten: somebody else did so, or the topic is another one. Offsets that
+        What was committed before beyond them is forgotten: another process did so, or the topic is another one. Offsets that
         could not be committed yet may still be those of a micro-batch that was done again.
         """
         with self._lock:

@@ -39,7 +39,7 @@ class Clients:
     application_id: str
 
     def check(self) -> None:
-        """Refuse settings that Kafka's clients do not take; connects to nobody.
+        """Refuse settings that Kafka's clients do not take; opens no connection.
 
         Raises:
             SettingsError: If librdkafka does not know a setting or refuses its value.

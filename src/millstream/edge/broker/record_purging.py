@@ -1,4 +1,4 @@
-"""Purging: what has been processed is deleted from the repartition topics on the broker, which would grow without end otherwise.
+"""Purging: processed records are deleted from the repartition topics on the broker, which would grow without limit otherwise.
 
 A record is deleted only when nothing can ask for it again: Spark has committed the micro-batch that read it, so no restart reads it
 a second time, and the group's committed offset is behind it, so an application that is rebuilt from its changelog topics does
@@ -29,7 +29,7 @@ class RecordDeleter(Protocol):
 
 
 class Purge:
-    """Deletes what nobody needs any more; safe to use from several threads.
+    """Deletes records that are no longer needed; safe to use from several threads.
 
     Args:
         broker: Deletes.

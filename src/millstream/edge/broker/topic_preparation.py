@@ -105,7 +105,7 @@ class TopicPreparation:
         return created
 
     def await_sinks(self, topics: list[str]) -> dict[str, int]:
-        """Look for the topics that are written; asking for one makes brokers with auto.create.topics.enable create it.
+        """Wait for the topics that are written; a request for one makes brokers with auto.create.topics.enable create it.
 
         Returns:
             Their numbers of partitions.

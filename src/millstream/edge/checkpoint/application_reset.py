@@ -1,4 +1,4 @@
-"""Reset: an application begins anew, at chosen offsets and with empty stores.
+"""Reset: an application starts over, at chosen offsets and with empty stores.
 
 The next start finds no checkpoint, and the group's offsets with a mark (``broker.RESET``) in their metadata. Without the
 mark, an application with stores does not begin at its group's offsets, because nothing says that empty stores belong to
@@ -112,7 +112,7 @@ def planned(request: ResetRequest, broker: Broker, files: Files, home: Path) -> 
 
 
 def read_progress(files: Files) -> tuple[Progress | None, str]:
-    """Read how far the checkpoint has come, or why nobody can: a reset is the way out of a damaged one."""
+    """Read how far the checkpoint has come, or why it cannot be read: a reset also replaces a damaged one."""
     try:
         return progress_of(files), ""
     except CheckpointError as error:

@@ -1,4 +1,4 @@
-"""A checkpoint at a start: it is sound, or an error says what is wrong and how to go on."""
+"""Checks a checkpoint at a start: it is sound, or an error says what is wrong and how to go on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.submit.checkpoint import Files, Progress, progress_from
 from millstream.drivers.spark.submit.damage import findings, look
 
-_MOST_TOLD = 5
+_MOST_SHOWN = 5
 """Findings in an error."""
 
 
@@ -36,16 +36,16 @@ def sound_progress(
 
 
 def damaged(location: str, found: list[str], ways: str) -> str:
-    """Say what is wrong with a checkpoint, and what to do."""
-    more = [f"and {len(found) - _MOST_TOLD} more"] if len(found) > _MOST_TOLD else []
+    """Return what is wrong with a checkpoint, and what to do."""
+    more = [f"and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
     return (
         f"the checkpoint {location} is damaged, so nothing was started on it and nothing was sent: "
-        f"{'; '.join([*found[:_MOST_TOLD], *more])}. {ways}"
+        f"{'; '.join([*found[:_MOST_SHOWN], *more])}. {ways}"
     )
 
 
 def ways_out(plan: Plan | None, *, exactly_once: bool = False) -> str:
-    """Say how an application gets out of a damaged checkpoint."""
+    """Return how an application recovers from a damaged checkpoint."""
     ways = ["bring back the whole directory, as it was at one time, from a copy"]
     stores = None if plan is None else plan.store_fingerprints().keys()
     if plan is not None and stores is not None and not stores - plan.changelogs.keys():

@@ -66,14 +66,14 @@ def at_start(
     location: str,
     session: Callable[[], SparkSession],
 ) -> bool:
-    """Bring a checkpoint to the number of partitions that is set.
+    """Rescale a checkpoint to the number of partitions that is set.
 
     Args:
         progress: How far the checkpoint has come, None if there is none.
         wanted: The setting ``shuffle_partitions``.
         policy: The setting ``on_changed_shuffle_partitions``.
         location: The checkpoint.
-        session: Gives the session.
+        session: Returns the session.
 
     Returns:
         Whether it remains to be done, when the interrupted micro-batch is complete.

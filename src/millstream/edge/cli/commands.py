@@ -173,7 +173,7 @@ def pause(
     ] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Let a running application stop reading topics, all of them by default."""
+    """Stop reading topics in a running application, all of them by default."""
     with _commands_to("pause", application_id, state_dir) as application:
         application.pause(topic, subtopology, keep=keep)
 
@@ -185,7 +185,7 @@ def resume(
     subtopology: SubTopologies = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Let a running application read topics again, all of them by default."""
+    """Read topics again in a running application, all of them by default."""
     with _commands_to("resume", application_id, state_dir) as application:
         application.resume(topic, subtopology)
 
@@ -219,7 +219,7 @@ def ranges(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Say what the key ranges of a running application are doing."""
+    """Print what the key ranges of a running application are doing."""
     with _commands_to("ranges", application_id, state_dir) as application:
         application.ranges(as_json=as_json)
 
@@ -230,7 +230,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Say what a running application is doing."""
+    """Print what a running application is doing."""
     with _commands_to("status", application_id, state_dir) as application:
         application.status(as_json=as_json)
 
@@ -311,7 +311,7 @@ def reset(
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Let a stopped application begin anew, at chosen offsets and with empty stores."""
+    """Start a stopped application over, at chosen offsets and with empty stores."""
     from millstream.edge.checkpoint.application_reset import ResetRequest
     from millstream.edge.cli.reset_command import reset as begin_anew
     from millstream.edge.cli.reset_command import target_of

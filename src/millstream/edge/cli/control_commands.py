@@ -53,7 +53,7 @@ class ControlCommands:
         _print_limits(self._send("throttle", topic=topic, records_per_second=_rate(rate)))
 
     def parallelism(self, workers: int) -> None:
-        """Let each partition have another number of workers."""
+        """Change the number of workers per partition."""
         self._send("parallelism", workers=workers)
         typer.echo(f"workers per partition: {workers}")
 

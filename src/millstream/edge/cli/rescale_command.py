@@ -44,7 +44,7 @@ def rescale(options: Options, settings: Settings) -> None:
 
     Raises:
         NotRescalableError: If there is no checkpoint, or its last micro-batch has not been completed.
-        ApplicationRunningError: If the application is at work on this host.
+        ApplicationRunningError: If the application runs on this host.
         CheckpointError: If the checkpoint is damaged.
         SparkRuntimeError: If Spark refuses.
     """

@@ -1,4 +1,4 @@
-"""``millstream reset``: begin anew at chosen offsets, after saying exactly what that means."""
+"""``millstream reset``: start over at chosen offsets, after printing exactly what that means."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Cal
         sure: Asks whether to go on.
 
     Raises:
-        ApplicationRunningError: If the application is at work on this host.
+        ApplicationRunningError: If the application runs on this host.
         MillstreamError: If something is missing, or the broker does not answer.
     """
     name = checked_name(request.application_id, "application")
@@ -56,7 +56,7 @@ def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Cal
 
 
 def plan_lines(plan: ResetPlan, files: Files, location: str, now_ms: int) -> Iterator[str]:
-    """Say what a plan will do, line by line.
+    """Return what a plan will do, line by line.
 
     Args:
         plan: The plan.

@@ -52,7 +52,7 @@ def plan(
     bootstrap_servers: Servers = None,
     settings: Settings = None,
 ) -> None:
-    """Say what a start would find and do: partitions, tasks, topics to create, permissions, the checkpoint. Changes nothing."""
+    """Print what a start would find and do: partitions, tasks, topics to create, permissions, the checkpoint. Changes nothing."""
     from millstream.edge.cli.programs_by_name import application_of, settings_in
     from millstream.edge.preflight.preflight_check import preflight
 

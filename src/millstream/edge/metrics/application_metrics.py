@@ -24,7 +24,7 @@ class Measured(Protocol):
     id: str
 
     def status(self) -> Status:
-        """Say what it is doing."""
+        """Return what it is doing."""
 
     def metrics(self) -> Mapping[str, int]:
         """Return what has been counted, without labels."""
@@ -51,7 +51,7 @@ class View:
 
     @classmethod
     def of(cls, application: Measured) -> View:
-        """Look at an application."""
+        """Return the view of an application now."""
         return cls(application.id, application.status(), application.metrics(), application.measured())
 
     def all_numbers(self) -> Numbers:

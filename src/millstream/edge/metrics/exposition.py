@@ -26,7 +26,7 @@ def exposition(view: View, accept: str = "") -> tuple[bytes, str]:
 
 
 class _Families(Collector):
-    """Gives the metrics of a view as Prometheus' client wants them."""
+    """Collects the metrics of a view for Prometheus' client."""
 
     def __init__(self, view: View) -> None:
         self._view = view

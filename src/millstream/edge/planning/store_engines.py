@@ -1,4 +1,4 @@
-"""Engines: which library keeps the local copy of each store.
+"""Store engines: the library that keeps the local copy of each store.
 
 A store says it itself (``engine=...``), or the setting ``store_engine`` says it for all. An engine that is not installed is an
 error when the application is made, not in a worker.
@@ -17,7 +17,7 @@ from millstream.edge.settings.settings import Settings
 
 
 def copies_spec(plan: Plan, settings: Settings, directory: Path) -> CopiesSpec:
-    """Say where and how the local copies of an application are kept.
+    """Return where and how the local copies of an application are kept.
 
     Args:
         plan: The topology.

@@ -25,7 +25,7 @@ class ApplicationSession:
 
     Attributes:
         made: The session, None until it is asked for.
-        lacking: What the session lacks if it is somebody else's.
+        lacking: What the session lacks if the program has made it.
     """
 
     def __init__(self, application_id: str, progress: ProgressLog, log: Path | None) -> None:

@@ -47,7 +47,7 @@ def check_checkpoint(settings: Settings, application_id: str, session: SparkSess
     """Refuse a checkpoint that executors on other hosts cannot see.
 
     Raises:
-        SettingsError: If it is on a local disk, and nobody has said that all hosts share it.
+        SettingsError: If it is on a local disk, and no setting says that all hosts share it.
     """
     location = settings.checkpoint(application_id)
     if not settings.checkpoint_is_shared and scheme_of(session, location) == "file":

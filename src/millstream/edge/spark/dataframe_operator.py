@@ -1,4 +1,4 @@
-"""A topology as an operator of somebody else's Spark query: the public face of ``millstream.spark``."""
+"""A topology as an operator of the user's own Spark query: the public face of ``millstream.spark``."""
 
 from __future__ import annotations
 

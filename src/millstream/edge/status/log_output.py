@@ -37,7 +37,7 @@ _PANDAS: Final = (
 
 
 def attach(output: Output, file: Path) -> Path | None:
-    """Let this process tell how its applications are, unless it has configured logging.
+    """Log to the terminal how the applications of this process are, unless it has configured logging.
 
     The first application of a process decides for all.
 

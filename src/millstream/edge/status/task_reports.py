@@ -125,7 +125,7 @@ class TaskReports:
             return oldest_by_topic(unfinished, behind)
 
     def finish(self, offsets: Offsets, read: Offsets) -> dict[TopicPartition, int]:
-        """Note how far topics are finished that go through Spark's shuffle; return the offsets that are to be committed anew.
+        """Note how far topics are finished that go through Spark's shuffle; return the offsets that have changed and are to be committed.
 
         They do not go back: a record that was finished once stays finished.
 

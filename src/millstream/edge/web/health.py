@@ -27,12 +27,12 @@ class Viewer:
         self._thread = ThreadPoolExecutor(1, "millstream-view")
 
     def now(self) -> View:
-        """Look at the application."""
+        """View the application."""
         looked: Future[View] = self._thread.submit(View.of, self._application)
         return looked.result(_WAIT_S)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop viewing the application."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 

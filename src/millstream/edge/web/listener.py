@@ -79,7 +79,7 @@ Guard = Callable[[str, Asked], Answer | None]
 
 
 def anybody(path: str, asked: Asked) -> None:
-    """Let everybody in."""
+    """Allow every request."""
 
 
 class Listener:

@@ -1,4 +1,4 @@
-"""What of an application is seen from outside: nothing, unless its settings ask for it."""
+"""The ports of an application: metrics, health and its page. None is open unless a setting asks for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Listeners:
             application: The application.
             settings: Its settings.
             say: Says where; takes an event, a line, and facts.
-            plan: Gives the plan that runs, once the application has started.
+            plan: Returns the plan that runs, once the application has started.
 
         Raises:
             SettingsError: If a package is missing, or a port cannot be listened on.

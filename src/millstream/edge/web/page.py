@@ -74,7 +74,7 @@ def page_routes(
     Args:
         application: The application.
         viewer: Looks at it.
-        plan: Gives the plan that runs, once the application has started.
+        plan: Returns the plan that runs, once the application has started.
     """
     return {
         **{("GET", path): _file(*file) for path, file in _FILES.items()},

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import BrokerUnavailableError, ControlError
+from millstream.core.model.errors import BrokerUnavailableError, ControlError, MillstreamError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.runtime.lifecycle import Event
@@ -172,6 +172,29 @@ def test_records_in_flight_of_a_paused_topic_are_finished(running: RunningApplic
     running._requests.answer("batch", {"batch": 0, "reports": [report.encode() for report in reports]})
     running.pause()
     assert running._requests.answer("plan", PLAN)["due"] == ["0_0"]
+
+
+class TestLifeCycle:
+    def test_waits_while_no_broker_answers(self, running: RunningApplication) -> None:
+        running._run.state.on(Event.FIRST_BATCH_COMMITTED)
+        for ends, state in ((None, "waiting"), (None, "waiting"), ({"in": {0: 5}}, "running")):
+            running._requests.answer("plan", {**PLAN, "ends": ends})
+            assert running.status().state == state
+
+    def test_starts_whether_or_not_a_broker_answers(self, running: RunningApplication) -> None:
+        for ends in (None, {"in": {0: 5}}):
+            running._requests.answer("plan", {**PLAN, "ends": ends})
+            assert running.status().state == "starting"
+
+    def test_keeps_its_first_error(self, running: RunningApplication) -> None:
+        for error in ("the first", "the second"):
+            running._run._fail(MillstreamError(error))
+            assert (running.status().state, running.status().error) == ("failed", "the first")
+
+    def test_does_not_fail_after_the_end(self, running: RunningApplication) -> None:
+        running._run.state.on(Event.QUERY_ENDED)
+        running._run._fail(MillstreamError("too late"))
+        assert (running.status().state, running.status().error) == ("stopped", None)
 
 
 class Query:

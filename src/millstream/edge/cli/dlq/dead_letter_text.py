@@ -112,7 +112,7 @@ def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
 
 
 def replay(queue: DeadLetterQueue, request: ReplayRequest, sure: Callable[[], bool] | None) -> None:
-    """Say what a replay will do, ask, and do it.
+    """Print what a replay will do, ask, and do it.
 
     Args:
         queue: The dead-letter topic.
@@ -135,7 +135,7 @@ def replay(queue: DeadLetterQueue, request: ReplayRequest, sure: Callable[[], bo
 
 
 def tally_lines(tally: Tally) -> Iterator[str]:
-    """Say what a replay does, line by line.
+    """Return what a replay does, line by line.
 
     Args:
         tally: What it does.
