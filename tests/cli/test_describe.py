@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from millstream.edge.cli import main
-from millstream.edge.cli.commands import Form, app
+from millstream.edge.cli.commands import DescribeFormat, app
 from millstream.edge.cli.describe_command import FORMATS, TargetError, described
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ def test_what_is_or_becomes_a_topology_is_described(program: str, attribute: str
 )
 def test_in_every_format(program: str, form: str, beginning: str) -> None:
     assert described(f"{program}:app", form).startswith(beginning)
-    assert {form.value for form in Form} == set(FORMATS)
+    assert {form.value for form in DescribeFormat} == set(FORMATS)
 
 
 @pytest.mark.parametrize(

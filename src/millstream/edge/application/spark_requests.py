@@ -28,7 +28,7 @@ from millstream.edge.queries.remote_application import QUESTION as STORE_QUESTIO
 log = logging.getLogger("millstream.application")
 
 
-class Asked(Controllable, Protocol):
+class Application(Controllable, Protocol):
     """An application that takes commands and answers questions about its stores."""
 
     def stores(self) -> Mapping[str, str]:
@@ -46,7 +46,7 @@ class SparkRequests:
         application: Executes commands and answers questions about stores.
     """
 
-    def __init__(self, run: ApplicationRun, application: Asked) -> None:
+    def __init__(self, run: ApplicationRun, application: Application) -> None:
         self._run = run
         self._application = application
 

@@ -49,7 +49,7 @@ app.command()(top)
 app.command()(shell)
 
 
-class Form(StrEnum):
+class DescribeFormat(StrEnum):
     """The formats of ``describe``."""
 
     text = "text"
@@ -120,7 +120,7 @@ def describe(
         str,
         typer.Argument(metavar="MODULE:ATTRIBUTE", help="A topology, such as examples.wordcount:topology."),
     ],
-    form: Annotated[Form, typer.Option("--format", help="What to print.")] = Form.text,
+    form: Annotated[DescribeFormat, typer.Option("--format", help="What to print.")] = DescribeFormat.text,
 ) -> None:
     """Show a topology; nothing is connected or started."""
     with reporting_errors("describe"):
@@ -253,12 +253,12 @@ def rescale(
     dry_run: DryRun = False,
 ) -> None:
     """Move the state of a stopped application to more or fewer Spark partitions; nothing is lost."""
-    from millstream.edge.cli.rescale_command import Options
+    from millstream.edge.cli.rescale_command import RescaleOptions
     from millstream.edge.cli.rescale_command import rescale as move
 
     with reporting_errors("rescale"):
         move(
-            Options(application_id, partitions, dry_run),
+            RescaleOptions(application_id, partitions, dry_run),
             settings_of(
                 bootstrap_servers="not needed for this",
                 state_dir=state_dir,

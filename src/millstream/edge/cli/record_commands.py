@@ -38,10 +38,10 @@ def peek(
     bootstrap_servers: Servers = None,
 ) -> None:
     """Print records of a topic; reading commits nothing."""
-    from millstream.edge.records.text_records import Peek, peeked
+    from millstream.edge.records.text_records import PeekOptions, peeked
 
     with reporting_errors("peek"):
-        wanted = Peek(topic, None if beginning else last, follow, key_format, value_format)
+        wanted = PeekOptions(topic, None if beginning else last, follow, key_format, value_format)
         for row in peeked(wanted, settings_of(bootstrap_servers=bootstrap_servers)):
             typer.echo(json.dumps(row) if as_json else _line(row))
 

@@ -21,7 +21,7 @@ class NotRescalableError(MillstreamError):
 
 
 @dataclass(frozen=True)
-class Options:
+class RescaleOptions:
     """What the command was given.
 
     Attributes:
@@ -35,7 +35,7 @@ class Options:
     dry_run: bool = False
 
 
-def rescale(options: Options, settings: Settings) -> None:
+def rescale(options: RescaleOptions, settings: Settings) -> None:
     """Move an application's state to another number of partitions, and tell what is done.
 
     Args:

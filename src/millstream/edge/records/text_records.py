@@ -20,7 +20,7 @@ SERDES: Final = ("auto", "string", "bytes", "int16", "int32", "int64", "float32"
 
 
 @dataclass(frozen=True)
-class Peek:
+class PeekOptions:
     """Which records are read.
 
     Attributes:
@@ -38,29 +38,29 @@ class Peek:
     value: str = "auto"
 
 
-def peeked(peek: Peek, settings: Settings) -> Iterator[dict[str, Any]]:
+def peeked(options: PeekOptions, settings: Settings) -> Iterator[dict[str, Any]]:
     """Read records, and yield them as plain data. Commits nothing.
 
     Args:
-        peek: Which.
+        options: Which.
         settings: Where the brokers are.
 
     Raises:
         TopicNotFoundError: If there is no such topic.
         SettingsError: If there is no such format.
     """
-    _check(peek.key, peek.value)
-    for message in messages(settings, peek.topic, peek.last, follow=peek.follow):
-        yield _row(message, peek)
+    _check(options.key, options.value)
+    for message in messages(settings, options.topic, options.last, follow=options.follow):
+        yield _row(message, options)
 
 
-def _row(message: Message, peek: Peek) -> dict[str, Any]:
+def _row(message: Message, options: PeekOptions) -> dict[str, Any]:
     return {
         "partition": message.partition(),
         "offset": message.offset(),
         "timestamp": message.timestamp()[1],
-        "key": _shown(message.key(), peek.key),
-        "value": _shown(message.value(), peek.value),
+        "key": _shown(message.key(), options.key),
+        "value": _shown(message.value(), options.value),
         "headers": [[header[0], _shown(as_bytes(header[1]), "auto")] for header in message.headers() or ()],
     }
 

@@ -24,7 +24,7 @@ from millstream.edge.checkpoint.disk_space import unwritable
 from millstream.edge.control.remote_commands import Controllable
 from millstream.edge.metrics.application_metrics import Measured
 from millstream.edge.web.health import Viewer
-from millstream.edge.web.listener import Answer, Asked, Guard, Route
+from millstream.edge.web.listener import Guard, HttpRequest, HttpResponse, Route
 
 FILE: Final = "page.url"
 """The file with the address of the page, in the application's directory."""
@@ -57,11 +57,11 @@ def guard_of(token: str) -> Guard:
     """Return a guard that refuses requests for data, and commands, without the token."""
     expected = f"Bearer {token}".encode()
 
-    def guard(path: str, asked: Asked) -> Answer | None:
-        given = asked.headers.get("authorization", "").encode()
+    def guard(path: str, request: HttpRequest) -> HttpResponse | None:
+        given = request.headers.get("authorization", "").encode()
         if not path.startswith(_API) or secrets.compare_digest(given, expected):
             return None
-        return Answer.text("the token is missing or wrong", HTTPStatus.UNAUTHORIZED)
+        return HttpResponse.text("the token is missing or wrong", HTTPStatus.UNAUTHORIZED)
 
     return guard
 
@@ -130,17 +130,17 @@ def address_of(home: Path, application_id: str) -> str:
 
 def _file(name: str, kind: str) -> Route:
     content = (_STATIC / name).read_bytes()
-    return lambda asked: Answer(content, kind)
+    return lambda request: HttpResponse(content, kind)
 
 
 def _looks(viewer: Viewer, plan: Callable[[], Plan]) -> dict[tuple[str, str], Route]:
-    def state(asked: Asked) -> Answer:
-        return Answer.json(_state(viewer))
+    def state(request: HttpRequest) -> HttpResponse:
+        return HttpResponse.json(_state(viewer))
 
-    def topology(asked: Asked) -> Answer:
+    def topology(request: HttpRequest) -> HttpResponse:
         if viewer.now().status.state == "starting":
-            return Answer.text("not planned yet", HTTPStatus.SERVICE_UNAVAILABLE)
-        return Answer(svg(plan()).encode(), "image/svg+xml")
+            return HttpResponse.text("not planned yet", HTTPStatus.SERVICE_UNAVAILABLE)
+        return HttpResponse(svg(plan()).encode(), "image/svg+xml")
 
     return {("GET", "/api/state"): state, ("GET", "/api/topology.svg"): topology}
 
@@ -154,32 +154,32 @@ def _state(viewer: Viewer) -> dict[str, Any]:
 
 
 def _commands(application: Shown, viewer: Viewer) -> dict[tuple[str, str], Route]:
-    def pause(asked: Asked) -> Answer:
-        application.pause(_topics(asked))
-        return Answer.json(_state(viewer))
+    def pause(request: HttpRequest) -> HttpResponse:
+        application.pause(_topics(request))
+        return HttpResponse.json(_state(viewer))
 
-    def resume(asked: Asked) -> Answer:
-        application.resume(_topics(asked))
-        return Answer.json(_state(viewer))
+    def resume(request: HttpRequest) -> HttpResponse:
+        application.resume(_topics(request))
+        return HttpResponse.json(_state(viewer))
 
-    def throttle(asked: Asked) -> Answer:
-        topic, rate = asked.body.get("topic"), asked.body.get("records_per_second")
+    def throttle(request: HttpRequest) -> HttpResponse:
+        topic, rate = request.body.get("topic"), request.body.get("records_per_second")
         if not isinstance(topic, str) or isinstance(rate, bool) or not isinstance(rate, int | None):
             raise ControlError("to throttle takes a topic and a whole number of records per second, or null")
         application.throttle(topic, rate)
-        return Answer.json(_state(viewer))
+        return HttpResponse.json(_state(viewer))
 
     return {("POST", f"{_API}{command.__name__}"): command for command in (pause, resume, throttle)}
 
 
 def _queries(application: Shown) -> dict[tuple[str, str], Route]:
-    def stores(asked: Asked) -> Answer:
-        return Answer.json(application.stores())
+    def stores(request: HttpRequest) -> HttpResponse:
+        return HttpResponse.json(application.stores())
 
-    def store(asked: Asked) -> Answer:
-        found = application.ask(_question(asked.body))
+    def store(request: HttpRequest) -> HttpResponse:
+        found = application.ask(_question(request.body))
         facts = {"value": found.value, "batch": found.batch, "offsets": found.offsets, "lag": found.lag}
-        return Answer.json(facts)
+        return HttpResponse.json(facts)
 
     return {("GET", f"{_API}stores"): stores, ("POST", f"{_API}store"): store}
 
@@ -196,8 +196,8 @@ def _question(body: Mapping[str, Any]) -> Question:
     return Question(store, method, tuple(arguments), limit, timestamps, max_lag, text=True)
 
 
-def _topics(asked: Asked) -> list[str] | None:
-    topics = asked.body.get("topics")
+def _topics(request: HttpRequest) -> list[str] | None:
+    topics = request.body.get("topics")
     if topics is None or (isinstance(topics, list) and all(isinstance(topic, str) for topic in topics)):
         return topics
     raise ControlError("topics are a list of names; without it, all are meant")
