@@ -364,8 +364,8 @@ def _wait(
 
 def _query(app: ms.RunningApplication) -> StreamingQuery:
     # The one look behind the public surface: an application does not tell (yet) how long Spark took for its batches.
-    assert app._query is not None
-    return app._query
+    assert app._run.query.current is not None
+    return app._run.query.current
 
 
 def _took(app: ms.RunningApplication) -> dict[int, dict[str, int]]:

@@ -93,8 +93,8 @@ def measured(case: Case, servers: str, source: str, sink: str, rounds: int) -> d
         with app.start() as running:
             batches = dict(_rounds(running, case, servers, source, rounds))
             durations = _took(running)
-            assert running._session.made is not None
-            context = running._session.made.sparkContext
+            assert running._run.session.made is not None
+            context = running._run.session.made.sparkContext
         context.stop()  # ends the event log
         (log,) = events.iterdir()
         jobs = job_ms(log.read_text().splitlines())

@@ -60,21 +60,21 @@ from millstream.core.topology.topology import Topology
 
 if TYPE_CHECKING:
     from millstream import secret, spark, testing, tracing
-    from millstream.edge.app import Application
+    from millstream.edge.application.application import Application
+    from millstream.edge.application.running_application import RunningApplication
     from millstream.edge.lab.lab import Lab
     from millstream.edge.queries.remote_application import RemoteApplication, connect
     from millstream.edge.queries.stopped import read_store
     from millstream.edge.queries.store_reader import StoreReader
-    from millstream.edge.running import RunningApplication
-    from millstream.edge.status import Status
+    from millstream.edge.status.application_status import Status
 
 _LATER = {
-    "Application": "millstream.edge.app",
+    "Application": "millstream.edge.application.application",
     "KeyRangeProducer": "millstream.drivers.kafka.fanout.key_range_producer",
     "Lab": "millstream.edge.lab.lab",
     "RemoteApplication": "millstream.edge.queries.remote_application",
-    "RunningApplication": "millstream.edge.running",
-    "Status": "millstream.edge.status",
+    "RunningApplication": "millstream.edge.application.running_application",
+    "Status": "millstream.edge.status.application_status",
     "StoreReader": "millstream.edge.queries.store_reader",
     "connect": "millstream.edge.queries.remote_application",
     "read_store": "millstream.edge.queries.stopped",
@@ -165,7 +165,7 @@ def __getattr__(name: str) -> Any:
     try:
         module = import_module(_LATER[name])
     except ModuleNotFoundError as error:
-        from millstream.edge.packages import explained
+        from millstream.edge.spark.required_packages import explained
 
         raise explained(error, f"ms.{name}") from None
     return getattr(module, name, module)

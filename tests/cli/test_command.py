@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from millstream.edge.cli.app import app
+from millstream.edge.cli.commands import app
 
 
 def test_python_m_millstream_runs_the_command() -> None:

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from millstream.edge.cli import main
-from millstream.edge.cli.app import Form, app
-from millstream.edge.cli.describe import FORMATS, TargetError, described
+from millstream.edge.cli.commands import DescribeFormat, app
+from millstream.edge.cli.describe_command import FORMATS, TargetError, described
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -60,7 +60,7 @@ def test_what_is_or_becomes_a_topology_is_described(program: str, attribute: str
 )
 def test_in_every_format(program: str, form: str, beginning: str) -> None:
     assert described(f"{program}:app", form).startswith(beginning)
-    assert {form.value for form in Form} == set(FORMATS)
+    assert {form.value for form in DescribeFormat} == set(FORMATS)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ main()
 
 
 @pytest.mark.parametrize(
-    "command", [["status", "x"], ["reset", "x", "--yes"], ["rescale", "x", "--partitions", "2"], ["demo"]]
+    "command", [["reset", "x", "--yes"], ["rescale", "x", "--partitions", "2"], ["demo"]]
 )
 def test_a_command_that_needs_spark_says_how_to_get_it(command: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", _WITHOUT_SPARK, *command], capture_output=True, text=True)
@@ -132,6 +132,15 @@ def test_a_command_that_needs_spark_says_how_to_get_it(command: list[str]) -> No
     assert (done.returncode, done.stdout) == (1, "")
     assert told.startswith("millstream: this command needs the package py")
     assert "pip install 'millstream[spark]'" in told
+
+
+def test_a_running_application_takes_commands_without_spark(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _WITHOUT_SPARK, "status", "x", "--state-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(
+        "millstream status: application 'x' is not running with this state directory"
+    )
 
 
 def test_a_topology_is_described_without_spark() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from millstream.edge.cli.doctor import brokers, machine, report
+from millstream.edge.cli.doctor import brokers, doctor_report, machine
 from millstream.edge.cli.doctor.finding import Finding, Inquiry
 from millstream.edge.cli.doctor.probe import existing_part
 from millstream.testing import EmbeddedKafka
@@ -226,21 +226,23 @@ class TestReport:
             monkeypatch.delenv(f"MILLSTREAM_{name}", raising=False)
         monkeypatch.setenv("MILLSTREAM_STATE_DIR", str(tmp_path))
 
-    def shown(self, monkeypatch: pytest.MonkeyPatch, *entries: report.Entry) -> tuple[int, str]:
-        monkeypatch.setattr(report, "CHECKS", entries)
+    def shown(self, monkeypatch: pytest.MonkeyPatch, *entries: doctor_report.Entry) -> tuple[int, str]:
+        monkeypatch.setattr(doctor_report, "CHECKS", entries)
         screen = io.StringIO()
-        return report.examine(None, (), Console(file=screen, width=200)), screen.getvalue()
+        return doctor_report.examine(None, (), Console(file=screen, width=200)), screen.getvalue()
 
     def test_fails_only_for_what_is_required(self, monkeypatch: pytest.MonkeyPatch) -> None:
         good, bad = Finding("good", True, "there"), Finding("bad", False, "missing", "get it")
 
         code, text = self.shown(
-            monkeypatch, report.Entry(lambda _: good), report.Entry(lambda _: [bad], required=False)
+            monkeypatch,
+            doctor_report.Entry(lambda _: good),
+            doctor_report.Entry(lambda _: [bad], required=False),
         )
         assert code == 0
         assert "ok      good: there\nnote    bad: missing\n        -> get it\n" in text
 
-        code, text = self.shown(monkeypatch, report.Entry(lambda _: [good, bad]))
+        code, text = self.shown(monkeypatch, doctor_report.Entry(lambda _: [good, bad]))
         assert code == 1
         assert "problem bad: missing\n" in text
         assert text.endswith("1 of the above must be repaired: bad\n")
@@ -249,7 +251,7 @@ class TestReport:
         def check_things(_: Inquiry) -> Finding:
             raise ImportError("no module named 'lmdb'")
 
-        code, text = self.shown(monkeypatch, report.Entry(check_things))
+        code, text = self.shown(monkeypatch, doctor_report.Entry(check_things))
         assert code == 1
         assert "problem things: cannot be checked: no module named 'lmdb'\n" in text
 
@@ -257,21 +259,21 @@ class TestReport:
         monkeypatch.setenv("MILLSTREAM_BOOTSTRAP_SERVERS", "b:1")
         monkeypatch.setenv("MILLSTREAM_KAFKA", '{"sasl.mechanism": "PLAIN"}')
 
-        question, finding = report.inquiry_for(None, ("t",))
+        question, finding = doctor_report.inquiry_for(None, ("t",))
 
         assert finding == Finding("settings", True, "valid")
         assert (question.bootstrap_servers, question.topics, question.state_dir) == ("b:1", ("t",), tmp_path)
         assert question.client["sasl.mechanisms"] == "PLAIN"
 
     def test_reaches_no_broker_that_nobody_named(self) -> None:
-        question, finding = report.inquiry_for(None, ())
+        question, finding = doctor_report.inquiry_for(None, ())
         assert finding.ok
         assert question.bootstrap_servers is None
 
     def test_tells_settings_that_cannot_be(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MILLSTREAM_MAX_BATCH_RECORDS", "0")
 
-        question, finding = report.inquiry_for("b:1", ())
+        question, finding = doctor_report.inquiry_for("b:1", ())
 
         assert question.bootstrap_servers == "b:1"
         assert not finding.ok

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.core.model.errors import SettingsError
-from millstream.edge.cli.reset import target_of
+from millstream.edge.cli.reset_command import target_of
 
 NONE: dict[str, Any] = {
     "to_earliest": False,

@@ -19,11 +19,11 @@ from .hadoop import VERSION
 _SDK: Final = "2.35.4"
 """The AWS SDK with which this version of Hadoop is built."""
 _GROUP: Final = "software.amazon.awssdk"
-_PACKAGES: Final = (
+MODULES: Final = [
     f"org.apache.hadoop:hadoop-aws:{VERSION}",
     *(f"{_GROUP}:{module}:{_SDK}" for module in ("s3", "s3-transfer-manager", "sts", "apache-client")),
-)
-_WITHOUT: Final = f"{_GROUP}:bundle"
+]
+WITHOUT: Final = [f"{_GROUP}:bundle"]
 """All clients of AWS, more than 600 MB, which ``hadoop-aws`` asks for."""
 _SERVER: Final = Path(__file__).parents[2] / "build/deployment/bin/moto_server"
 _BUCKET: Final = "checkpoints"
@@ -68,8 +68,8 @@ def _create_bucket(endpoint: str, server: subprocess.Popen[bytes]) -> None:
 
 def _settings(endpoint: str) -> dict[str, str]:
     return {
-        "spark.jars.packages": ",".join(_PACKAGES),
-        "spark.jars.excludes": _WITHOUT,
+        "spark.jars.packages": ",".join(MODULES),
+        "spark.jars.excludes": ",".join(WITHOUT),
         "spark.hadoop.fs.s3a.endpoint": endpoint,
         "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
         "spark.hadoop.fs.s3a.path.style.access": "true",

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import millstream as ms
-from millstream.edge.settings import Settings
+from millstream.edge.settings.settings import Settings
 
 from .objects import MODULES, WITHOUT
 

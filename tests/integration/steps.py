@@ -152,7 +152,7 @@ class Steps:
         committed = {place.topic: max(place.offset, 0) for place in asked}
         if committed != self._ends(topics):
             return False
-        return not running._book.due(step.now_ms, resting(self.plan, status.paused))
+        return not running._run.reports.due(step.now_ms, resting(self.plan, status.paused))
 
     def _ends(self, topics: Iterable[str]) -> Ends:
         latest = OffsetSpec.latest()

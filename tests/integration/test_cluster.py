@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
-from millstream.edge.contact import send
+from millstream.edge.control.control_client import send
 from millstream.testing import EmbeddedKafka
 
 from .clusters import Daemon, SparkCluster

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
-from millstream.edge.cli.app import app
+from millstream.edge.cli.commands import app
 
 from .helpers import Apps
 

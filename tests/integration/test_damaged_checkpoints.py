@@ -15,7 +15,7 @@ import pytest
 import millstream as ms
 from millstream.core.model.errors import CheckpointError
 from millstream.drivers.spark.driver.checkpoint import LocalFiles
-from millstream.edge.checkpoints import sound_progress
+from millstream.edge.checkpoint.checkpoint_health import sound_progress
 from unit.drivers.spark.driver.checkpoints import DAMAGES, HARMLESS, Damage, newest
 from unit.flips import FLIPS, flip
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 import millstream as ms
 from millstream.core.model.errors import DeliveryAbortedError
 from millstream.core.model.record import Records
-from millstream.edge.cli.app import app as command_line
-from millstream.edge.dead_letters.mailbox import Mailbox, ReplayWish
-from millstream.edge.settings import settings_from
+from millstream.edge.cli.commands import app as command_line
+from millstream.edge.dead_letters.dead_letter_queue import DeadLetterQueue, ReplayRequest
+from millstream.edge.settings.settings_loading import settings_from
 
 from .helpers import Apps, eventually, produce_with_headers
 
@@ -122,9 +122,9 @@ def test_a_record_that_keeps_failing_is_not_sent_back_for_ever(topics: tuple[App
 def test_a_second_replay_keeps_the_first_from_going_on(topics: tuple[Apps, str, str]) -> None:
     apps, source, dead = topics
     settings = settings_from({"bootstrap_servers": apps.kafka.bootstrap_servers})
-    mailbox = Mailbox(dead, settings)
-    first = mailbox._forwarder.take_over()
-    assert mailbox.replay(ReplayWish()).sent == {source: 3}
+    queue = DeadLetterQueue(dead, settings)
+    first = queue._forwarder.take_over()
+    assert queue.replay(ReplayRequest()).sent == {source: 3}
     with pytest.raises(DeliveryAbortedError, match="another process forwards for the group"):
         first.send({source: Records([b"k"], [b"v"], [1], [])}, {})
     sent_back(apps, source, 3)
@@ -132,8 +132,8 @@ def test_a_second_replay_keeps_the_first_from_going_on(topics: tuple[Apps, str, 
 
 def test_a_replay_that_was_killed_in_a_transaction_holds_nobody_up(topics: tuple[Apps, str, str]) -> None:
     apps, source, dead = topics
-    mailbox = Mailbox(dead, settings_from({"bootstrap_servers": apps.kafka.bootstrap_servers}))
-    killed = mailbox._forwarder.take_over()
+    queue = DeadLetterQueue(dead, settings_from({"bootstrap_servers": apps.kafka.bootstrap_servers}))
+    killed = queue._forwarder.take_over()
     producer = killed._failing.producer
     producer.begin_transaction()
     producer.produce(source, "lost", "k")

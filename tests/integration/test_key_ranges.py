@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import millstream as ms
 from millstream.core.model.errors import ControlError, IncompatibleTopologyError, TopologyError
-from millstream.edge.cli.app import app as command_line
+from millstream.edge.cli.commands import app as command_line
 
 from .helpers import Apps, eventually
 

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import millstream as ms
-from millstream.edge.cli.app import app as command_line
+from millstream.edge.cli.commands import app as command_line
 
 from .helpers import Apps, eventually, values_by_key
 from .topologies import ticking_copies

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import millstream as ms
 from millstream.core.model.errors import ApplicationRunningError, SettingsError
 from millstream.drivers.spark.driver.checkpoint import HadoopFiles, LocalFiles, Progress, progress_of
-from millstream.edge.cli.app import app as command_line
+from millstream.edge.cli.commands import app as command_line
 
 from .helpers import Apps, latest
 from .topologies import word_count

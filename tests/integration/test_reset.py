@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import millstream as ms
 from millstream.drivers.kafka.broker import Broker
-from millstream.edge.cli.app import app as command_line
+from millstream.edge.cli.commands import app as command_line
 
 from .helpers import Apps, eventually, lag, latest, values_by_key
 from .topologies import key_count, people_per_region, shout

@@ -17,7 +17,7 @@ import millstream as ms
 from millstream.core.model.errors import OtherCheckpointError
 from millstream.core.topology.topology import Topology
 from millstream.drivers.kafka.marks import Mark, Marks
-from millstream.edge.cli.app import app as command_line
+from millstream.edge.cli.commands import app as command_line
 from millstream.testing.crash import Topics
 from millstream.testing.crash.app import Job
 from millstream.testing.crash.processes import Program

@@ -14,7 +14,7 @@ from millstream.drivers.kafka import delivery, produce, publish
 from millstream.drivers.spark import sink, source
 from millstream.drivers.spark.executor import host, statelog, task_run
 from millstream.drivers.spark.planner import planner, repartitions, topics
-from millstream.edge import running
+from millstream.edge.application import running_application
 from simulation.clients import Consumer, Producer
 from simulation.world import World
 
@@ -51,7 +51,7 @@ def installed(world: World) -> Iterator[None]:
         patch.setattr(host, "_spec", lambda pickled: spec)
         partition_of = SimpleNamespace(partitionId=lambda: world.placed[world.acting][0])
         patch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: partition_of))
-        patch.setattr(running, "ControlServer", lambda *given: None)
+        patch.setattr(running_application, "ControlServer", lambda *given: None)
         try:
             yield
         finally:

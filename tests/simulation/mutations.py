@@ -16,7 +16,7 @@ from millstream.drivers.kafka.transactions import KafkaTransactions
 from millstream.drivers.spark import sink
 from millstream.drivers.spark.executor import restore, statelog
 from millstream.drivers.spark.executor.copies import TaskCopies
-from millstream.edge.running import RunningApplication
+from millstream.edge.application.spark_requests import SparkRequests
 from simulation import copies, query
 from simulation.clients import Reader
 
@@ -73,15 +73,15 @@ def mark_outside(patch: pytest.MonkeyPatch) -> None:
 
 def offsets_before_records(patch: pytest.MonkeyPatch) -> None:
     """The group's offsets are committed when a micro-batch is planned, not when it is delivered."""
-    answer = RunningApplication._answer
+    answer = SparkRequests.answer
 
     def early(self: Any, question: str, data: Any) -> Any:
         if question == "plan" and data.ends:
             ends = {TopicPartition(t, p): n for t, found in data.ends.items() for p, n in found.items()}
-            self._group.commit(ends)
+            self._run.resources.group_offsets.commit(ends)
         return answer(self, question, data)
 
-    patch.setattr(RunningApplication, "_answer", early)
+    patch.setattr(SparkRequests, "answer", early)
 
 
 def offsets_of_one_range(patch: pytest.MonkeyPatch) -> None:

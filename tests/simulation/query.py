@@ -19,9 +19,10 @@ from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.drivers.spark.executor.host import TaskHost
 from millstream.drivers.spark.sink import KafkaStreamWriter, SinkSpec
 from millstream.drivers.spark.source import KafkaStreamReader
-from millstream.edge.group_offsets import GroupOffsets
-from millstream.edge.orders import Orders, StandingOrders
-from millstream.edge.running import RunningApplication
+from millstream.edge.application.application_run import Resources
+from millstream.edge.application.running_application import RunningApplication
+from millstream.edge.broker.group_offsets import GroupOffsets
+from millstream.edge.control.flow_control import FlowControl, FlowLimits
 from simulation.spark import ChunkRow, Handle, StateStore, TaskSet, occupied
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Query:
     def ask(self, question: str, data: Any) -> Any:
         """Answer as the application does. In the place of a ``ControlAddress``."""
         self._scheduler.step(f"asks the application: {question}")
-        return self._application._answer(question, data)
+        return self._application._requests.answer(question, data)
 
     def run(self) -> None:
         """Run micro-batches until there is nothing to do."""
@@ -175,15 +176,15 @@ def _output(row: Any) -> pa.RecordBatch:
 
 
 def _application(world: World) -> RunningApplication:
-    made = RunningApplication(
-        world.plan.application_id,
+    resources = Resources(
         GroupOffsets(world.reader),
         SimpleNamespace(held=True),  # type: ignore[arg-type]
-        StandingOrders(Path(), Orders()),
+        FlowControl(Path(), FlowLimits()),
         SimpleNamespace(delete_records=lambda before: True),
         lambda: None,
-        transactional=world.scene.exactly_once,
         copies=lambda: CopiesSpec("", {}, {}, 0),
+        transactional=world.scene.exactly_once,
     )
-    made._continues = SimpleNamespace(plan=world.plan), {}  # type: ignore[assignment]
+    made = RunningApplication(world.plan.application_id, resources)
+    made._run.continues = SimpleNamespace(plan=world.plan), {}  # type: ignore[assignment]
     return made

@@ -1,1 +1,1 @@
-"""The edge: settings, the application, the command line. The only place that puts drivers together."""
+"""The edge: settings, the application, the command line. The only place that combines drivers."""

@@ -28,10 +28,8 @@ def preload() -> None:
     """Import what every worker of an operator imports, keep the garbage collector from it, and say whose the workers are."""
     for module in PRELOADED:
         importlib.import_module(module)
-    # A fork of the fork server has been told: its parent is not the executor.
-    os.environ.setdefault(
-        importlib.import_module("millstream.drivers.async_worker").EXECUTOR, str(os.getppid())
-    )
+    # In a fork of the fork server it is set already: its parent is not the executor.
+    os.environ.setdefault(importlib.import_module("millstream.drivers.station").EXECUTOR, str(os.getppid()))
     gc.freeze()
 
 

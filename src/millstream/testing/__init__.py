@@ -1,8 +1,10 @@
 """Tools for testing Millstream programs: a driver that needs no broker, Spark or Java, and an embedded Kafka broker."""
 
+from millstream.testing._java import EmbeddedKafkaError
+from millstream.testing._records import ConsumedRecord
 from millstream.testing.context import MockProcessorContext
 from millstream.testing.driver import TopologyTestDriver
-from millstream.testing.kafka import ConsumedRecord, EmbeddedKafka, EmbeddedKafkaError
+from millstream.testing.kafka import EmbeddedKafka
 from millstream.testing.snapshot import DriverSnapshot
 from millstream.testing.topics import InputTopic, OutputTopic
 

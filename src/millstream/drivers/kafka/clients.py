@@ -3,7 +3,7 @@
 A client costs a connection, so each Python process caches its clients (:func:`warm`) in a module global: nothing else outlives a
 micro-batch in a Spark worker. The Spark driver drops those of an application at its end (:func:`hang_up`), and every process
 drops all of them before Python exits (:mod:`millstream.drivers.kafka.ending`). Settings are dicts with librdkafka's names, created
-once by ``millstream.edge.settings``.
+once by ``millstream.edge.settings.settings``.
 """
 
 from __future__ import annotations

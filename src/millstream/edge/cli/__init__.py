@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from millstream.edge.packages import explained
+from millstream.edge.spark.required_packages import explained
 
 _NEEDED = ("packaging", "rich", "typer")
 
@@ -15,7 +15,7 @@ def main() -> None:
     try:
         for name in _NEEDED:
             import_module(name)
-        from millstream.edge.cli.app import app
+        from millstream.edge.cli.commands import app
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in _NEEDED:
             raise
@@ -27,8 +27,8 @@ def main() -> None:
     try:
         app()
     except ModuleNotFoundError as error:
-        told = explained(error, "this command")
-        if told is error:
+        explanation = explained(error, "this command")
+        if explanation is error:
             raise
-        sys.stderr.write(f"millstream: {told}\n")
+        sys.stderr.write(f"millstream: {explanation}\n")
         sys.exit(1)

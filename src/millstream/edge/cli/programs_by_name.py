@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.core.model.errors import SettingsError
-from millstream.edge.app import Application
-from millstream.edge.cli.describe import load, topology_of
+from millstream.edge.application.application import Application
+from millstream.edge.cli.describe_command import load, topology_of
 
 
 def application_of(target: str, application_id: str | None, given: dict[str, Any]) -> Application:

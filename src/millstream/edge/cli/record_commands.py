@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream.edge.cli.told import settings_of, telling
+from millstream.edge.cli.command_errors import reporting_errors, settings_of
 
 Servers = Annotated[
     str | None, typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say.")
@@ -38,10 +38,10 @@ def peek(
     bootstrap_servers: Servers = None,
 ) -> None:
     """Print records of a topic; reading commits nothing."""
-    from millstream.edge.records.by_hand import Peek, peeked
+    from millstream.edge.records.text_records import PeekOptions, peeked
 
-    with telling("peek"):
-        wanted = Peek(topic, None if beginning else last, follow, key_format, value_format)
+    with reporting_errors("peek"):
+        wanted = PeekOptions(topic, None if beginning else last, follow, key_format, value_format)
         for row in peeked(wanted, settings_of(bootstrap_servers=bootstrap_servers)):
             typer.echo(json.dumps(row) if as_json else _line(row))
 
@@ -62,9 +62,9 @@ def send(
     bootstrap_servers: Servers = None,
 ) -> None:
     """Write records to a topic; keys go to the partitions where Java producers put them."""
-    from millstream.edge.records.by_hand import sent
+    from millstream.edge.records.text_records import sent
 
-    with telling("send"):
+    with reporting_errors("send"):
         given = values if values else (line.rstrip("\n") for line in sys.stdin)
         settings = settings_of(bootstrap_servers=bootstrap_servers)
         count = sent(topic, _records(iter(given), key, separator), (key_format, value_format), settings)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from millstream.edge.cli.told import telling
+from millstream.edge.cli.command_errors import reporting_errors
 
 Target = Annotated[
     str,
@@ -39,7 +39,7 @@ def run(
     """Run an application, or a topology as one, until it is stopped."""
     from millstream.edge.cli.programs_by_name import application_of, settings_in
 
-    with telling("run"):
+    with reporting_errors("run"):
         given = settings_in(settings or [])
         if bootstrap_servers is not None:
             given["bootstrap_servers"] = bootstrap_servers
@@ -52,16 +52,16 @@ def plan(
     bootstrap_servers: Servers = None,
     settings: Settings = None,
 ) -> None:
-    """Say what a start would find and do: partitions, tasks, topics to create, permissions, the checkpoint. Changes nothing."""
+    """Print what a start would find and do: partitions, tasks, topics to create, permissions, the checkpoint. Changes nothing."""
     from millstream.edge.cli.programs_by_name import application_of, settings_in
-    from millstream.edge.preflight.look_ahead import look_ahead
+    from millstream.edge.preflight.preflight_check import preflight
 
-    with telling("plan"):
+    with reporting_errors("plan"):
         given = settings_in(settings or [])
         if bootstrap_servers is not None:
             given["bootstrap_servers"] = bootstrap_servers
-        outlook = look_ahead(application_of(target, application_id, given))
-        for line in outlook.lines():
+        report = preflight(application_of(target, application_id, given))
+        for line in report.lines():
             typer.echo(line)
-        if outlook.problems:
+        if report.problems:
             raise typer.Exit(1)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millstream.edge.cli.command_errors import reporting_errors
 from millstream.edge.cli.run_commands import Id, Servers, Settings
-from millstream.edge.cli.told import telling
 
 if TYPE_CHECKING:
     from millstream.edge.lab.lab import Lab
@@ -35,11 +35,11 @@ def shell(
     settings: Settings = None,
 ) -> None:
     """Run a topology in a Python shell: try it, look into it, edit it. Without brokers, on one of its own."""
-    from millstream.edge.cli.describe import topology_of
+    from millstream.edge.cli.describe_command import topology_of
     from millstream.edge.cli.programs_by_name import name_of, settings_in
     from millstream.edge.lab.lab import Lab
 
-    with telling("shell"):
+    with reporting_errors("shell"):
         given = settings_in(settings or [])
         if bootstrap_servers is not None:
             given["bootstrap_servers"] = bootstrap_servers
@@ -50,7 +50,7 @@ def shell(
 
 def _talk(lab: Lab, names: dict[str, object]) -> None:
     """Hand the terminal over to Python, IPython where it is installed."""
-    plan = lab.running._plan
+    plan = lab.running._run.plan
     banner = _BANNER.format(
         lab=lab,
         topics=", ".join(sorted({*plan.broker_topics, *plan.sink_topics})),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from millstream.edge.cli.told import settings_of, telling
+from millstream.edge.cli.command_errors import reporting_errors, settings_of
 
 
 def record(
@@ -37,7 +37,7 @@ def record(
     from millstream.edge.slices.recording import Slice
     from millstream.edge.slices.recording import record as write
 
-    with telling("record"):
+    with reporting_errors("record"):
         since_ms, until_ms = (None if text is None else timestamp_ms(text) for text in (since, until))
         wanted = Slice(tuple(dict.fromkeys(topics)), frozenset(partition or ()), since_ms, until_ms, last)
         counts = write(wanted, file, settings_of(bootstrap_servers=bootstrap_servers), limit=limit)
@@ -53,9 +53,9 @@ def replay(
     ],
 ) -> None:
     """Process a slice with a topology in this process, and print what it sends as tables of a test; no broker is needed."""
-    from millstream.edge.cli.describe import topology_of
+    from millstream.edge.cli.describe_command import topology_of
     from millstream.edge.slices.recording import replayed
 
-    with telling("replay"):
+    with reporting_errors("replay"):
         for line in replayed(file, topology_of(target)):
             typer.echo(line)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream.edge.cli.told import telling
+from millstream.edge.cli.command_errors import reporting_errors
 
 
 def store(
@@ -41,7 +41,7 @@ def store(
     from millstream.core.queries.question import Question
     from millstream.edge.queries.remote_application import connect
 
-    with telling("store"):
+    with reporting_errors("store"):
         application = connect(application_id, state_dir)
         if name is None:
             _print_stores(dict(application.stores()), as_json=as_json)

@@ -1,4 +1,4 @@
-"""The command ``millstream top``: what an application on this host does, as a table that is drawn anew."""
+"""The command ``millstream top``: what an application on this host does, as a table that is refreshed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from millstream.edge.cli.told import settings_of, telling
+from millstream.edge.cli.command_errors import reporting_errors, settings_of
 
 _ENDED: Final = ("stopped", "failed")
 
@@ -31,9 +31,9 @@ def top(
 
     from millstream.core.model.topics import checked_name
     from millstream.edge.cli.top_table import drawn
-    from millstream.edge.contact import send
+    from millstream.edge.control.control_client import send
 
-    with telling("top"):
+    with reporting_errors("top"):
         settings = settings_of(bootstrap_servers="not needed for this", state_dir=state_dir)
         home = settings.home(checked_name(application_id, "application"))
         status = send(home, application_id, "status")

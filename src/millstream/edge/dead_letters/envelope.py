@@ -52,9 +52,9 @@ class Envelope:
     def facts(self) -> dict[str, str]:
         """What the headers say, by the names after ``millstream.error.``; the last header of a name counts."""
         theirs = _texts(self.headers, THEIRS)
-        told = {"error": _error(theirs), "traceback": theirs.get("stacktrace", "")}
-        told |= {name: theirs[name] for name in ("topic", "partition", "offset") if name in theirs}
-        return told | _texts(self.headers, OURS)
+        facts = {"error": _error(theirs), "traceback": theirs.get("stacktrace", "")}
+        facts |= {name: theirs[name] for name in ("topic", "partition", "offset") if name in theirs}
+        return facts | _texts(self.headers, OURS)
 
     @property
     def source(self) -> TopicPartition | None:

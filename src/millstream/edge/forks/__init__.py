@@ -1,1 +1,1 @@
-"""Python processes of Spark that are forks: see ``millstream.edge.forks.server``."""
+"""Python processes of Spark that are forks: see ``millstream.edge.forks.fork_server``."""

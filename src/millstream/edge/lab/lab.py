@@ -12,19 +12,20 @@ from millstream.core.model.errors import ControlError
 from millstream.core.model.serdes import Serde
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
-from millstream.edge.app import Application
-from millstream.edge.draining import unread
-from millstream.edge.editing.edit import TopologyEdit
-from millstream.edge.environment.nested import PREFIX, settings_file
+from millstream.edge.application.application import Application
+from millstream.edge.application.draining import unread
+from millstream.edge.application.running_application import RunningApplication
+from millstream.edge.application.topology_edits import TopologyEdit
 from millstream.edge.lab.figures import picture
 from millstream.edge.lab.formats import serdes_of
 from millstream.edge.lab.rows import Rows
 from millstream.edge.queries.store_reader import StoreReader
 from millstream.edge.records.raw import broker_of
 from millstream.edge.records.typed import last_records, send_records
-from millstream.edge.running import RunningApplication
-from millstream.edge.settings import Settings, settings_from
-from millstream.edge.status import Status
+from millstream.edge.settings.environment_variables import PREFIX, settings_file
+from millstream.edge.settings.settings import Settings
+from millstream.edge.settings.settings_loading import settings_from
+from millstream.edge.status.application_status import Status
 
 if TYPE_CHECKING:
     from millstream.testing.kafka import EmbeddedKafka
@@ -204,7 +205,7 @@ class Lab:
                 raise TimeoutError(
                     f"{self.id}: not everything is processed after {timeout_s:g} s; see lab.status()"
                 )
-            behind = unread(self.running._book.positions, ends, topics) or sum(status.lag.values())
+            behind = unread(self.running._run.reports.positions, ends, topics) or sum(status.lag.values())
             quiet = 0 if behind else quiet + 1
             time.sleep(_LOOK_S)
 
@@ -220,7 +221,7 @@ class Lab:
 
     @property
     def _plan(self) -> Plan:
-        return self.running._plan
+        return self.running._run.plan
 
     @property
     def _known(self) -> Settings:

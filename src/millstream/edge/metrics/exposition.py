@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from millstream.edge.metrics.application import EXPORTED, View
+from millstream.edge.metrics.application_metrics import EXPORTED, View
 
 
 def exposition(view: View, accept: str = "") -> tuple[bytes, str]:
@@ -26,7 +26,7 @@ def exposition(view: View, accept: str = "") -> tuple[bytes, str]:
 
 
 class _Families(Collector):
-    """Gives the metrics of a view as Prometheus' client wants them."""
+    """Collects the metrics of a view for Prometheus' client."""
 
     def __init__(self, view: View) -> None:
         self._view = view

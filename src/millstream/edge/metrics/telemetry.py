@@ -14,7 +14,7 @@ from typing import Final
 from opentelemetry.metrics import CallbackOptions, Observation, get_meter
 
 from millstream.core.metrics.metric import Metric, Numbers
-from millstream.edge.metrics.application import EXPORTED, View
+from millstream.edge.metrics.application_metrics import EXPORTED, View
 
 _FRESH_S: Final = 1.0
 _TOTAL: Final = "_total"
@@ -41,8 +41,8 @@ class Observed:
             view = self._look()
             self._application, self._numbers, self._at = view.application, view.all_numbers(), self._clock()
         for labels, value in self._numbers.of(metric.name).items():
-            told = dict(zip(metric.labels, labels))
-            yield Observation(value, {"application": self._application, **told})
+            labels_of = dict(zip(metric.labels, labels))
+            yield Observation(value, {"application": self._application, **labels_of})
 
 
 _OBSERVED: Final[list[Observed]] = []

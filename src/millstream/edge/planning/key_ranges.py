@@ -69,7 +69,7 @@ class Recent:
 
 
 class TaskWork:
-    """What tasks have done lately, and how far they have come. Guarded by the lock of the book that it belongs to."""
+    """What tasks have done lately, and how far they have come. Guarded by the lock of its owner."""
 
     def __init__(self) -> None:
         self.positions: dict[str, dict[TopicPartition, int]] = {}

@@ -8,7 +8,7 @@ from millstream.core.model.errors import SettingsError, TopologyError
 from millstream.core.topology.analysis.ranges import divided_plan, workers_of
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
-from millstream.edge.settings import Settings
+from millstream.edge.settings.settings import Settings
 
 
 def planned(
@@ -44,14 +44,14 @@ def _split(topology: Topology, application_id: str, settings: Settings, existing
     return topology.plan(application_id, through_shuffle=False, existing=existing)
 
 
-def topics_met(before: Plan, now: Plan) -> str:
-    """Say what has become of the topics that patterns match."""
+def pattern_changes(before: Plan, now: Plan) -> str:
+    """Return how the topics that patterns match have changed."""
     appeared = now.chosen_topics - before.chosen_topics
     gone = before.chosen_topics - now.chosen_topics
-    told = [f"new: {', '.join(sorted(appeared))}"] if appeared else []
+    parts = [f"new: {', '.join(sorted(appeared))}"] if appeared else []
     if gone:
-        told.append(f"gone: {', '.join(sorted(gone))}")
-    return f"the topics that match have changed ({'; '.join(told)})"
+        parts.append(f"gone: {', '.join(sorted(gone))}")
+    return f"the topics that match have changed ({'; '.join(parts)})"
 
 
 def check_rates(plan: Plan, settings: Settings) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from millstream.core.topology.asynchronous import with_additional_stores
@@ -10,9 +10,9 @@ from millstream.core.topology.evolution import checked_renames
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.spark.executor.copies import CopiesSpec
-from millstream.edge.engines import copies_spec
 from millstream.edge.planning.plans import check_rates, planned
-from millstream.edge.settings import Settings
+from millstream.edge.planning.store_engines import copies_spec
+from millstream.edge.settings.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,17 @@ class Program:
     plan: Plan
     copies: CopiesSpec
     renamed_stores: Mapping[str, str]
+
+    def matching(self, settings: Settings, existing: Collection[str]) -> Plan:
+        """Return the plan with the topics that patterns match.
+
+        Args:
+            settings: The application's settings.
+            existing: The topics that exist; used only if there are patterns.
+        """
+        if not self.plan.has_patterns:
+            return self.plan
+        return planned(self.topology, self.plan.application_id, settings, existing)
 
 
 def program_of(

@@ -10,7 +10,7 @@ from millstream.core.model.ids import TaskId
 from millstream.core.runtime.threads import threads_of_tasks
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
-from millstream.edge.settings import Settings
+from millstream.edge.settings.settings import Settings
 
 log = logging.getLogger("millstream.application")
 

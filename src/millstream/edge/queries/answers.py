@@ -29,7 +29,7 @@ from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import StoreSpec
 from millstream.drivers.lmdb.queries import LmdbQueries
 from millstream.drivers.spark.executor.copies import CopiesSpec
-from millstream.edge.status import Book
+from millstream.edge.status.task_reports import TaskReports
 
 _WAIT_S: Final = 10.0
 _POLL_S: Final = 0.002
@@ -67,7 +67,7 @@ class _TaskCopy:
         return opened[spec.name]
 
     def release(self) -> None:
-        """Let go of the view."""
+        """Release the view."""
         with self.lock:
             self._stores = (None, {})
             self._copy.release()
@@ -81,7 +81,7 @@ class _TaskCopy:
 
 @dataclass(frozen=True)
 class _Committed:
-    """What the tasks of a sub-topology have committed, at a revision of the book."""
+    """What the tasks of a sub-topology have committed, at a revision of the reports."""
 
     revision: int
     batch: int
@@ -95,17 +95,21 @@ class Answers:
 
     Args:
         application_id: The application.
-        copies: Gives where the local copies are.
-        book: What the tasks have reported.
-        plan: Gives the plan that runs.
+        copies: Returns where the local copies are.
+        reports: What the tasks have reported.
+        plan: Returns the plan that runs.
     """
 
     def __init__(
-        self, application_id: str, copies: Callable[[], CopiesSpec], book: Book, plan: Callable[[], Plan]
+        self,
+        application_id: str,
+        copies: Callable[[], CopiesSpec],
+        reports: TaskReports,
+        plan: Callable[[], Plan],
     ) -> None:
         self._id = application_id
         self._copies_spec = copies
-        self._book = book
+        self._reports = reports
         self._plan = plan
         self._copies: dict[TaskId, _TaskCopy] = {}
         self._seen: dict[int, _Committed] = {}
@@ -145,7 +149,7 @@ class Answers:
             time.sleep(_POLL_S)
 
     def committed(self) -> None:
-        """Let go of the views of the micro-batch before; called after each commit."""
+        """Release the views of the micro-batch before; called after each commit."""
         with self._lock:
             copies = list(self._copies.values())
         for copy in copies:
@@ -188,11 +192,11 @@ class Answers:
         return Answer(value, now.batch, now.offsets, now.lag)
 
     def _committed(self, sub: SubTopology) -> _Committed:
-        revision = self._book.revision
+        revision = self._reports.revision
         known = self._seen.get(sub.id)
         if known is None or known.revision != revision:
             topics = {*sub.source_topics, *topics_in_front(self._plan()).get(sub.id, ())}
-            known = self._seen[sub.id] = _Committed(revision, *self._book.committed_of(sub.id, topics))
+            known = self._seen[sub.id] = _Committed(revision, *self._reports.committed_of(sub.id, topics))
         return known
 
     def _of_key(

@@ -1,4 +1,4 @@
-"""An application that runs in another process of this host: its stores, its status, and orders to it."""
+"""An application that runs in another process of this host: its stores and its status."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 from millstream.core.model.errors import ControlError
 from millstream.core.model.topics import checked_name
 from millstream.core.queries.question import Answer, Question
-from millstream.edge import contact
+from millstream.edge.control.control_client import ask, send
 from millstream.edge.queries.store_reader import StoreReader
-from millstream.edge.settings import settings_from
+from millstream.edge.settings.settings_loading import settings_from
 
 QUESTION: Final = "store"
 """What another process asks about stores: data is a question, or None for the stores that there are."""
@@ -39,8 +39,8 @@ class RemoteApplication:
         Raises:
             ControlError: If the application does not answer.
         """
-        found: dict[str, str] = self._asked(None)
-        return found
+        stores: dict[str, str] = self._asked(None)
+        return stores
 
     def ask(self, question: Question) -> Answer:
         """Ask a question about a store.
@@ -58,11 +58,11 @@ class RemoteApplication:
         Raises:
             ControlError: If the application does not answer.
         """
-        return contact.send(self._home, self.id, "status")
+        return send(self._home, self.id, "status")
 
     def _asked(self, data: Question | None) -> Any:
         try:
-            return contact.ask(self._home, self.id, QUESTION, data)
+            return ask(self._home, self.id, QUESTION, data)
         except (AttributeError, ImportError) as error:
             raise ControlError(
                 f"the answer has a class that this process cannot import ({error}); import its module here, and define it in a module "

@@ -17,7 +17,7 @@ from millstream.core.topology.stores import KeyValueSpec, SessionSpec, StoreSpec
 from millstream.drivers.spark.driver.checkpoint import files_of
 from millstream.drivers.spark.driver.session import configured, session_for
 from millstream.drivers.spark.driver.stored import StoredTask, stored_tasks
-from millstream.edge.checkpoints import sound_progress
+from millstream.edge.checkpoint.checkpoint_health import sound_progress
 
 if TYPE_CHECKING:
     import pyarrow as pa

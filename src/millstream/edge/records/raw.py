@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from millstream.core.model.errors import MillstreamError, ProductionError, TopicNotFoundError
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.secret import with_secrets
-from millstream.edge.settings import Settings
+from millstream.edge.settings.settings import Settings
 
 _GROUP: Final = "millstream-peek"
 _POLL_S: Final = 0.2

@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.core.model.serdes import Serde, SerdeContext
 from millstream.edge.records.raw import Raw, as_bytes, messages, write
-from millstream.edge.settings import Settings
+from millstream.edge.settings.settings import Settings
 
 Serdes = tuple[Serde[Any], Serde[Any]]
 

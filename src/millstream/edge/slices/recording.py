@@ -20,7 +20,7 @@ from millstream.core.topology.internal import is_internal
 from millstream.core.topology.topology import Topology
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.fetch import KafkaFetcher
-from millstream.edge.settings import Settings
+from millstream.edge.settings.settings import Settings
 from millstream.testing.driver import TopologyTestDriver
 from millstream.testing.slices.slice_file import SliceRecord, merged, read_slice
 from millstream.testing.tables.grid import cell_of, written_table

@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Final
 
-from millstream.edge.metrics.application import Measured, View
-from millstream.edge.web.listener import Answer, Asked, Route
+from millstream.edge.metrics.application_metrics import Measured, View
+from millstream.edge.web.listener import HttpRequest, HttpResponse, Route
 
 _WAIT_S: Final = 10.0
 _ENDED: Final = ("stopped", "failed")
@@ -27,12 +27,12 @@ class Viewer:
         self._thread = ThreadPoolExecutor(1, "millstream-view")
 
     def now(self) -> View:
-        """Look at the application."""
+        """View the application."""
         looked: Future[View] = self._thread.submit(View.of, self._application)
         return looked.result(_WAIT_S)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop viewing the application."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
@@ -44,8 +44,8 @@ def metrics_routes(viewer: Viewer) -> Mapping[tuple[str, str], Route]:
     """
     from millstream.edge.metrics.exposition import exposition
 
-    def metrics(asked: Asked) -> Answer:
-        return Answer(*exposition(viewer.now(), asked.headers.get("accept", "")))
+    def metrics(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(*exposition(viewer.now(), request.headers.get("accept", "")))
 
     return {("GET", "/metrics"): metrics, **health_routes(viewer)}
 
@@ -53,12 +53,12 @@ def metrics_routes(viewer: Viewer) -> Mapping[tuple[str, str], Route]:
 def health_routes(viewer: Viewer) -> Mapping[tuple[str, str], Route]:
     """Return what answers whether an application lives, and whether it processes records."""
 
-    def healthz(asked: Asked) -> Answer:
+    def healthz(request: HttpRequest) -> HttpResponse:
         state = viewer.now().status.state
-        return Answer.text(state, HTTPStatus.SERVICE_UNAVAILABLE if state in _ENDED else HTTPStatus.OK)
+        return HttpResponse.text(state, HTTPStatus.SERVICE_UNAVAILABLE if state in _ENDED else HTTPStatus.OK)
 
-    def readyz(asked: Asked) -> Answer:
+    def readyz(request: HttpRequest) -> HttpResponse:
         state = viewer.now().status.state
-        return Answer.text(state, HTTPStatus.OK if state in _READY else HTTPStatus.SERVICE_UNAVAILABLE)
+        return HttpResponse.text(state, HTTPStatus.OK if state in _READY else HTTPStatus.SERVICE_UNAVAILABLE)
 
     return {("GET", "/healthz"): healthz, ("GET", "/readyz"): readyz}

@@ -36,7 +36,7 @@ _HEADERS: Final = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class HttpRequest:
     """A request.
 
     Attributes:
@@ -49,7 +49,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpResponse:
     """An answer.
 
     Attributes:
@@ -63,23 +63,23 @@ class Answer:
     status: int = HTTPStatus.OK
 
     @classmethod
-    def text(cls, text: str, status: int = HTTPStatus.OK) -> Answer:
+    def text(cls, text: str, status: int = HTTPStatus.OK) -> HttpResponse:
         """Return a line of text."""
         return cls(f"{text}\n".encode(), status=status)
 
     @classmethod
-    def json(cls, data: Any, status: int = HTTPStatus.OK) -> Answer:
+    def json(cls, data: Any, status: int = HTTPStatus.OK) -> HttpResponse:
         """Return data as JSON."""
         return cls(json.dumps(data).encode(), "application/json", status)
 
 
-Route = Callable[[Asked], Answer]
-Guard = Callable[[str, Asked], Answer | None]
+Route = Callable[[HttpRequest], HttpResponse]
+Guard = Callable[[str, HttpRequest], HttpResponse | None]
 """Takes a path and a request; returns the answer to one that is refused."""
 
 
-def anybody(path: str, asked: Asked) -> None:
-    """Let everybody in."""
+def allow_all(path: str, request: HttpRequest) -> None:
+    """Allow every request."""
 
 
 class Listener:
@@ -96,7 +96,7 @@ class Listener:
     """
 
     def __init__(
-        self, host: str, port: int, routes: Mapping[tuple[str, str], Route], guard: Guard = anybody
+        self, host: str, port: int, routes: Mapping[tuple[str, str], Route], guard: Guard = allow_all
     ) -> None:
         made = type("_Handler", (_Handler,), {"routes": routes, "guard": staticmethod(guard)})
         try:
@@ -163,60 +163,62 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server has
         log.debug("%s", format % args)
 
-    def _answered(self, method: str) -> Answer:
+    def _answered(self, method: str) -> HttpResponse:
         path = urlsplit(self.path).path
-        asked = self._asked(method)
-        if isinstance(asked, Answer):
-            return asked
-        refused = self._of_another_origin(asked) or self.guard(path, asked)
+        request = self._request(method)
+        if isinstance(request, HttpResponse):
+            return request
+        refused = self._of_another_origin(request) or self.guard(path, request)
         if refused is not None:
             return refused
         route = self.routes.get((method, path))
         if route is None:
             known = path in {known for _, known in self.routes}
-            return Answer.text("not found", HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND)
+            return HttpResponse.text(
+                "not found", HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND
+            )
         try:
-            return route(asked)
+            return route(request)
         except MillstreamError as error:
-            return Answer.json({"error": str(error)}, HTTPStatus.CONFLICT)
+            return HttpResponse.json({"error": str(error)}, HTTPStatus.CONFLICT)
         except Exception:
             log.exception("no answer to %s %s", method, path)
-            return Answer.text("the answer failed; see the log", HTTPStatus.INTERNAL_SERVER_ERROR)
+            return HttpResponse.text("the answer failed; see the log", HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    def _asked(self, method: str) -> Asked | Answer:
+    def _request(self, method: str) -> HttpRequest | HttpResponse:
         headers = {name.lower(): value for name, value in self.headers.items()}
         if method == "GET":
-            return Asked(headers)
+            return HttpRequest(headers)
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > _MOST_BYTES:
             self.close_connection = True
-            return Answer.text("too long", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return HttpResponse.text("too long", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         content = self.rfile.read(int(length))
         try:
             body = json.loads(content or b"{}")
         except ValueError:
             body = None
         if not isinstance(body, dict):
-            return Answer.text("the body is not a JSON object", HTTPStatus.BAD_REQUEST)
-        return Asked(headers, body)
+            return HttpResponse.text("the body is not a JSON object", HTTPStatus.BAD_REQUEST)
+        return HttpRequest(headers, body)
 
-    def _of_another_origin(self, asked: Asked) -> Answer | None:
+    def _of_another_origin(self, request: HttpRequest) -> HttpResponse | None:
         """Refuse what a page of another origin sends, and on this host every name that is not its own."""
-        host = asked.headers.get("host", "")
+        host = request.headers.get("host", "")
         name = urlsplit(f"//{host}").hostname or ""
         server = self.server
         assert isinstance(server, _Server)
         if server.own_only and name not in _OWN_NAMES:
-            return Answer.text("this name is not known here", HTTPStatus.MISDIRECTED_REQUEST)
-        origin = asked.headers.get("origin")
-        if (origin is not None and origin != f"http://{host}") or asked.headers.get("sec-fetch-site") in (
+            return HttpResponse.text("this name is not known here", HTTPStatus.MISDIRECTED_REQUEST)
+        origin = request.headers.get("origin")
+        if (origin is not None and origin != f"http://{host}") or request.headers.get("sec-fetch-site") in (
             "cross-site",
             "same-site",
         ):
-            return Answer.text("requests of other origins are refused", HTTPStatus.FORBIDDEN)
+            return HttpResponse.text("requests of other origins are refused", HTTPStatus.FORBIDDEN)
         return None
 
-    def _reply(self, answer: Answer) -> None:
+    def _reply(self, answer: HttpResponse) -> None:
         self.send_response(answer.status)
         headers = {"Content-Type": answer.kind, "Content-Length": str(len(answer.body)), **_HEADERS}
         for name, value in headers.items():

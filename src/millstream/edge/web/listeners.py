@@ -1,4 +1,4 @@
-"""What of an application is seen from outside: nothing, unless its settings ask for it."""
+"""The ports of an application: metrics, health and its page. None is open unless a setting asks for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from millstream.core.model.errors import SettingsError
 from millstream.core.topology.plan import Plan
-from millstream.edge.settings import Settings
+from millstream.edge.settings.settings import Settings
 
 if TYPE_CHECKING:
     from millstream.edge.web.page import Shown
@@ -37,7 +37,7 @@ class Listeners:
             application: The application.
             settings: Its settings.
             say: Says where; takes an event, a line, and facts.
-            plan: Gives the plan that runs, once the application has started.
+            plan: Returns the plan that runs, once the application has started.
 
         Raises:
             SettingsError: If a package is missing, or a port cannot be listened on.

@@ -1,7 +1,7 @@
 """The page of an application: what it does, on its topology, with buttons to pause, throttle and resume.
 
-The files of the page hold no data and are for everybody who reaches the port. Data and orders are for who knows the token, which is made
-anew at each start and stands in a file that only the user of the application may read. The browser gets it behind ``#`` in the address,
+The files of the page have no data, and everybody who reaches the port gets them. Data and commands need a token, which is new
+at each start and is in a file that only the user of the application may read. The browser gets it behind ``#`` in the address,
 which it does not send, and sends it in a header, which a page of another origin cannot do.
 """
 
@@ -20,11 +20,11 @@ from millstream.core.queries.question import Answer as QueryAnswer
 from millstream.core.queries.question import Question
 from millstream.core.topology.pictures.svg import svg
 from millstream.core.topology.plan import Plan
-from millstream.edge.contact import Steerable
-from millstream.edge.metrics.application import Measured
-from millstream.edge.room import unwritable
+from millstream.edge.checkpoint.disk_space import unwritable
+from millstream.edge.control.remote_commands import Controllable
+from millstream.edge.metrics.application_metrics import Measured
 from millstream.edge.web.health import Viewer
-from millstream.edge.web.listener import Answer, Asked, Guard, Route
+from millstream.edge.web.listener import Guard, HttpRequest, HttpResponse, Route
 
 FILE: Final = "page.url"
 """The file with the address of the page, in the application's directory."""
@@ -38,7 +38,7 @@ _FILES: Final = {
 }
 
 
-class Shown(Measured, Steerable, Protocol):
+class Shown(Measured, Controllable, Protocol):
     """An application that has a page."""
 
     def stores(self) -> Mapping[str, str]:
@@ -54,14 +54,14 @@ def new_token() -> str:
 
 
 def guard_of(token: str) -> Guard:
-    """Return what lets nobody ask for data, or give orders, who does not know the token."""
+    """Return a guard that refuses requests for data, and commands, without the token."""
     expected = f"Bearer {token}".encode()
 
-    def guard(path: str, asked: Asked) -> Answer | None:
-        given = asked.headers.get("authorization", "").encode()
+    def guard(path: str, request: HttpRequest) -> HttpResponse | None:
+        given = request.headers.get("authorization", "").encode()
         if not path.startswith(_API) or secrets.compare_digest(given, expected):
             return None
-        return Answer.text("the token is missing or wrong", HTTPStatus.UNAUTHORIZED)
+        return HttpResponse.text("the token is missing or wrong", HTTPStatus.UNAUTHORIZED)
 
     return guard
 
@@ -74,12 +74,12 @@ def page_routes(
     Args:
         application: The application.
         viewer: Looks at it.
-        plan: Gives the plan that runs, once the application has started.
+        plan: Returns the plan that runs, once the application has started.
     """
     return {
         **{("GET", path): _file(*file) for path, file in _FILES.items()},
         **_looks(viewer, plan),
-        **_orders(application, viewer),
+        **_commands(application, viewer),
         **_queries(application),
     }
 
@@ -130,17 +130,17 @@ def address_of(home: Path, application_id: str) -> str:
 
 def _file(name: str, kind: str) -> Route:
     content = (_STATIC / name).read_bytes()
-    return lambda asked: Answer(content, kind)
+    return lambda request: HttpResponse(content, kind)
 
 
 def _looks(viewer: Viewer, plan: Callable[[], Plan]) -> dict[tuple[str, str], Route]:
-    def state(asked: Asked) -> Answer:
-        return Answer.json(_state(viewer))
+    def state(request: HttpRequest) -> HttpResponse:
+        return HttpResponse.json(_state(viewer))
 
-    def topology(asked: Asked) -> Answer:
+    def topology(request: HttpRequest) -> HttpResponse:
         if viewer.now().status.state == "starting":
-            return Answer.text("not planned yet", HTTPStatus.SERVICE_UNAVAILABLE)
-        return Answer(svg(plan()).encode(), "image/svg+xml")
+            return HttpResponse.text("not planned yet", HTTPStatus.SERVICE_UNAVAILABLE)
+        return HttpResponse(svg(plan()).encode(), "image/svg+xml")
 
     return {("GET", "/api/state"): state, ("GET", "/api/topology.svg"): topology}
 
@@ -153,33 +153,33 @@ def _state(viewer: Viewer) -> dict[str, Any]:
     return {"application": view.application, "status": asdict(view.status), "numbers": numbers}
 
 
-def _orders(application: Shown, viewer: Viewer) -> dict[tuple[str, str], Route]:
-    def pause(asked: Asked) -> Answer:
-        application.pause(_topics(asked))
-        return Answer.json(_state(viewer))
+def _commands(application: Shown, viewer: Viewer) -> dict[tuple[str, str], Route]:
+    def pause(request: HttpRequest) -> HttpResponse:
+        application.pause(_topics(request))
+        return HttpResponse.json(_state(viewer))
 
-    def resume(asked: Asked) -> Answer:
-        application.resume(_topics(asked))
-        return Answer.json(_state(viewer))
+    def resume(request: HttpRequest) -> HttpResponse:
+        application.resume(_topics(request))
+        return HttpResponse.json(_state(viewer))
 
-    def throttle(asked: Asked) -> Answer:
-        topic, rate = asked.body.get("topic"), asked.body.get("records_per_second")
+    def throttle(request: HttpRequest) -> HttpResponse:
+        topic, rate = request.body.get("topic"), request.body.get("records_per_second")
         if not isinstance(topic, str) or isinstance(rate, bool) or not isinstance(rate, int | None):
             raise ControlError("to throttle takes a topic and a whole number of records per second, or null")
         application.throttle(topic, rate)
-        return Answer.json(_state(viewer))
+        return HttpResponse.json(_state(viewer))
 
-    return {("POST", f"{_API}{order.__name__}"): order for order in (pause, resume, throttle)}
+    return {("POST", f"{_API}{command.__name__}"): command for command in (pause, resume, throttle)}
 
 
 def _queries(application: Shown) -> dict[tuple[str, str], Route]:
-    def stores(asked: Asked) -> Answer:
-        return Answer.json(application.stores())
+    def stores(request: HttpRequest) -> HttpResponse:
+        return HttpResponse.json(application.stores())
 
-    def store(asked: Asked) -> Answer:
-        found = application.ask(_question(asked.body))
+    def store(request: HttpRequest) -> HttpResponse:
+        found = application.ask(_question(request.body))
         facts = {"value": found.value, "batch": found.batch, "offsets": found.offsets, "lag": found.lag}
-        return Answer.json(facts)
+        return HttpResponse.json(facts)
 
     return {("GET", f"{_API}stores"): stores, ("POST", f"{_API}store"): store}
 
@@ -196,8 +196,8 @@ def _question(body: Mapping[str, Any]) -> Question:
     return Question(store, method, tuple(arguments), limit, timestamps, max_lag, text=True)
 
 
-def _topics(asked: Asked) -> list[str] | None:
-    topics = asked.body.get("topics")
+def _topics(request: HttpRequest) -> list[str] | None:
+    topics = request.body.get("topics")
     if topics is None or (isinstance(topics, list) and all(isinstance(topic, str) for topic in topics)):
         return topics
     raise ControlError("topics are a list of names; without it, all are meant")

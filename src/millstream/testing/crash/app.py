@@ -101,7 +101,7 @@ class App:
 
 @dataclass(frozen=True)
 class Job:
-    """The job of the application's process; see :mod:`millstream.edge.program`.
+    """The job of the application's process; see :mod:`millstream.edge.application.job_process`.
 
     Attributes:
         application_id: The application's id.

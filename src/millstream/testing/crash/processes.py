@@ -33,7 +33,7 @@ from millstream.testing.crash.plan import Target
 if TYPE_CHECKING:
     import psutil
 
-PROGRAM = "millstream.edge.program"
+PROGRAM = "millstream.edge.application.job_process"
 """The module that runs a job."""
 
 _MARK = "CRASH_TEST_RUN"
@@ -42,7 +42,7 @@ _PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 _COMMIT = "pyspark.sql.worker.python_streaming_sink_runner"
 _WORKERS = {TASKS: "worker", _PLANNER: "source_runner", _COMMIT: "sink_runner"}
 """Modules of Spark's Python workers, and their process names under the fork server. Other modules run only for a moment."""
-_FORK_SERVER = "millstream.edge.forks.server"
+_FORK_SERVER = "millstream.edge.forks.fork_server"
 _FORK_CLIENT = "forks/client.py"
 _GONE_S = 30.0
 _PAUSE_S = 0.01

@@ -15,7 +15,7 @@ from millstream.core.state.changelog import from_records, is_live, to_records
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
 from millstream.core.topology.internal import REPARTITION_CONFIG, changelog_config, wrong_config
-from millstream.edge.settings import settings_from
+from millstream.edge.settings.settings_loading import settings_from
 
 HOUR = 3_600_000
 PLAIN = ms.stores.key_value("s", ms.serdes.string, ms.serdes.int64)

@@ -241,7 +241,9 @@ def test_what_is_added_later_is_not_in_an_application() -> None:
     topology = builder.build()
     application: Any = ms.Application("app", topology, bootstrap_servers="localhost:1")
     topology.add_source("later", "more").add_sink("end", "out", "later")
-    assert list(application._plan_of(None, {"in-1": 1, "more": 1}).subtopology_of) == ["in-1"]
+    assert list(application._program.matching(application.settings, ["in-1", "more"]).subtopology_of) == [
+        "in-1"
+    ]
 
 
 def test_nodes_of_the_processor_api_may_have_any_name() -> None:

@@ -8,7 +8,8 @@ from millstream.core.metrics.metric import Number, Numbers
 from millstream.core.model.ids import TopicPartition
 from millstream.core.runtime.task_report import CallReport, HotKeySample, TaskReport
 from millstream.drivers.spark.executor.progress import RestoreProgress
-from millstream.edge.status import Book, Status
+from millstream.edge.status.application_status import Status
+from millstream.edge.status.task_reports import TaskReports
 
 NUMBERS: list[Number] = [
     ("topic_records_consumed_total", ("0_0", "in"), 12),
@@ -26,7 +27,7 @@ class Looked:
     def __init__(self, state: str = "running") -> None:
         self.id = "orders"
         self.state = state
-        self.book = Book()
+        self.book = TaskReports()
         self.book.planned({"in": {0: 12}}, {"in": {0: 20}}, 1_500)
         calls = CallReport(running=1, hottest=[HotKeySample("ask", "'k'", 5, 10, 10.0, 1)])
         self.book.committed(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from millstream.edge.metrics.application import EXPORTED, View
+from millstream.edge.metrics.application_metrics import EXPORTED, View
 from millstream.edge.metrics.exposition import exposition
 
 from .looking import Looked

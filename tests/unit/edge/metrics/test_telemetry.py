@@ -12,7 +12,7 @@ from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from millstream.edge.settings import settings_from
+from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.web.listeners import Listeners
 from unit.edge.metrics.looking import Looked
 
@@ -66,7 +66,7 @@ def test_without_an_sdk_nothing_happens() -> None:
 @pytest.mark.parametrize("setting", ["", "'metrics_port': 0"])
 def test_without_the_setting_it_is_not_imported(setting: str) -> None:
     program = (
-        "import sys\nfrom millstream.edge.settings import settings_from\nfrom millstream.edge.web.listeners import Listeners\n"
+        "import sys\nfrom millstream.edge.settings.settings_loading import settings_from\nfrom millstream.edge.web.listeners import Listeners\n"
         "from unit.edge.metrics.looking import Looked\n"
         f"settings = settings_from({{'bootstrap_servers': 'unused:1', {setting}}})\n"
         "running = Listeners(); running.open(Looked(), settings, lambda *told, **facts: None, None)\n"

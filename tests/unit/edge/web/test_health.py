@@ -10,7 +10,7 @@ import pytest
 
 from millstream.core.model.errors import SettingsError
 from millstream.core.topology.plan import Plan
-from millstream.edge.settings import settings_from
+from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.web.listeners import Listeners
 from unit.edge.metrics.looking import Looked
 

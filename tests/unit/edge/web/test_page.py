@@ -17,9 +17,10 @@ from millstream.core.model.errors import ControlError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.plan import Plan
-from millstream.edge.orders import Orders
-from millstream.edge.settings import Settings, settings_from
-from millstream.edge.status import Status
+from millstream.edge.control.flow_control import FlowLimits
+from millstream.edge.settings.settings import Settings
+from millstream.edge.settings.settings_loading import settings_from
+from millstream.edge.status.application_status import Status
 from millstream.edge.web.listeners import Listeners
 from millstream.edge.web.page import address_of
 from unit.edge.metrics.looking import Looked
@@ -39,7 +40,7 @@ class Steered(Looked):
 
     def __init__(self) -> None:
         super().__init__()
-        self.orders = Orders()
+        self.orders = FlowLimits()
 
     def status(self) -> Status:
         from dataclasses import replace
@@ -137,14 +138,14 @@ def test_without_the_token_there_is_no_data(address: str, path: str, given: str)
 def test_without_the_token_there_are_no_orders(address: str, steered: Steered) -> None:
     for order in ("pause", "resume", "throttle", "store"):
         assert ask(address, f"/api/{order}", {"topic": "in"}, Authorization="Bearer wrong")[0] == 401
-    assert steered.orders == Orders()
+    assert steered.orders == FlowLimits()
 
 
 def test_a_page_of_another_origin_gets_nothing_even_with_the_token(address: str, steered: Steered) -> None:
     assert ask(address, "/api/pause", {}, Origin="http://evil.example")[0] == 403
     assert ask(address, "/api/state", Sec_Fetch_Site="cross-site")[0] == 403
     assert ask(address, "/api/state", Host="evil.example")[0] == 421
-    assert steered.orders == Orders()
+    assert steered.orders == FlowLimits()
 
 
 def test_orders_are_carried_out(address: str, steered: Steered) -> None:
@@ -155,7 +156,7 @@ def test_orders_are_carried_out(address: str, steered: Steered) -> None:
     assert steered.orders.rates == {"in": 5}
     ask(address, "/api/throttle", {"topic": "in", "records_per_second": None})
     ask(address, "/api/resume", {})
-    assert steered.orders == Orders()
+    assert steered.orders == FlowLimits()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 Spark puts ``pyspark.zip`` in front of ``PYTHONPATH``. Modules in an archive are compiled again by every process that imports
 them, and Spark starts ten processes one after another until the first micro-batch. The package of which the archive was made
-lies beside it, compiled. On Linux these processes are forks of a server that has imported it once: see ``millstream.edge.forks.server``.
+lies beside it, compiled. On Linux these processes are forks of a server that has imported it once: see ``millstream.edge.forks.fork_server``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ case "$1 $2" in
 esac
 exec {python} "$@"
 """
-_CLIENT: Final = "millstream.edge.forks.client"
-_SERVER: Final = "millstream.edge.forks.server"
+_CLIENT: Final = "millstream.edge.forks.fork_client"
+_SERVER: Final = "millstream.edge.forks.fork_server"
 _SET_BY_SPARK: Final = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 """Variables of Spark's Python processes, unless the user has set them, that count when modules are imported."""
 

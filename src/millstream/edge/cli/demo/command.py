@@ -27,7 +27,7 @@ from millstream.edge.cli.demo.conductor import APPLICATION_ID, Conductor, Option
 from millstream.edge.cli.demo.display import display_for
 from millstream.edge.cli.demo.quiet import quiet
 from millstream.edge.cli.demo.wordcount import COUNTS, LINES
-from millstream.edge.settings import Settings
+from millstream.edge.settings.settings import Settings
 from millstream.testing._jars import kafka_jars
 from millstream.testing._java import find_java
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 
-from millstream.edge.app import Application
+from millstream.edge.application.application import Application
+from millstream.edge.application.running_application import RunningApplication
 from millstream.edge.cli.demo.board import Board, Scene
 from millstream.edge.cli.demo.spark import kill_spark, settings_in, start_spark, stop_spark
 from millstream.edge.cli.demo.text import repeated
 from millstream.edge.cli.demo.traffic import DemoError, Feeder, Observer, Reader, Traffic
 from millstream.edge.cli.demo.wordcount import COUNTS, LINES, topology, words
-from millstream.edge.running import RunningApplication
 from millstream.testing.kafka import EmbeddedKafka
 
 APPLICATION_ID = "millstream-demo"

@@ -101,7 +101,7 @@ def _shown(places: Iterable[tuple[str, int]]) -> str:
 
 
 def check_jars(inquiry: Inquiry) -> Findings:
-    """Say whether the embedded broker of tests and demo has its jars, or can get them."""
+    """Return whether the embedded broker of tests and demo has its jars, or can get them."""
     from millstream.drivers.cache import cache_directory
     from millstream.testing._jars import KAFKA_VERSION
 

@@ -51,11 +51,14 @@ def check_executors(inquiry: Inquiry) -> list[Finding]:
 
 def refused_finding(master: str, error: str) -> Finding:
     """Judge what Spark says when nothing runs on a cluster."""
-    told = [
+    output_lines = [
         line.strip() for line in error.splitlines() if line.strip() and not line.lstrip().startswith("at ")
     ]
     signs = ("PYTHON_VERSION_MISMATCH", "Cannot run program", "ModuleNotFoundError", "Caused by")
-    why = next((line for sign in signs for line in told if sign in line), told[0] if told else "no reason")
+    why = next(
+        (line for sign in signs for line in output_lines if sign in line),
+        output_lines[0] if output_lines else "no reason",
+    )
     fix = (
         "let PYSPARK_PYTHON name a Python of the driver's minor version at the same path on every host; look at the log of the "
         "master and, in the work directory of a worker, at stderr of the executor"

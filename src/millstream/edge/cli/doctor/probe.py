@@ -59,7 +59,7 @@ class Facts(TypedDict):
 
 
 def look(wanted: Wanted, executor_in: Callable[[Mapping[str, str]], str]) -> Facts:
-    """Look at the host of this process."""
+    """Probe the host of this process."""
     return {
         "host": socket.gethostname(),
         "executor": executor_in(os.environ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.edge.cli.told import settings_of, telling
+from millstream.edge.cli.command_errors import reporting_errors, settings_of
 
 if TYPE_CHECKING:
     from millstream.core.fanout.ledger import PartitionState
@@ -36,21 +36,21 @@ def split_partition(
     bootstrap_servers: Servers = None,
 ) -> None:
     """Divide the keys of a partition among several fan-out partitions."""
-    with telling("fanout split"), _coordinator(topic, bootstrap_servers) as coordinator:
+    with reporting_errors("fanout split"), _coordinator(topic, bootstrap_servers) as coordinator:
         _print(coordinator.change(partition, into))
 
 
 @fanout.command("merge")
 def merge_partition(topic: Topic, partition: Partition, *, bootstrap_servers: Servers = None) -> None:
     """Let the primary partition take all keys again."""
-    with telling("fanout merge"), _coordinator(topic, bootstrap_servers) as coordinator:
+    with reporting_errors("fanout merge"), _coordinator(topic, bootstrap_servers) as coordinator:
         _print(coordinator.change(partition, 1))
 
 
 @fanout.command("status")
 def show_fanout(topic: Topic, *, bootstrap_servers: Servers = None) -> None:
     """Show the epochs of each partition that was split, and the producers."""
-    with telling("fanout status"), _coordinator(topic, bootstrap_servers) as coordinator:
+    with reporting_errors("fanout status"), _coordinator(topic, bootstrap_servers) as coordinator:
         states = coordinator.states()
         for state in states.values():
             _print(state)

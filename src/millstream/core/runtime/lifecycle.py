@@ -1,0 +1,79 @@
+"""The life cycle of a running application: a transition table.
+
+A state is one of those that ``status().state`` has. An event that the table does not have for a state changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class State(StrEnum):
+    """What an application is doing. The values are public: ``status().state`` and the metrics show them."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING = "waiting"
+    """No broker answers."""
+    DRAINING = "draining"
+    """Nothing more is read from outside; unfinished records are finished."""
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class Event(StrEnum):
+    """What moves an application from one state to another."""
+
+    FIRST_BATCH_COMMITTED = "first batch committed"
+    BROKER_LOST = "broker lost"
+    BROKER_BACK = "broker back"
+    DRAIN_REQUESTED = "drain requested"
+    STOP_REQUESTED = "stop requested"
+    QUERY_ENDED = "query ended"
+    ERROR = "error"
+
+
+TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = MappingProxyType(
+    {
+        (State.STARTING, Event.FIRST_BATCH_COMMITTED): State.RUNNING,
+        (State.STARTING, Event.DRAIN_REQUESTED): State.DRAINING,
+        (State.STARTING, Event.STOP_REQUESTED): State.STOPPING,
+        (State.STARTING, Event.QUERY_ENDED): State.STOPPED,
+        (State.STARTING, Event.ERROR): State.FAILED,
+        (State.RUNNING, Event.BROKER_LOST): State.WAITING,
+        (State.RUNNING, Event.DRAIN_REQUESTED): State.DRAINING,
+        (State.RUNNING, Event.STOP_REQUESTED): State.STOPPING,
+        (State.RUNNING, Event.QUERY_ENDED): State.STOPPED,
+        (State.RUNNING, Event.ERROR): State.FAILED,
+        (State.WAITING, Event.BROKER_BACK): State.RUNNING,
+        (State.WAITING, Event.DRAIN_REQUESTED): State.DRAINING,
+        (State.WAITING, Event.STOP_REQUESTED): State.STOPPING,
+        (State.WAITING, Event.QUERY_ENDED): State.STOPPED,
+        (State.WAITING, Event.ERROR): State.FAILED,
+        (State.DRAINING, Event.STOP_REQUESTED): State.STOPPING,
+        (State.DRAINING, Event.QUERY_ENDED): State.STOPPED,
+        (State.DRAINING, Event.ERROR): State.FAILED,
+        (State.STOPPING, Event.QUERY_ENDED): State.STOPPED,
+        (State.STOPPING, Event.ERROR): State.FAILED,
+    }
+)
+
+INITIAL: Final = State.STARTING
+FINAL: Final = frozenset({State.STOPPED, State.FAILED})
+ENDING: Final = FINAL | {State.STOPPING}
+PROCESSING: Final = frozenset({State.RUNNING, State.WAITING, State.DRAINING})
+"""The states in which the query has committed a micro-batch and goes on, so that it can be replaced by another one."""
+
+
+def state_after(state: State, event: Event) -> State:
+    """Return the state after an event.
+
+    Example:
+        >>> str(state_after(State.RUNNING, Event.BROKER_LOST)), str(state_after(State.STOPPED, Event.ERROR))
+        ('waiting', 'stopped')
+    """
+    return TRANSITIONS.get((state, event), state)

@@ -1,0 +1,237 @@
+"""Application: combines settings, broker, topology and Spark, and runs them. The only composition root."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pyspark.sql.streaming import StreamingQuery
+
+from millstream.core.model.topics import checked_name
+from millstream.core.ports import PartitionGrouper
+from millstream.core.topology.layout import default_grouper
+from millstream.core.topology.plan import Plan
+from millstream.core.topology.topology import Topology
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.internal_topics import InternalTopics
+from millstream.drivers.spark.clock import Clock, host_clock
+from millstream.drivers.spark.driver.checkpoint import files_of, progress_of
+from millstream.drivers.spark.driver.session import refuse_connect
+from millstream.edge.application.application_run import Resources
+from millstream.edge.application.launching import Environment, Launch
+from millstream.edge.application.metadata_refresher import MetadataRefresher
+from millstream.edge.application.periodic_task import PeriodicTask
+from millstream.edge.application.run_bounds import Bound, Until
+from millstream.edge.application.running_application import RunningApplication
+from millstream.edge.application.stop_signals import stopping_on_signals
+from millstream.edge.application.topology_edits import TopologyEdit, edit_of, emptied
+from millstream.edge.broker.group_offsets import GroupOffsets
+from millstream.edge.broker.kafka_clients import Clients
+from millstream.edge.checkpoint.continuity import continuity
+from millstream.edge.checkpoint.state_lease import Lease
+from millstream.edge.control.control_file import write_control_file
+from millstream.edge.control.flow_control import FlowControl
+from millstream.edge.planning.key_ranges import check_workers
+from millstream.edge.planning.programs import Program, program_of
+from millstream.edge.settings.settings import Settings
+from millstream.edge.settings.settings_loading import settings_from
+from millstream.edge.spark.required_packages import check_spark_packages
+from millstream.edge.status.log_output import attach
+
+log = logging.getLogger("millstream.application")
+
+
+class Application:
+    """A topology that runs on Spark against a Kafka cluster.
+
+    Args:
+        application_id: Unique in the cluster: the consumer group, the prefix of internal topics, and the name of the state.
+        topology: What to run.
+        partition_grouper: Forms partition groups; the default is KIP-28's.
+        renamed_stores: New name per old name of a store whose content the checkpoint has under the old name. It may stay
+            there when the renaming is done.
+        clock: Returns the wall clock of each micro-batch, ms since the epoch; the default is the host's. It is called in another
+            process of this host, to which it crosses as cloudpickle.
+        **settings: See ``docs/reference/settings.md``; ``bootstrap_servers`` is required.
+
+    Raises:
+        SettingsError: If a setting does not exist or has an impossible value.
+        TopologyError: If the topology is not valid.
+
+    Source: KIP-28, "Architecture Design"; ``org.apache.kafka.streams.KafkaStreams``, whose ``Time`` is ``clock`` here.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        topology: Topology,
+        *,
+        partition_grouper: PartitionGrouper = default_grouper,
+        renamed_stores: Mapping[str, str] | None = None,
+        clock: Clock = host_clock,
+        **settings: Any,
+    ) -> None:
+        self.id = checked_name(application_id, "application")
+        self.settings: Settings = settings_from(settings)
+        self._program = program_of(topology, self.id, self.settings, renamed_stores)
+        self._clients = Clients(self.settings, self.id)
+        self._grouper = partition_grouper
+        self._clock = clock
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the topology."""
+        return self._program.plan
+
+    def run(self, until: Until = None) -> RunningApplication:
+        """Run until the application is stopped, by SIGTERM, SIGINT (also those to the JVM of ``spark-submit``) or an error.
+
+        Args:
+            until: When it ends by itself: ``"end"`` processes what is in the topics now, an int at most so many records of it, a
+                ``datetime`` those before that time; a ``timedelta`` stops it after so long. None: never.
+
+        Returns:
+            The application, stopped; for its metrics.
+
+        Raises:
+            MillstreamError: As :meth:`start`, and when the application fails later.
+        """
+        running = self.start(until=until)
+        with stopping_on_signals(running.stop, hurry=partial(running.stop, drain_timeout_s=0)):
+            running.await_termination()
+        return running
+
+    def start(self, until: Until = None) -> RunningApplication:
+        """Check topics, start the query and return when every task has been initialised.
+
+        Args:
+            until: When it ends by itself, as in :meth:`run`.
+
+        Returns:
+            The running application.
+
+        Raises:
+            SettingsError: If Kafka's clients do not take a setting, or if a cluster would get a secret without protection, or
+                a checkpoint that is on a local disk.
+            BrokerUnavailableError: If no broker answers.
+            ApplicationRunningError: If the application runs on this state directory already.
+            TopicNotFoundError: If a topic does not exist.
+            TopicRecreatedError: If a topic is not the one that the checkpoint has read.
+            CoPartitioningError: If topics that meet in a store have different numbers of partitions.
+            CheckpointError: If the checkpoint is damaged; nothing has been started on it.
+            IncompatibleTopologyError: If the checkpoint belongs to a topology that this one cannot continue.
+            OtherCheckpointError: If another checkpoint has delivered as this application, under exactly once.
+            ControlError: If the list of topics that are kept paused cannot be read.
+            SparkRuntimeError: If the program uses Spark Connect, or Spark does not start.
+            MillstreamError: If the first batch fails for another reason.
+        """
+        bound = Bound.of(until)
+        check_spark_packages()
+        refuse_connect()
+        self._clients.check()
+        broker = self._clients.broker()
+        environment = Environment(self._clients, broker, self._grouper, self._clock, bound)
+        running = self._leased(broker)
+        run = running._run
+        try:
+            run.listeners.open(running, self.settings, run.progress.event, lambda: run.plan)
+            servers = self.settings.bootstrap_servers
+            run.progress.event("starting", f"looking at the topics on {servers}", bootstrap_servers=servers)
+            run.query.current = self._launch(running, environment)
+            write_control_file(run.resources.lease.home, run.control.address)
+            run.await_first_batch()
+            if run.plan.purged_topics:
+                interval_s = self.settings.repartition_purge_interval_ms / 1000
+                run.purging = PeriodicTask(run.purge.purge, interval_s)
+            if bound.end is None:
+                self._keep_up(running, replace(environment, bound=Bound()))
+            bound.watch(running)
+        except BaseException:
+            run.abandon()
+            raise
+        return running
+
+    def _leased(self, broker: Broker) -> RunningApplication:
+        """Take the lease, and read beside it which topics stay paused."""
+        lease = Lease.take(self.settings.home(self.id), self.id, "running")
+        try:
+            spark_log = attach(self.settings.output, lease.home / "millstream.log")
+            rates = self.settings.max_records_per_second
+            existing = broker.partition_counts() if self.plan.has_patterns else {}
+            known = self._program.matching(self.settings, existing).broker_topics
+            resources = Resources(
+                GroupOffsets(broker),
+                lease,
+                FlowControl.at_start(lease.home, known, rates),
+                InternalTopics(broker),
+                self._clients.disconnect,
+                lambda: self._program.copies,
+                self.settings.drain_timeout_ms / 1000,
+                self.settings.exactly_once,
+                spark_log,
+            )
+            return RunningApplication(self.id, resources)
+        except BaseException:
+            lease.release()
+            self._clients.disconnect()
+            raise
+
+    def _launch(self, running: RunningApplication, environment: Environment) -> StreamingQuery:
+        return Launch(running._run, environment, self._program, self.settings).start()
+
+    def _keep_up(self, running: RunningApplication, environment: Environment) -> None:
+        """Follow what changes while the application runs."""
+        run = running._run
+        run.query.launch = partial(self._launch, running, environment)
+        running._set_workers = partial(self._set_workers, running)
+        running._edit = partial(self._edit, running, environment)
+        if run.rescale_later:
+            run.query.restart("the interrupted micro-batch is complete, and the state moves now")
+        refresher = MetadataRefresher(
+            run, environment, lambda existing: self._program.matching(self.settings, existing), self.settings
+        )
+        run.metadata_refresher = PeriodicTask(refresher.refresh, self.settings.metadata_max_age_ms / 1000)
+
+    def _set_workers(self, running: RunningApplication, workers: int) -> None:
+        """Set the number of workers per partition of the next query.
+
+        Raises:
+            MillstreamError: If the number needs other key ranges.
+        """
+        plan = running._run.plan
+        whole = [replace(sub, ranges=1) for sub in plan.subtopologies]
+        check_workers(plan, replace(plan, subtopologies=tuple(whole)), workers)
+        changed = {
+            "parallelism": workers,
+            "shuffle_partitions": None,
+            "on_changed_shuffle_partitions": "rescale",
+        }
+        self.settings = self.settings.model_copy(update=changed)
+
+    def _edit(
+        self,
+        running: RunningApplication,
+        environment: Environment,
+        topology: Topology,
+        *,
+        preview: bool,
+        renamed_stores: Mapping[str, str] | None,
+    ) -> TopologyEdit:
+        """Return what an edit does, and go on with it unless it is only a preview."""
+        run, before = running._run, self._program
+        edited = program_of(topology, self.id, self.settings, renamed_stores)
+        progress = progress_of(files_of(run.checkpoint, run.session.of(self.settings)))
+        now = continuity(edited.plan, progress, edited.renamed_stores)
+        now.laid_out(environment.broker.partition_counts(), self._grouper)
+        edit = edit_of(run.plan, now)
+        if not preview:
+            log.warning("editing the topology: %s", str(edit).replace("\n", "; "))
+            with emptied(running, run.plan, now.plan):
+                run.query.replace(partial(self._use, edited), partial(self._use, before))
+        return edit
+
+    def _use(self, program: Program) -> None:
+        self._program = program

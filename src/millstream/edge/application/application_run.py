@@ -1,0 +1,285 @@
+"""One run of an application: its parts, and how it waits for its query, stops and fails."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import StreamingQueryException
+
+from millstream.core.model.errors import ControlError, MillstreamError
+from millstream.core.ports import TopicFacts
+from millstream.core.runtime.lifecycle import ENDING, FINAL, Event, State
+from millstream.core.topology.plan import Plan
+from millstream.drivers.spark.control import ControlServer
+from millstream.drivers.spark.driver.classes import keep_classes
+from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.edge.application.application_state import ApplicationState
+from millstream.edge.application.draining import Draining
+from millstream.edge.application.periodic_task import PeriodicTask
+from millstream.edge.application.replaceable_query import ReplaceableQuery
+from millstream.edge.broker.group_offsets import GroupOffsets
+from millstream.edge.broker.record_purging import Purge, RecordDeleter
+from millstream.edge.checkpoint.continuity import Continuity
+from millstream.edge.checkpoint.state_lease import Lease
+from millstream.edge.control.control_file import delete_control_file
+from millstream.edge.control.flow_control import FlowControl
+from millstream.edge.queries.answers import Answers
+from millstream.edge.spark.application_session import ApplicationSession
+from millstream.edge.spark.spark_errors import spark_is_gone, translated
+from millstream.edge.status.application_status import Status
+from millstream.edge.status.progress_log import ProgressLog, RepeatedWarnings, facts_of, summary
+from millstream.edge.status.task_reports import TaskReports
+from millstream.edge.web.listeners import Listeners
+
+log = logging.getLogger("millstream.application")
+
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What an application is given when it starts.
+
+    Attributes:
+        group_offsets: Commits the group's offsets.
+        lease: The lease of its directory.
+        flow_control: The topics that are paused or throttled.
+        record_deleter: Deletes processed records of repartition topics.
+        disconnect: Closes the connections to the broker.
+        copies: Returns where and how local copies are kept.
+        drain_timeout_s: How long a stop may take to finish unfinished records.
+        transactional: Whether transactions commit the offsets of what micro-batches finish.
+        spark_log: Where Spark's output goes; None is where this program's goes.
+    """
+
+    group_offsets: GroupOffsets
+    lease: Lease
+    flow_control: FlowControl
+    record_deleter: RecordDeleter
+    disconnect: Callable[[], None]
+    copies: Callable[[], CopiesSpec]
+    drain_timeout_s: float = 0.0
+    transactional: bool = False
+    spark_log: Path | None = None
+
+
+class ApplicationRun:
+    """The parts of a running application. Used from several threads.
+
+    Args:
+        application_id: The application.
+        resources: What it is given.
+
+    Attributes:
+        id: The application.
+        run_id: The id of this run; restarts of the query belong to it.
+        state: Its state.
+        error: Why it failed.
+        query: Its query.
+        continues: The plan that runs, as it continues the checkpoint, and the topics that it was started with.
+        checkpoint: The URL of its checkpoint.
+        rescale_later: Whether the state has to be rescaled when the interrupted micro-batch is complete.
+        control: Answers the processes of Spark, and commands.
+        metadata_refresher: Follows changes of topics; None in a run to an end.
+        purging: Purges repartition topics; None if there are none.
+    """
+
+    continues: tuple[Continuity, Mapping[str, TopicFacts]]
+    control: ControlServer
+
+    def __init__(self, application_id: str, resources: Resources) -> None:
+        self.id = application_id
+        self.run_id = secrets.token_hex(8)
+        self.resources = resources
+        self.state = ApplicationState()
+        self.error: MillstreamError | None = None
+        self.query = ReplaceableQuery(self.state, self._explained, self._fail)
+        self.checkpoint = ""
+        self.rescale_later = False
+        self.progress = ProgressLog(application_id)
+        self.session = ApplicationSession(application_id, self.progress, resources.spark_log)
+        self.warnings = RepeatedWarnings(partial(log.warning, "%s"))
+        self.reports = TaskReports()
+        self.answers = Answers(application_id, resources.copies, self.reports, lambda: self.plan)
+        self.draining = Draining(self.reports.left)
+        self.purge = Purge(resources.record_deleter, lambda: self.plan.purged_topics)
+        self.listeners = Listeners()
+        self.metadata_refresher: PeriodicTask | None = None
+        self.purging: PeriodicTask | None = None
+        self._ending = threading.Lock()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that runs."""
+        return self.continues[0].plan
+
+    @property
+    def flow_control(self) -> FlowControl:
+        """The flow control, to change it; after the end it belongs to another application, and so does its file.
+
+        Raises:
+            ControlError: If the application has ended.
+        """
+        if not self.resources.lease.held:
+            raise ControlError(
+                f"application {self.id!r} has ended ({self.state.now}); only a running one takes commands"
+            )
+        return self.resources.flow_control
+
+    def status(self) -> Status:
+        """Return what the application is doing."""
+        if self.state.now not in ENDING and self.query.unchanging.is_set():
+            self._note_failed_query()
+        limits = self.resources.flow_control.limits
+        return replace(
+            self.reports.status(self.state.now.value, None if self.error is None else str(self.error)),
+            paused=sorted(limits.paused),
+            throttled=limits.rates,
+            lacking=self.session.lacking,
+        )
+
+    def await_first_batch(self) -> None:
+        """Wait until the query has committed its first micro-batch, or has ended.
+
+        Raises:
+            MillstreamError: If it has failed.
+        """
+        assert self.query.current is not None
+        while not self.query.first_batch.wait(_POLL_S):
+            if not self.query.current.isActive:
+                self.await_termination(None)
+                break
+        if self.state.on(Event.FIRST_BATCH_COMMITTED):
+            keep_classes()
+            self.progress.event("running", f"running after {self.progress.seconds:.1f} s")
+        self.progress.follow(lambda: (self.status(), self.reports.metrics()), self.warnings.flush)
+
+    def await_termination(self, timeout_s: float | None) -> bool:
+        """Wait until the application has ended, and return whether it has.
+
+        Raises:
+            MillstreamError: If it has failed.
+        """
+        if self.query.current is None:
+            return True
+        ended = True
+        try:
+            ended = self._wait(timeout_s)
+        except StreamingQueryException as error:
+            self._fail(error)
+        except (OSError, Py4JError) as gone:
+            self._fail(spark_is_gone(gone))
+        if self.error is not None:
+            raise self.error from None
+        if ended:
+            self._finish()
+        return ended
+
+    def stop(self, timeout_s: float, drain_timeout_s: float | None) -> None:
+        """Drain, stop the query between two micro-batches, and release everything."""
+        if self.query.current is not None:
+            limit_s = self.resources.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
+            self.draining.begin(limit_s)
+            self.state.on(Event.DRAIN_REQUESTED)
+            self.draining.wait(self._can_drain)
+        with self.query.lock:
+            if self.state.now in FINAL or self.query.current is None:
+                return
+            self.state.on(Event.STOP_REQUESTED)
+            try:
+                self.query.stop(self.query.current, timeout_s)
+            except (OSError, Py4JError) as gone:
+                self._note_error(spark_is_gone(gone))
+            outcome = self.draining.outcome(self.reports.left(0).unfinished)
+            if outcome:
+                log.warning("stopped: %s", outcome)
+            self._finish()
+
+    def abandon(self) -> None:
+        """Stop at once, because the start has failed."""
+        query = self.query.current
+        if query is not None and query.isActive:
+            query.stop()
+        self.release()
+
+    def release(self) -> None:
+        """Release everything; releasing it twice is harmless."""
+        self.listeners.close()
+        self.progress.close()
+        for task in (self.metadata_refresher, self.purging):
+            if task is not None:
+                task.close()
+        self.control.close()
+        self.answers.close()
+        if self.resources.lease.held:
+            delete_control_file(self.resources.lease.home)
+        self.resources.lease.release()
+        self.resources.disconnect()
+
+    def _can_drain(self) -> bool:
+        assert self.query.current is not None
+        try:
+            runs = self.query.current.isActive or not self.query.unchanging.is_set()
+        except (OSError, Py4JError):
+            return False
+        return runs and self.state.now not in ENDING
+
+    def _wait(self, timeout_s: float | None) -> bool:
+        """Wait in short steps, so that signals are handled in between; return whether the query has ended."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            query = self.query.current
+            assert query is not None
+            try:
+                ended = bool(query.awaitTermination(1))
+            except StreamingQueryException:
+                if self.query.unchanging.is_set() and query is self.query.current:
+                    raise
+                ended = True  # another query goes on
+            if ended and not self.query.unchanging.wait(1):
+                continue
+            if (ended and query is self.query.current) or self.state.now is State.STOPPED:
+                return True
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+
+    def _note_failed_query(self) -> None:
+        if self.query.current is None:
+            return
+        error: Exception | None
+        try:
+            error = None if self.query.current.isActive else self.query.current.exception()
+        except (OSError, Py4JError) as gone:
+            error = spark_is_gone(gone)
+        if error is not None:
+            self._note_error(error)
+
+    def _note_error(self, error: Exception) -> None:
+        if self.state.now not in FINAL:
+            self.error = self._explained(error)
+        self.state.on(Event.ERROR)
+
+    def _explained(self, error: Exception) -> MillstreamError:
+        return error if isinstance(error, MillstreamError) else translated(str(error), self.checkpoint)
+
+    def _fail(self, error: Exception) -> None:
+        self._note_error(error)
+        self.release()
+
+    def _finish(self) -> None:
+        with self._ending:
+            if self.state.now is not State.FAILED:
+                self.purge.purge()
+            if self.state.on(Event.QUERY_ENDED):
+                self.warnings.flush()
+                now = self.status(), self.reports.metrics()
+                self.progress.event("stopped", summary(*now, self.progress.seconds), **facts_of(*now))
+            self.release()

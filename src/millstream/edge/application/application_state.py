@@ -1,0 +1,25 @@
+"""The state of a running application, moved by events through the transition table."""
+
+from __future__ import annotations
+
+import threading
+
+from millstream.core.runtime.lifecycle import INITIAL, Event, State, state_after
+
+
+class ApplicationState:
+    """A state that several threads move; guarded by a lock.
+
+    Attributes:
+        now: The state.
+    """
+
+    def __init__(self) -> None:
+        self.now: State = INITIAL
+        self._lock = threading.Lock()
+
+    def on(self, event: Event) -> bool:
+        """Apply an event, and return whether it has changed the state."""
+        with self._lock:
+            before, self.now = self.now, state_after(self.now, event)
+            return self.now is not before

@@ -1,0 +1,123 @@
+"""Draining: an application finishes what it has begun before it ends.
+
+An application can be stopped in two ways, and neither loses anything. *Carrying over* what is unfinished is the quick one: it is
+part of the last micro-batch's snapshot, and goes on at the next start. *Draining* takes longer: nothing more is read from outside,
+micro-batches go on, and the application ends when nothing is unfinished or its time is over. What is left then is carried over.
+
+A record that waits for a time (a retry, a delay) which comes after the limit is not waited for: nothing would come of it. Nor are
+records that a task holds until another input has been read as far.
+
+The planner decides nothing: it asks before each micro-batch, when none is running, so the tasks have reported everything by then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
+
+from millstream.core.model.positions import Offsets
+
+_POLL_S: Final = 0.02
+
+
+class Left(NamedTuple):
+    """What is unfinished.
+
+    Attributes:
+        unfinished: Records in asynchronous operators.
+        awaited: Those of them that may be finished in time.
+    """
+
+    unfinished: int
+    awaited: int
+
+
+class Draining:
+    """The drain of an application, begun by any of its threads and checked by those that answer its planner; guarded by a lock.
+
+    Args:
+        left: Returns what is unfinished, and what of it may be finished by a time, ms since the epoch by the application's clock.
+    """
+
+    def __init__(self, left: Callable[[int], Left]) -> None:
+        self._left = left
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._begun_at = 0.0
+        self._deadline: float | None = None
+        self._begun_with: int | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether nothing more is to be read from outside."""
+        return self._deadline is not None
+
+    def begin(self, timeout_s: float) -> None:
+        """Begin to drain; a second call can only shorten the time.
+
+        Args:
+            timeout_s: How long it may take to finish what is unfinished, seconds.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if self._deadline is None:
+                self._begun_at = now
+            self._deadline = min(now + timeout_s, self._deadline or float("inf"))
+
+    def check(self, now_ms: int, unread: int) -> None:
+        """Check between two micro-batches whether anything is left to wait for.
+
+        Args:
+            now_ms: The application's clock, ms since the epoch.
+            unread: Records in internal topics that have not been read.
+        """
+        if self._deadline is None:
+            return
+        left = self._left(now_ms + max(int(self._left_s() * 1000), 0))
+        if self._begun_with is None:
+            self._begun_with = left.unfinished
+        if not left.awaited and not unread:
+            self._over.set()
+
+    def wait(self, runs: Callable[[], bool]) -> None:
+        """Wait until nothing is left to wait for, the time is over, or the application no longer runs."""
+        while self._left_s() > 0 and runs():
+            if self._over.wait(_POLL_S):
+                return
+
+    def outcome(self, unfinished: int) -> str:
+        """Return what was drained and what is carried over; nothing if there was nothing.
+
+        Args:
+            unfinished: Records that are unfinished at the end.
+        """
+        drained = max((self._begun_with or 0) - unfinished, 0)
+        took = time.monotonic() - self._begun_at
+        lines = [f"{_records(drained)} finished in {took:.1f} s"] if drained else []
+        if unfinished:
+            lines.append(f"{_records(unfinished)} carried over to the next start")
+        return "; ".join(lines)
+
+    def _left_s(self) -> float:
+        return 0.0 if self._deadline is None else self._deadline - time.monotonic()
+
+
+def unread(positions: Offsets, ends: Offsets | None, topics: Collection[str]) -> int:
+    """Count the records of topics that have not been read; none if no broker says how far they go.
+
+    Example:
+        >>> unread({"a": {0: 2}, "b": {0: 0}}, {"a": {0: 5}, "b": {0: 9}}, ["a"])
+        3
+    """
+    return sum(
+        max(end - positions.get(topic, {}).get(partition, 0), 0)
+        for topic, partitions in (ends or {}).items()
+        if topic in topics
+        for partition, end in partitions.items()
+    )
+
+
+def _records(count: int) -> str:
+    return "1 unfinished record was" if count == 1 else f"{count:,} unfinished records were"

@@ -1,0 +1,325 @@
+"""A launch: the query is started on the checkpoint as it is now, at the start and each time something has changed since."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from millstream.core.ports import PartitionGrouper, TopicFacts
+from millstream.core.runtime.batch_plan import Initialization
+from millstream.core.topology.describe import short_lines, started_text
+from millstream.core.topology.layout import Layout
+from millstream.core.topology.plan import Plan
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.marks import Mark
+from millstream.drivers.spark.clock import Clock
+from millstream.drivers.spark.driver.checkpoint import Progress, files_of, manifests
+from millstream.drivers.spark.driver.placement import grouping_keys
+from millstream.drivers.spark.driver.query import QuerySpec, start
+from millstream.drivers.spark.driver.session import configured, partitions_of
+from millstream.drivers.spark.driver.wanted import AS_READ_CONF
+from millstream.drivers.spark.executor.host_spec import HostSpec
+from millstream.drivers.spark.executor.progress import ApplicationListener
+from millstream.drivers.spark.sink import SinkSpec
+from millstream.drivers.spark.spec import SourceSpec, TopologySpec
+from millstream.drivers.threads import ThreadsOfTasks
+from millstream.edge.application.application_run import ApplicationRun
+from millstream.edge.application.run_bounds import Bound
+from millstream.edge.broker.global_topics import global_partitions
+from millstream.edge.broker.kafka_clients import Clients
+from millstream.edge.broker.topic_preparation import TopicPreparation
+from millstream.edge.checkpoint import shuffle_rescaling
+from millstream.edge.checkpoint.checkpoint_health import sound_progress
+from millstream.edge.checkpoint.checkpoint_ownership import checkpoint_id, newest_of, start_facts
+from millstream.edge.checkpoint.continuity import (
+    Continuity,
+    check_drained,
+    check_left_behind,
+    check_published,
+    continuity,
+)
+from millstream.edge.planning.async_workers import AsyncWorkers, makes_calls
+from millstream.edge.planning.plans import spark_partitions
+from millstream.edge.planning.programs import Program
+from millstream.edge.planning.thread_counts import threads_of
+from millstream.edge.settings.settings import Settings
+from millstream.edge.spark.cluster_checks import check_checkpoint, check_secrets
+
+log = logging.getLogger("millstream.application")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What an application runs in, for as long as it runs.
+
+    Attributes:
+        clients: Makes Kafka's clients.
+        broker: Where the topics are.
+        grouper: Forms the partition groups.
+        clock: Returns the wall clock.
+        bound: When the run ends.
+    """
+
+    clients: Clients
+    broker: Broker
+    grouper: PartitionGrouper
+    clock: Clock
+    bound: Bound
+
+
+@dataclass(frozen=True)
+class Continued:
+    """What a launch finds.
+
+    Attributes:
+        progress: How far the checkpoint has come; None if there is none.
+        existing: The topics that exist, with their numbers of partitions.
+        continuity: The plan, as it continues the checkpoint.
+        layout: Its tasks.
+    """
+
+    progress: Progress | None
+    existing: Mapping[str, int]
+    continuity: Continuity
+    layout: Layout
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, with the checkpoint's numbers of sub-topologies."""
+        return self.continuity.plan
+
+
+@dataclass(frozen=True)
+class PreparedTopics:
+    """The topics of a launch, when they are checked and created.
+
+    Attributes:
+        new_changelogs: The stores whose changelog topics have been created.
+        sinks: The topics that are written, with their numbers of partitions.
+        global_counts: The same for the topics of global stores.
+        facts: The topics that are read.
+        commits: The least number of partitions of the topic of commits; 0 if there is none.
+    """
+
+    new_changelogs: list[str]
+    sinks: Mapping[str, int]
+    global_counts: Mapping[str, int]
+    facts: Mapping[str, TopicFacts]
+    commits: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One start of the query.
+
+    Attributes:
+        run: The application.
+        environment: What it runs in.
+        program: What it runs.
+        settings: Its settings.
+    """
+
+    run: ApplicationRun
+    environment: Environment
+    program: Program
+    settings: Settings
+
+    def start(self) -> StreamingQuery:
+        """Check everything, prepare the topics, and start the query.
+
+        Raises:
+            MillstreamError: As ``Application.start``.
+        """
+        now = self._continued()
+        marks = self.environment.clients.marks().found() if self.settings.exactly_once else {}
+        checkpoint = self._checkpoint_id(now, marks)
+        session = self._check(now)
+        topics = self._topic_preparation()
+        rebuild = now.progress is None and topics.can_rebuild(now.plan, now.existing)
+        if rebuild:
+            published = self.environment.clients.published(now.plan, now.layout.tasks)
+            check_published(now.continuity, now.layout, published)
+        prepared = self._prepared(now, topics)
+        if self.settings.exactly_once:
+            self._claim(now, checkpoint, marks, prepared.commits)
+        self._log_plan(now, prepared.commits)
+        self._take_over(now, prepared)
+        topology = self._topology_spec(now, prepared, session)
+        source = SourceSpec(
+            topology,
+            self.environment.broker,
+            self.environment.clients.fetcher(),
+            self.run.control.address,
+            self.settings.max_batch_records,
+            self.settings.max_batch_bytes,
+            session.sparkContext.defaultParallelism,
+            self.settings.auto_offset_reset,
+            Initialization(rebuild, tuple(prepared.new_changelogs)),
+            self.settings.on_lost_offsets == "skip",
+            self.settings.on_recreated_topic == "restart_from_beginning",
+            self.settings.waits,
+            self.environment.clock,
+            self.settings.trigger_interval_ms,
+            checkpoint,
+            self.run.run_id,
+        )
+        return self._started(source, session)
+
+    def _session(self) -> SparkSession:
+        return self.run.session.of(self.settings)()
+
+    def _topic_preparation(self) -> TopicPreparation:
+        settings = self.settings
+        return TopicPreparation(
+            self.environment.broker, settings.replication_factor, settings.internal_topic_config
+        )
+
+    def _continued(self) -> Continued:
+        """Read the checkpoint, and fit the plan to it and to the topics that exist."""
+        run, settings = self.run, self.settings
+        location = run.checkpoint = settings.checkpoint(run.id)
+        files = files_of(location, run.session.of(settings))
+        progress = sound_progress(files, location, self.program.plan, exactly_once=settings.exactly_once)
+        existing = self.environment.broker.partition_counts()
+        plan = self.program.matching(settings, existing)
+        continues = continuity(plan, progress, self.program.renamed_stores)
+        return Continued(
+            progress, existing, continues, continues.laid_out(existing, self.environment.grouper)
+        )
+
+    def _checkpoint_id(self, now: Continued, marks: Mapping[int, Mark]) -> str:
+        """Return the id under which this start may deliver, and end transactions that an earlier one has left open."""
+        begun = self.run.resources.lease.begun
+        facts = start_facts(now.plan, self.settings, begun, self.environment.broker, now.existing)
+        checkpoint = checkpoint_id(facts, now.progress, marks)
+        if self.settings.exactly_once:
+            open_in = now.existing.get(now.plan.commits_topic, 0)
+            self.environment.clients.transactions().end_open(open_in)
+        return checkpoint
+
+    def _check(self, now: Continued) -> SparkSession:
+        """Refuse to leave records behind, and what a cluster must not get; return the session."""
+        settings = self.settings
+        check_drained(now.plan, now.progress, self.environment.broker, now.existing)
+        session = self._session()
+        check_secrets(settings, session)
+        check_checkpoint(settings, self.run.id, session)
+        if now.progress is not None:
+            unfinished = settings.on_removed_operator == "fail"
+            remembered = cache(partial(self._manifests, now.progress))
+            check_left_behind(now.continuity, now.layout, remembered, unfinished=unfinished)
+        return session
+
+    def _manifests(self, progress: Progress) -> list[bytes]:
+        """Read what the tasks of the checkpoint remember."""
+        settings, session = self.settings, self._session()
+        if progress.last_complete < 0:
+            return []
+        location = settings.checkpoint(self.run.id)
+        with configured(session, settings.spark, spark_partitions(settings), location):
+            return manifests(session, location, progress.last_complete)
+
+    def _prepared(self, now: Continued, topics: TopicPreparation) -> PreparedTopics:
+        """Create internal topics, and check the others."""
+        plan, existing, settings = now.plan, now.existing, self.settings
+        topics.prepare_repartitions(plan, now.layout, existing)
+        created = topics.prepare_changelogs(plan, now.layout, existing)
+        sinks = topics.await_sinks([*plan.sink_topics, *sorted(settings.policies.topics)])
+        if plan.places_in_any_topic:
+            sinks = {**existing, **sinks}
+        global_counts = global_partitions(plan, existing)
+        facts = self.environment.broker.topic_facts([*plan.broker_topics, *global_counts])
+        restart = settings.on_recreated_topic == "restart_from_beginning"
+        now.continuity.check_topics(facts, restart_recreated=restart)
+        return PreparedTopics(created, sinks, global_counts, facts, self._prepared_commits(now))
+
+    def _prepared_commits(self, now: Continued) -> int:
+        """Prepare the topic of commits, if there is one; return its least number of partitions."""
+        settings = self.settings
+        if not settings.exactly_once and not now.plan.changelogs:
+            return 0
+        wanted = partitions_of(self._session(), spark_partitions(settings))
+        count = max(wanted, 0 if now.progress is None else now.progress.shuffle_partitions)
+        marks = self.environment.clients.marks()
+        marks.prepare(count, settings.replication_factor, settings.internal_topic_config)
+        return count
+
+    def _claim(self, now: Continued, checkpoint: str, marks: Mapping[int, Mark], commits: int) -> None:
+        """Claim the right to deliver exactly once from the checkpoint."""
+        self.run.resources.lease.begin(checkpoint)
+        everywhere = max(commits, now.existing.get(now.plan.commits_topic, 0))
+        transactions = self.environment.clients.transactions(self.run.run_id)
+        transactions.claim(newest_of(checkpoint, now.progress), marks, everywhere)
+
+    def _log_plan(self, now: Continued, commits: int) -> None:
+        config = self.settings.internal_topic_config
+        log.info("%s", started_text(now.plan, now.layout, self.run.id, commits, config))
+        for line in short_lines(now.plan, now.layout):
+            self.run.progress.event("plan", line)
+
+    def _take_over(self, now: Continued, prepared: PreparedTopics) -> None:
+        """Set the plan of the run, and rescale its state if the settings ask for it."""
+        run, settings = self.run, self.settings
+        run.continues = now.continuity.running_on(now.layout), prepared.facts
+        run.reports.plan = now.plan
+        run.rescale_later = shuffle_rescaling.at_start(
+            now.progress,
+            spark_partitions(settings),
+            settings.on_changed_shuffle_partitions,
+            run.checkpoint,
+            run.session.of(settings),
+        )
+
+    def _topology_spec(self, now: Continued, prepared: PreparedTopics, session: SparkSession) -> TopologySpec:
+        clients, settings = self.environment.clients, self.settings
+        lineage = now.continuity.lineage(now.layout, prepared.facts)
+        return TopologySpec(
+            now.plan,
+            now.layout,
+            grouping_keys([*now.layout.tasks, *lineage.gone_tasks()]),
+            settings.policies,
+            prepared.sinks,
+            lineage,
+            prepared.global_counts,
+            settings.app_config,
+            ThreadsOfTasks(threads_of(now.plan, now.layout, settings, session)),
+            *clients.senders(),
+            clients.most_bytes(),
+            clients.most_bytes_in(prepared.sinks),
+        )
+
+    def _host_spec(self, topology: TopologySpec) -> HostSpec:
+        clients, settings, plan = self.environment.clients, self.settings, topology.plan
+        return HostSpec(
+            topology,
+            replace(self.program.copies, run=self.run.run_id),
+            ApplicationListener.here(self.run.control.address),
+            clients.changelogs(plan),
+            clients.global_topics(plan),
+            settings.max_task_idle_ms,
+            settings.statestore_cache_max_bytes,
+            AsyncWorkers(self.run.checkpoint) if makes_calls(plan) else None,
+            not settings.exactly_once,
+        )
+
+    def _started(self, source: SourceSpec, session: SparkSession) -> StreamingQuery:
+        run, settings, bound, plan = self.run, self.settings, self.environment.bound, source.topology.plan
+        run.progress.event("query-starts", "starting the query; the first micro-batch initialises the tasks")
+        publisher = self.environment.clients.publisher(run.run_id)
+        query = QuerySpec(
+            run.id,
+            bound.limiting(source),
+            self._host_spec(source.topology),
+            SinkSpec(publisher, plan.committed_by_transactions, run.control.address),
+            run.checkpoint,
+            bound.end is not None,
+            settings.py_modules,
+        )
+        conf = settings.spark if plan.has_prefix else {**AS_READ_CONF, **settings.spark}
+        with configured(session, conf, spark_partitions(settings), query.checkpoint_location):
+            return start(session, query)

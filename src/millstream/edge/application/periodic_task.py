@@ -1,0 +1,47 @@
+"""A task that a thread of the application repeats, such as the refresh of the topics' metadata every ``metadata_max_age_ms``."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from millstream.core.model.errors import BrokerUnavailableError
+
+log = logging.getLogger("millstream.application")
+
+
+class PeriodicTask:
+    """Calls a function in a thread of its own, at intervals and when woken, until it is closed.
+
+    Args:
+        run: What to do. It is repeated after a broker did not answer.
+        interval_s: Longest time between two calls, in seconds.
+    """
+
+    def __init__(self, run: Callable[[], None], interval_s: float) -> None:
+        self._task = run
+        self._interval_s = interval_s
+        self._wake = threading.Event()
+        self._closed = False
+        threading.Thread(target=self._run, name="millstream-periodic", daemon=True).start()
+
+    def wake(self) -> None:
+        """Call the function now."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Call the function no more; a call that runs is finished."""
+        self._closed = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(self._interval_s)
+            self._wake.clear()
+            if self._closed:
+                return
+            try:
+                self._task()
+            except BrokerUnavailableError as error:
+                log.debug("repeated later: %s", error)

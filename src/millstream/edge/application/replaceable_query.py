@@ -1,0 +1,150 @@
+"""The streaming query of an application, which can be stopped between two micro-batches and replaced by another one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from pyspark.sql.streaming import StreamingQuery
+
+from millstream.core.model.errors import ControlError, MillstreamError
+from millstream.core.runtime.lifecycle import PROCESSING
+from millstream.edge.application.application_state import ApplicationState
+
+log = logging.getLogger("millstream.application")
+
+_POLL_S = 0.02
+_ENDED = "the query ended while the application went on with another topology"
+
+
+class ReplaceableQuery:
+    """The query of an application, and what replaces it on the same session and checkpoint. Owned by the application.
+
+    Args:
+        state: The application's state.
+        explain: Turns an error of Spark into one of Millstream.
+        fail: Ends the application because of an error, and releases what it holds.
+
+    Attributes:
+        current: The query, None before the first start.
+        launch: Starts the next query.
+        lock: Held while the query is stopped or replaced.
+        unchanging: Set unless one query is being replaced by another.
+        hold: Set while the planner must plan nothing.
+        between_batches: Set when no micro-batch is running and, under ``hold``, none will start.
+        first_batch: Set when the query has committed a micro-batch.
+    """
+
+    launch: Callable[[], StreamingQuery]
+
+    def __init__(
+        self,
+        state: ApplicationState,
+        explain: Callable[[Exception], MillstreamError],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self.current: StreamingQuery | None = None
+        self._state = state
+        self._explain = explain
+        self._fail = fail
+        self.lock = threading.RLock()
+        self.unchanging = threading.Event()
+        self.unchanging.set()
+        self.hold = threading.Event()
+        self.between_batches = threading.Event()
+        self.first_batch = threading.Event()
+
+    def stop(self, query: StreamingQuery, timeout_s: float | None = None) -> None:
+        """Stop a query between two micro-batches, or wherever it is when the time is over."""
+        self.hold.set()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while query.isActive and not self.between_batches.wait(_POLL_S):
+            if deadline is not None and time.monotonic() > deadline:
+                break
+        query.stop()
+
+    def restart(self, reason: str) -> None:
+        """Stop the query between two micro-batches and start it again."""
+        with self.lock:
+            if (query := self._processing()) is None:
+                return
+            log.warning("restarting the query: %s", reason)
+            self.unchanging.clear()
+            try:
+                self.stop(query)
+                if query.exception() is None:
+                    self._start()
+            except Exception as error:  # no caller waits for this thread, so any error ends the application
+                self._fail(error)
+            finally:
+                self.unchanging.set()
+
+    def stop_with(self, error: MillstreamError) -> None:
+        """Stop the query between two micro-batches because of an error outside of it."""
+        with self.lock:
+            if (query := self._processing()) is None:
+                return
+            self.unchanging.clear()  # who waits for the end hears of it when everything is released
+            try:
+                self.stop(query)
+            finally:
+                self._fail(error)
+                self.unchanging.set()
+
+    def replace(self, change: Callable[[], None], undo: Callable[[], None]) -> None:
+        """Go on with a changed program, or with the one before if the changed one does not commit its first micro-batch.
+
+        Args:
+            change: Changes the program that the next query runs.
+            undo: Restores the program before.
+
+        Raises:
+            ControlError: If the application does not run.
+            MillstreamError: Why the changed program did not start; the one before goes on.
+        """
+        with self.lock:
+            if (query := self._processing()) is None:
+                raise ControlError(f"the application is {self._state.now}, so its topology cannot be edited")
+            self.unchanging.clear()
+            try:
+                self.stop(query)
+                change()
+                try:
+                    self._start_and_wait()
+                except Exception as error:
+                    explained = self._explain(error)
+                    log.warning("the edit is undone: %s", explained)
+                    undo()
+                    self._start_and_wait()
+                    raise explained from None
+            finally:
+                self._fail_if_ended()
+                self.unchanging.set()
+
+    def _processing(self) -> StreamingQuery | None:
+        """Return the query if the application processes records."""
+        return self.current if self._state.now in PROCESSING else None
+
+    def _start(self) -> None:
+        for event in (self.hold, self.between_batches, self.first_batch):
+            event.clear()
+        self.current = self.launch()
+
+    def _start_and_wait(self) -> None:
+        """Start the query; return when its first micro-batch is committed."""
+        before = self.current
+        self._start()
+        query = self.current
+        assert query is not None
+        assert query is not before
+        while not self.first_batch.wait(_POLL_S):
+            if not query.isActive:
+                raise query.exception() or ControlError(_ENDED)
+
+    def _fail_if_ended(self) -> None:
+        """Fail if neither program runs."""
+        query = self._processing()
+        if query is not None and not query.isActive:
+            self._fail(query.exception() or ControlError(_ENDED))

@@ -1,0 +1,84 @@
+"""``until=`` of ``run`` and ``start``: when an application ends by itself."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from millstream.core.model.durations import millis
+from millstream.core.model.errors import MillstreamError, SettingsError
+from millstream.core.runtime.bounds import RunEnd
+from millstream.drivers.spark.spec import SourceSpec
+
+if TYPE_CHECKING:
+    from millstream.edge.application.running_application import RunningApplication
+
+Until: TypeAlias = Literal["end"] | int | datetime | timedelta | None
+"""When an application ends by itself:
+
+* ``"end"``: when it has processed what is in the topics at the start;
+* an int: the same, but at most so many records of the topics from outside, evenly from their partitions;
+* a ``datetime``: the same, but each partition up to its first record with that timestamp or a later one (without a zone: UTC);
+* a ``timedelta``: after it has run for so long, whatever comes;
+* None: never.
+"""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """When a run ends.
+
+    Attributes:
+        end: How far it reads; None: on and on.
+        lasts_s: After how many seconds it is stopped; None: never.
+    """
+
+    end: RunEnd | None = None
+    lasts_s: float | None = None
+
+    @classmethod
+    def of(cls, until: Any) -> Bound:
+        """Read what a user has given.
+
+        Raises:
+            SettingsError: If it is nothing of what ``until`` may be.
+
+        Example:
+            >>> Bound.of(10), Bound.of(timedelta(seconds=1))
+            (Bound(end=RunEnd(records=10, before_ms=None), lasts_s=None), Bound(end=None, lasts_s=1.0))
+        """
+        if until is None:
+            return cls()
+        if until == "end":
+            return cls(RunEnd())
+        if isinstance(until, int) and not isinstance(until, bool) and until > 0:
+            return cls(RunEnd(records=until))
+        if isinstance(until, datetime):
+            zoned = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
+            return cls(RunEnd(before_ms=millis(zoned - datetime(1970, 1, 1, tzinfo=UTC))))
+        if isinstance(until, timedelta) and until > timedelta(0):
+            return cls(lasts_s=until.total_seconds())
+        raise SettingsError(
+            f"until={until!r}: give 'end', a number of records of at least 1, a datetime, a timedelta above 0, or None"
+        )
+
+    def limiting(self, source: SourceSpec) -> SourceSpec:
+        """Return what the source needs to know of the end."""
+        return replace(source, end=self.end or RunEnd())
+
+    def watch(self, running: RunningApplication) -> None:
+        """Stop an application when its time is over."""
+        if self.lasts_s is not None:
+            watching = threading.Thread(
+                target=self._stop, args=(running, self.lasts_s), name="millstream-until", daemon=True
+            )
+            watching.start()
+
+    @staticmethod
+    def _stop(running: RunningApplication, lasts_s: float) -> None:
+        with suppress(MillstreamError):  # of the application, which whoever waits for it gets
+            if not running.await_termination(lasts_s):
+                running.stop()

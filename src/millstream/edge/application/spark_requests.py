@@ -1,0 +1,148 @@
+"""What the processes of Spark ask the application: the planner before each micro-batch, the sink's commit, and tasks.
+
+Commands and questions of other processes arrive on the same socket.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from millstream.core.model.errors import BrokerUnavailableError, MillstreamError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.queries.question import Answer, Question
+from millstream.core.runtime.intake import topics_in_front
+from millstream.core.runtime.lifecycle import Event
+from millstream.core.runtime.messages import PlanningOrders, PlanRequest
+from millstream.core.runtime.origins import committable, origins, topics_committed_later
+from millstream.core.runtime.pausing import resting
+from millstream.core.runtime.task_report import TaskReport
+from millstream.drivers.spark.executor.progress import QUESTION as RESTORING
+from millstream.edge.application.application_run import ApplicationRun
+from millstream.edge.application.draining import unread
+from millstream.edge.control.control_client import COMMAND
+from millstream.edge.control.remote_commands import Controllable, executed
+from millstream.edge.queries.remote_application import QUESTION as STORE_QUESTION
+
+log = logging.getLogger("millstream.application")
+
+
+class Application(Controllable, Protocol):
+    """An application that takes commands and answers questions about its stores."""
+
+    def stores(self) -> Mapping[str, str]:
+        """Return the stores that can be asked, with their kinds."""
+
+    def ask(self, question: Question) -> Answer:
+        """Answer a question about a store."""
+
+
+class SparkRequests:
+    """Answers requests to a running application, from threads of its control server.
+
+    Args:
+        run: The parts of the application.
+        application: Executes commands and answers questions about stores.
+    """
+
+    def __init__(self, run: ApplicationRun, application: Application) -> None:
+        self._run = run
+        self._application = application
+
+    def answer(self, request: str, data: Any) -> Any:
+        """Return the answer to a request.
+
+        Raises:
+            MillstreamError: What the request raises, for the process that made it.
+        """
+        if request == "plan":
+            return self._planned(data)
+        if request == "topics":
+            if self._run.metadata_refresher is not None:
+                self._run.metadata_refresher.wake()
+            return True
+        if request == "batch":
+            self._committed(data.number, data.reports())
+            return True
+        if request == RESTORING:
+            log.warning("%s", data.line())
+            self._run.reports.restoring(data)
+            return True
+        if request == STORE_QUESTION:
+            return self._application.stores() if data is None else self._application.ask(data)
+        if request == COMMAND:
+            return executed(self._application, *data)
+        raise MillstreamError(f"the application does not know the request {request!r}; this is a bug")
+
+    def _planned(self, data: PlanRequest) -> PlanningOrders:
+        """Take what the planner sees, and return what it has to plan by."""
+        run = self._run
+        run.state.on(Event.BROKER_LOST if data.ends is None else Event.BROKER_BACK)
+        run.reports.planned(data.positions, data.ends, data.throttled_ms)
+        run.purge.planned(data.positions)
+        oldest = run.reports.oldest(origins(run.plan))
+        if data.ends is not None:
+            run.resources.group_offsets.planned(data.positions)
+            self._commit_behind_shuffle(data, oldest)
+        if run.draining.begun:
+            self._check_drained(data)
+        hold = run.query.hold.is_set()
+        if hold:  # Spark plans between batches, so none is running, and with this answer none will start
+            run.query.between_batches.set()
+        limits = run.resources.flow_control.limits
+        return PlanningOrders(
+            hold,
+            not run.draining.begun,
+            limits.paused,
+            limits.rates,
+            run.reports.commit_requested,
+            tuple(run.reports.due(data.now_ms, resting(run.plan, limits.paused))),
+            run.reports.buffered_inputs(topics_in_front(run.plan)),
+            run.reports.times,
+            oldest,
+            run.reports.bytes_per_record(),
+        )
+
+    def _committed(self, batch: int, reports: Sequence[TaskReport]) -> None:
+        """Take the reports of a micro-batch, and commit its offsets to Kafka before Spark commits it."""
+        run = self._run
+        for notice in (notice for report in reports for notice in report.notices):
+            run.warnings.warn(notice)
+        offsets = run.reports.committed(batch, reports)
+        run.answers.committed()
+        for line in run.reports.waiting_lines():
+            run.warnings.warn(line)
+        transactional = run.plan.committed_by_transactions if run.resources.transactional else ()
+        if self._commit({at: n for at, n in offsets.items() if at.topic not in transactional}):
+            run.purge.committed(offsets)
+        run.query.first_batch.set()
+
+    def _commit_behind_shuffle(self, data: PlanRequest, oldest: Mapping[str, int]) -> None:
+        """Commit topics in front of Spark's shuffle as far as asynchronous operators behind it have finished their records."""
+        if data.origins is None:
+            self._commit({})
+            return
+        later = topics_committed_later(self._run.plan)
+        read = {topic: at for topic, at in data.positions.items() if topic in later}
+        news = self._run.reports.finish(committable(read, data.origins, oldest), read)
+        self._commit(news, {at: until for at in news if (until := read[at.topic][at.partition]) > news[at]})
+
+    def _commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        taken: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> bool:
+        """Commit offsets, and those that could not be committed before; return whether all of them are committed."""
+        known = {at: n for at, n in offsets.items() if self._run.reports.knows(at.topic)}
+        try:
+            self._run.resources.group_offsets.commit(known, taken)
+        except BrokerUnavailableError as error:
+            log.warning("offsets are committed a little later: %s", error)
+            return False
+        return True
+
+    def _check_drained(self, data: PlanRequest) -> None:
+        internal = self._run.plan.internal_topics.keys() - self._run.resources.flow_control.limits.paused
+        self._run.draining.check(data.now_ms, unread(data.positions, data.ends, internal))

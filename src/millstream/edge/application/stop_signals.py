@@ -1,0 +1,42 @@
+"""Signals that stop a program that runs an application, by itself or under ``spark-submit``."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from itertools import chain, repeat
+from types import FrameType
+from typing import Any
+
+from millstream.drivers.spark.driver.signals import pass_on_signals
+
+log = logging.getLogger("millstream.application")
+
+
+class stopping_on_signals:  # noqa: N801 - a context manager reads like a phrase
+    """Stops an application on SIGTERM and SIGINT, when it runs in the main thread.
+
+    Args:
+        stop: Stops it.
+        hurry: Stops it sooner; what a second signal does.
+    """
+
+    def __init__(self, stop: Callable[[], None], *, hurry: Callable[[], None]) -> None:
+        self._stops = chain([stop], repeat(hurry))
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._stop)
+            pass_on_signals()
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        log.info("signal %d: stopping after the running micro-batch", number)
+        threading.Thread(target=next(self._stops), name="millstream-stop").start()

@@ -1,0 +1,126 @@
+"""Edits: what an edited topology keeps, begins and drops of a running one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from millstream.core.model.errors import ControlError
+from millstream.core.topology.plan import Plan
+from millstream.edge.checkpoint.continuity import Continuity
+from millstream.edge.status.application_status import Status
+
+_EMPTY_S: Final = 30.0
+_POLL_S: Final = 0.05
+_EMPTY_CHECKS: Final = 10
+"""How often in a row a topic has to be empty: what a running micro-batch still writes is seen by a later plan."""
+
+
+@dataclass(frozen=True)
+class TopologyEdit:
+    """What an edit does.
+
+    Attributes:
+        kept: Stores that go on with their content.
+        begun: Stores that begin empty.
+        dropped: Stores whose content is deleted.
+        reads: Topics that are read from now on.
+        reads_no_longer: Topics that are no longer read.
+        writes: Topics that are written from now on.
+        writes_no_longer: Topics that are no longer written.
+    """
+
+    kept: tuple[str, ...] = ()
+    begun: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    reads_no_longer: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    writes_no_longer: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return one line for each thing that the edit does."""
+        parts = {
+            "keeps": self.kept,
+            "begins": self.begun,
+            "drops": self.dropped,
+            "reads": self.reads,
+            "reads no longer": self.reads_no_longer,
+            "writes": self.writes,
+            "writes no longer": self.writes_no_longer,
+        }
+        lines = [f"{verb} {', '.join(names)}" for verb, names in parts.items() if names]
+        return "\n".join(lines) or "changes no store and no topic"
+
+
+def edit_of(before: Plan, now: Continuity) -> TopologyEdit:
+    """Return what an edit does.
+
+    Args:
+        before: The plan that runs.
+        now: The edited plan, as it continues the checkpoint.
+    """
+    stores = stores_of_edit(before.store_fingerprints(), now)
+    read, written = (_outside(before, before.broker_topics), set(before.sink_topics))
+    reads, writes = (_outside(now.plan, now.plan.broker_topics), set(now.plan.sink_topics))
+    topics = (reads - read, read - reads, writes - written, written - writes)
+    return TopologyEdit(*(tuple(sorted(names)) for names in (*stores, *topics)))
+
+
+def stores_of_edit(before: Iterable[str], now: Continuity) -> tuple[set[str], set[str], set[str]]:
+    """Return the stores that go on, those that begin, and those that are dropped.
+
+    Args:
+        before: The stores before.
+        now: The edited plan, as it continues the checkpoint.
+    """
+    old = {now.renamed_stores.get(store, store) for store in before}
+    new = set(now.plan.store_fingerprints())
+    return old & new, new - old, old - new
+
+
+def _outside(plan: Plan, topics: Iterable[str]) -> set[str]:
+    return set(topics) - plan.internal_topics.keys()
+
+
+class Pausable(Protocol):
+    """An application whose topics can be paused."""
+
+    def pause(self, topics: Collection[str] | None = None) -> None:
+        """Stop reading topics."""
+
+    def resume(self, topics: Collection[str] | None = None) -> None:
+        """Read topics again."""
+
+    def status(self) -> Status:
+        """Return what it is doing."""
+
+
+@contextmanager
+def emptied(application: Pausable, before: Plan, now: Plan) -> Iterator[None]:
+    """Drain the internal topics that an edit removes: nothing is read from outside before and while the block runs.
+
+    Args:
+        application: The application.
+        before: The plan that runs.
+        now: The edited plan.
+    """
+    removed = before.internal_topics.keys() & set(before.broker_topics) - set(now.broker_topics)
+    outside = sorted(_outside(before, before.broker_topics) - set(application.status().paused))
+    if not removed or not outside:
+        yield
+        return
+    application.pause(outside)
+    try:
+        deadline, empty = time.monotonic() + _EMPTY_S, 0
+        while empty < _EMPTY_CHECKS and time.monotonic() < deadline:
+            lag = application.status().lag
+            empty = 0 if any(lag.get(topic) for topic in removed) else empty + 1
+            time.sleep(_POLL_S)
+        yield
+    finally:
+        with suppress(ControlError):  # it may have ended
+            application.resume(outside)

@@ -1,1 +1,0 @@
-"""Runs that end by themselves."""

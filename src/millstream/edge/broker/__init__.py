@@ -1,0 +1,1 @@
+"""What an application asks of the broker and keeps on it."""

@@ -1,0 +1,40 @@
+"""The topics of global stores must exist at a start; a query whose micro-batches are not planned by Millstream cannot have global stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millstream.core.model.errors import TopologyError
+from millstream.core.topology.layout import missing_topics
+from millstream.core.topology.plan import Plan
+
+
+def global_partitions(plan: Plan, existing: Mapping[str, int]) -> dict[str, int]:
+    """Return the numbers of partitions of the topics of global stores.
+
+    Args:
+        plan: The topology.
+        existing: The topics that exist, with their numbers of partitions.
+
+    Raises:
+        TopicNotFoundError: If one does not exist.
+    """
+    missing = [topic for topic in plan.global_part_of if topic not in existing]
+    if missing:
+        raise missing_topics(missing)
+    return {topic: existing[topic] for topic in plan.global_part_of}
+
+
+def refuse_global_stores(plan: Plan) -> None:
+    """Refuse a topology for a query whose micro-batches are planned by others.
+
+    Raises:
+        TopologyError: If it has a global store.
+    """
+    if plan.global_parts:
+        stores = ", ".join(repr(store) for part in plan.global_parts for store in part.stores)
+        topics = ", ".join(map(repr, plan.global_part_of))
+        raise TopologyError(
+            f"the topology keeps {topics} in the global store {stores}, whose offsets have to be planned with each micro-batch: "
+            "run it as a millstream.Application, or join the DataFrame with the table before it comes here"
+        )

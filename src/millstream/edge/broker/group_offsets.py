@@ -1,0 +1,138 @@
+"""Group offsets: how far an application is, committed to Kafka for tools that show the lag of its group.
+
+With at least once Spark's checkpoint says where the application goes on, and the group's offsets are committed just before
+it is written. So a micro-batch may be killed in between, and is repeated. It may finish less then: calls are made again whose
+results were lost with their async worker. The group's offsets do not go back for that: the results were sent, and a record
+that was finished once stays finished for all tools outside.
+
+A micro-batch that is done again comes before the first that is planned after a start. One that was planned here is not done
+again, and an application that has lost its checkpoint starts over, offsets included.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import Offsets
+from millstream.core.ports import OffsetCommitter
+
+log = logging.getLogger("millstream.application")
+
+
+class GroupOffsets:
+    """Commits the offsets of a group; safe to use from several threads.
+
+    Args:
+        broker: Where they are kept.
+    """
+
+    def __init__(self, broker: OffsetCommitter) -> None:
+        self._broker = broker
+        self._lock = threading.Lock()
+        self._uncommitted: dict[TopicPartition, int] = {}
+        self._taken: dict[TopicPartition, int] = {}
+        self._asked: set[TopicPartition] = set()
+        self._ours: dict[TopicPartition, int] = {}
+        """What was committed last."""
+        self._before: dict[TopicPartition, int] = {}
+        """What was committed before this start and lies beyond what has been finished since."""
+        self._planned = False
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        taken: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> None:
+        """Commit offsets, and those that could not be committed before.
+
+        Args:
+            offsets: The offsets.
+            taken: How far partitions have been read whose offsets are held back, by records that went through Spark's shuffle and
+                are unfinished.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time; the offsets are kept for the next time.
+        """
+        with self._lock:
+            self._uncommitted.update(offsets)
+            self._taken.update(taken)
+            if not self._uncommitted:
+                return
+            if not self._planned:
+                self._ask_for(self._uncommitted.keys() - self._asked)
+            before = self._before
+            committed = {at: max(n, before.get(at, n)) for at, n in self._uncommitted.items()}
+            self._broker.commit(committed, self._taken)
+            self._ours.update(committed)
+            self._before = {at: n for at, n in before.items() if self._uncommitted.get(at, -1) < n}
+            self._uncommitted.clear()
+            self._taken.clear()
+
+    def by_others(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return what another process has committed: our offset, and the one that is committed now.
+
+        Each is returned once. None is, while offsets of ours may or may not have arrived.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        with self._lock:
+            if self._uncommitted or not self._ours:
+                return {}
+            found = self._broker.committed_offsets(_counts(self._ours))
+            there = {at: found.get(at.topic, {}).get(at.partition, n) for at, n in self._ours.items()}
+            others = {at: (n, there[at]) for at, n in self._ours.items() if there[at] != n}
+            for at in others:
+                del self._ours[at]
+            return others
+
+    def warn_of_others(self, group: str) -> None:
+        """Log a warning if another process commits offsets of the group.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        for at, (ours, theirs) in self.by_others().items():
+            log.warning(
+                "somebody else commits offsets of group %r: %s was at %d and is at %s. If this application runs on another host or "
+                "with another state_dir too, both process every record and send every result: stop one of them",
+                group,
+                at,
+                ours,
+                theirs,
+            )
+
+    def planned(self, positions: Offsets) -> None:
+        """Take note that a micro-batch is planned from these positions.
+
+        What was committed before beyond them is forgotten: another process did so, or the topic is another one. Offsets that
+        could not be committed yet may still be those of a micro-batch that was done again.
+        """
+        with self._lock:
+            self._planned = self._planned or not self._uncommitted
+            self._before = {
+                at: n
+                for at, n in self._before.items()
+                if n <= positions.get(at.topic, {}).get(at.partition, n)
+            }
+
+    def _ask_for(self, partitions: set[TopicPartition]) -> None:
+        if not partitions:
+            return
+        found = self._broker.committed_offsets(_counts(partitions))
+        for at in partitions:
+            if (offset := found.get(at.topic, {}).get(at.partition)) is not None:
+                self._before[at] = offset
+        self._asked |= partitions
+
+
+def _counts(partitions: Iterable[TopicPartition]) -> dict[str, int]:
+    """Return how many partitions of each topic it takes to have these."""
+    counts: dict[str, int] = {}
+    for at in partitions:
+        counts[at.topic] = max(counts.get(at.topic, 0), at.partition + 1)
+    return counts

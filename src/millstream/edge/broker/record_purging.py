@@ -1,0 +1,80 @@
+"""Purging: processed records are deleted from the repartition topics on the broker, which would grow without limit otherwise.
+
+A record is deleted only when nothing can ask for it again: Spark has committed the micro-batch that read it, so no restart reads it
+a second time, and the group's committed offset is behind it, so an application that is rebuilt from its changelog topics does
+not begin before it. The first is known when the next micro-batch is planned, which Spark does when the one before is complete.
+
+Source: ``StreamTask.purgeableOffsets``, ``TaskManager.maybePurgeCommittedRecords``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from millstream.core.model.errors import MillstreamError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import Offsets
+
+log = logging.getLogger("millstream.application")
+
+
+class RecordDeleter(Protocol):
+    """Deletes records on the broker."""
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> bool:
+        """Delete the records before offsets; return whether this user may do so."""
+
+
+class Purge:
+    """Deletes records that are no longer needed; safe to use from several threads.
+
+    Args:
+        broker: Deletes.
+        topics: Returns the topics that may be deleted from: the application's own repartition topics.
+    """
+
+    def __init__(self, broker: RecordDeleter, topics: Callable[[], Collection[str]]) -> None:
+        self._broker = broker
+        self._topics = topics
+        self._lock = threading.Lock()
+        self._committed: dict[TopicPartition, int] = {}
+        self._complete: dict[TopicPartition, int] = {}
+        self._purged: dict[TopicPartition, int] = {}
+        self._allowed = True
+
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Take note of the group's offsets, when they have been committed."""
+        topics = self._topics()
+        with self._lock:
+            self._committed.update({at: offset for at, offset in offsets.items() if at.topic in topics})
+
+    def planned(self, positions: Offsets) -> None:
+        """Take note that Spark has committed everything before these positions."""
+        with self._lock:
+            self._complete = {
+                at: min(offset, positions.get(at.topic, {}).get(at.partition, 0))
+                for at, offset in self._committed.items()
+            }
+
+    def purge(self) -> None:
+        """Delete; an error is no reason to stop, for the records may stay."""
+        with self._lock:
+            wanted = {at: offset for at, offset in self._complete.items() if offset > self._purged.get(at, 0)}
+        if not wanted or not self._allowed:
+            return
+        try:
+            self._allowed = self._broker.delete_records(wanted)
+        except MillstreamError as error:
+            log.debug("repartition topics are purged later: %s", error)
+            return
+        if self._allowed:
+            self._purged.update(wanted)
+        else:
+            log.warning(
+                "this user may not delete records (DELETE on %s), so these repartition topics grow without end; allow it, or "
+                "delete with kafka-delete-records what the group has committed",
+                ", ".join(sorted({at.topic for at in wanted})),
+            )

@@ -1,0 +1,157 @@
+"""The topics of an application before it starts: internal ones are created or checked, the others must exist."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from millstream.core.model.errors import IncompatibleTopologyError, SettingsError, TopicNotFoundError
+from millstream.core.topology.internal import (
+    REPARTITION_CONFIG,
+    changelog_config,
+    repartition_config,
+    wrong_config,
+)
+from millstream.core.topology.layout import Layout
+from millstream.core.topology.plan import Plan
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.internal_topics import InternalTopics
+
+_WAIT_S = 3.0
+
+
+@dataclass(frozen=True)
+class TopicPreparation:
+    """Prepares the topics of an application.
+
+    Attributes:
+        broker: Where they are.
+        replication_factor: Replicas of internal topics; -1 is the broker's default.
+        given: What the user adds to the configuration of internal topics.
+    """
+
+    broker: Broker
+    replication_factor: int
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    def _check_configs(self, plan: Plan, existing: Mapping[str, int]) -> None:
+        """Refuse internal topics that exist with a configuration that makes results wrong.
+
+        Raises:
+            SettingsError: If the broker replaces times of records, or compacts or deletes what is needed.
+        """
+        wanted = {name: dict(REPARTITION_CONFIG) for name in plan.purged_topics}
+        for sub in plan.subtopologies:
+            for store in sub.stores.values():
+                if store.name in plan.changelogs:
+                    wanted[plan.changelogs[store.name]] = changelog_config(store)
+        there = [topic for topic in wanted if topic in existing]
+        for topic, found in InternalTopics(self.broker).topic_configs(there).items():
+            wrong = wrong_config(wanted[topic], found)
+            if wrong:
+                now = ", ".join(f"{name}={found[name]}" for name in wrong)
+                right = ",".join(f"{name}=[{value}]" for name, value in wrong.items())
+                raise SettingsError(
+                    f"the internal topic {topic!r} has {now}: with that event times or records of equal keys get lost. Configure it "
+                    f"with kafka-configs --alter --entity-type topics --entity-name {topic} --add-config {right}. What it has "
+                    f"lost does not come back: `millstream reset {plan.application_id}` starts over"
+                )
+
+    def prepare_repartitions(self, plan: Plan, layout: Layout, existing: Mapping[str, int]) -> None:
+        """Create the repartition topics that are not there, and check the others.
+
+        Raises:
+            SettingsError: If one has another number of partitions than needed, or an internal topic, changelogs included,
+                has a configuration that makes results wrong.
+        """
+        self._check_configs(plan, existing)
+        for topic in plan.internal_topics.values():
+            if topic.through_shuffle:
+                continue
+            wanted = layout.partitions[topic.name]
+            if topic.name not in existing:
+                self.broker.create_topic(
+                    topic.name, wanted, repartition_config(self.given), self.replication_factor
+                )
+            elif existing[topic.name] != wanted:
+                raise _unfit(topic.name, existing[topic.name], wanted)
+
+    def prepare_changelogs(self, plan: Plan, layout: Layout, existing: Mapping[str, int]) -> list[str]:
+        """Create the changelog topics that are not there; give those that have too few partitions more.
+
+        Returns:
+            The stores whose topics have been created.
+
+        Raises:
+            SettingsError: If one has more partitions than there are tasks.
+        """
+        tasks = Counter(task.subtopology for task in layout.tasks)
+        created = []
+        for sub in plan.subtopologies:
+            for store in sub.stores.values():
+                topic, wanted = plan.changelogs.get(store.name), tasks[sub.id]
+                if topic is None:
+                    continue
+                there = existing.get(topic, 0)
+                if there > wanted:
+                    raise _unfit(topic, there, wanted)
+                if there < wanted:
+                    config = changelog_config(store, self.given)
+                    self.broker.ensure_topic(topic, wanted, config, self.replication_factor)
+                if topic not in existing:
+                    created.append(store.name)
+        return created
+
+    def await_sinks(self, topics: list[str]) -> dict[str, int]:
+        """Wait for the topics that are written; a request for one makes brokers with auto.create.topics.enable create it.
+
+        Returns:
+            Their numbers of partitions.
+
+        Raises:
+            TopicNotFoundError: If one does not exist and is not created.
+        """
+        deadline = time.monotonic() + _WAIT_S
+        while True:
+            found = {topic: count for topic, count in self.broker.writable_topics(topics).items() if count}
+            missing = [topic for topic in topics if topic not in found]
+            if not missing:
+                return found
+            if time.monotonic() > deadline:
+                raise TopicNotFoundError(
+                    f"the topology writes to {', '.join(map(repr, missing))}, which the broker does not have and does not "
+                    f"create by itself. Create it, for example with kafka-topics --create --topic {missing[0]} --partitions 4"
+                )
+
+    def can_rebuild(self, plan: Plan, existing: Mapping[str, int]) -> bool:
+        """Return whether an application without a checkpoint goes on from its changelog topics and committed offsets.
+
+        Raises:
+            IncompatibleTopologyError: If the topics hold state that cannot be continued.
+        """
+        topics = {topic: existing[topic] for topic in plan.changelogs.values() if topic in existing}
+        begin, end = self.broker.begin_offsets(topics), self.broker.end_offsets(topics)
+        if begin == end:
+            return False
+        unpublished = [store for store in plan.store_fingerprints() if store not in plan.changelogs]
+        read = {topic: existing[topic] for topic in plan.broker_topics if topic in existing}
+        if unpublished:
+            why = f"the stores {', '.join(unpublished)} have no changelog topic (changelog='kafka')"
+        elif not self.broker.committed_offsets(read):
+            why = "the group has no committed offsets, so nobody knows which records the stores contain"
+        else:
+            return True
+        raise IncompatibleTopologyError(
+            f"there is no checkpoint, and the state in the changelog topics {', '.join(topics)} cannot be continued: {why}. "
+            f"Bring the checkpoint back, or start over with `millstream reset {plan.application_id} --to-earliest`, which "
+            "deletes these topics"
+        )
+
+
+def _unfit(topic: str, partitions: int, wanted: int) -> SettingsError:
+    return SettingsError(
+        f"the internal topic {topic!r} has {partitions} partitions, but {wanted} are needed. It belongs to an earlier form of "
+        "this application: use another application id, or delete the topic together with the application's checkpoint"
+    )

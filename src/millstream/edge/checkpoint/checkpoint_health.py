@@ -1,0 +1,59 @@
+"""Checks a checkpoint at a start: it is sound, or an error says what is wrong and how to go on."""
+
+from __future__ import annotations
+
+from millstream.core.model.errors import CheckpointError
+from millstream.core.topology.plan import Plan
+from millstream.drivers.spark.driver.checkpoint import Files, Progress, progress_from
+from millstream.drivers.spark.driver.damage import findings, look
+
+_MOST_SHOWN = 5
+"""Findings in an error."""
+
+
+def sound_progress(
+    files: Files, location: str, plan: Plan | None = None, *, exactly_once: bool = False
+) -> Progress | None:
+    """Read how far a query has come, and refuse a checkpoint that it cannot go on from.
+
+    Args:
+        files: The checkpoint.
+        location: Where it is, for the error.
+        plan: The plan of the application, if it is known; for the ways out.
+        exactly_once: Whether that is its guarantee; likewise.
+
+    Returns:
+        How far it has come; None if nothing was ever planned.
+
+    Raises:
+        CheckpointError: If the checkpoint is damaged.
+    """
+    seen = look(files)
+    found = findings(seen)
+    if found:
+        raise CheckpointError(damaged(location, found, ways_out(plan, exactly_once=exactly_once)))
+    return progress_from(seen.offsets, seen.commits, lambda batch: seen.texts[f"offsets/{batch}"])
+
+
+def damaged(location: str, found: list[str], ways: str) -> str:
+    """Return what is wrong with a checkpoint, and what to do."""
+    more = [f"and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
+    return (
+        f"the checkpoint {location} is damaged, so nothing was started on it and nothing was sent: "
+        f"{'; '.join([*found[:_MOST_SHOWN], *more])}. {ways}"
+    )
+
+
+def ways_out(plan: Plan | None, *, exactly_once: bool = False) -> str:
+    """Return how an application recovers from a damaged checkpoint."""
+    ways = ["bring back the whole directory, as it was at one time, from a copy"]
+    stores = None if plan is None else plan.store_fingerprints().keys()
+    if plan is not None and stores is not None and not stores - plan.changelogs.keys():
+        rebuilt = "rebuilds all stores from their changelog topics and " if stores else ""
+        taken_over = " (with on_other_checkpoint='take_over')" if exactly_once else ""
+        ways.append(
+            f"delete it, so that the next start{taken_over} {rebuilt}goes on at the committed offsets"
+        )
+    name = "<application-id>" if plan is None else plan.application_id
+    ways.append(f"begin anew with empty stores: `millstream reset {name}`")
+    return f'One of these helps: {"; ".join(ways)}. See docs/how-to/restart-and-recover.md, "When the checkpoint is damaged"'

@@ -1,0 +1,159 @@
+"""Ownership: whether a start under exactly once may deliver, by the marks that lie in Kafka.
+
+An application delivers from one checkpoint. Its id is in every mark (see ``millstream.drivers.kafka.marks``), so a start sees
+there whether another checkpoint has delivered as this application: on another host, or one that is lost.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from millstream.core.model.errors import OtherCheckpointError
+from millstream.core.ports import BatchId
+from millstream.core.runtime.batch_plan import batch_id
+from millstream.core.topology.plan import Plan
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.marks import Mark, ahead_of
+from millstream.drivers.spark.driver.checkpoint import Progress
+from millstream.edge.broker.topic_preparation import TopicPreparation
+from millstream.edge.settings.settings import Settings
+
+
+@dataclass(frozen=True)
+class StartFacts:
+    """What a start without an own mark in Kafka is judged by.
+
+    Attributes:
+        application_id: The application.
+        location: Its checkpoint, for people.
+        begun: The id that an earlier start here has claimed for a checkpoint to begin; empty if none has.
+        take_over: Whether it may take over from another checkpoint.
+        was_reset: Asks whether the application was reset.
+        goes_on: Asks whether it can go on where the other checkpoint is, without that checkpoint.
+    """
+
+    application_id: str
+    location: str
+    begun: str
+    take_over: bool
+    was_reset: Callable[[], bool]
+    goes_on: Callable[[], bool]
+
+
+def start_facts(
+    plan: Plan, settings: Settings, begun: str, broker: Broker, existing: Mapping[str, int]
+) -> StartFacts:
+    """Return what a start is judged by; nothing is asked before it matters.
+
+    Args:
+        plan: What is to run.
+        settings: Its settings.
+        begun: As :attr:`StartFacts.begun`.
+        broker: Where the topics are.
+        existing: The topics that exist, with their numbers of partitions.
+    """
+    read = {topic: existing[topic] for topic in plan.broker_topics if topic in existing}
+    asked = replace(broker, read_committed=False)  # waits for no transaction that a dead owner has left open
+    topics = TopicPreparation(asked, settings.replication_factor)
+    return StartFacts(
+        plan.application_id,
+        settings.checkpoint(plan.application_id),
+        begun,
+        settings.on_other_checkpoint == "take_over",
+        was_reset=lambda: bool(asked.reset_offsets(read)),
+        goes_on=lambda: not plan.store_fingerprints() or topics.can_rebuild(plan, existing),
+    )
+
+
+def newest_of(checkpoint: str, progress: Progress | None) -> BatchId:
+    """Return the micro-batch that a checkpoint has planned last; -1 if it begins."""
+    return BatchId(checkpoint, -1) if progress is None else batch_id(progress.planned)
+
+
+def checkpoint_id(start: StartFacts, progress: Progress | None, marks: Mapping[int, Mark]) -> str:
+    """Return the id under which a start may deliver.
+
+    Args:
+        start: What is known of the start.
+        progress: How far its checkpoint has come, None if there is none.
+        marks: What lies in Kafka, by Spark partition.
+
+    Raises:
+        OtherCheckpointError: If it may not.
+    """
+    if progress is not None:
+        mine = batch_id(progress.planned)
+        _check_continues(start, mine, marks)
+        return mine.checkpoint
+    if marks and all(mark[:2] == (start.begun, -1) for mark in marks.values()):
+        return start.begun
+    others = list(marks.values())
+    if others and not start.was_reset():
+        if not start.take_over:
+            raise _refused(start, _newest(others))
+        if _newest(others).number >= 0 and not start.goes_on():
+            raise _lost(start, _newest(others))
+    return secrets.token_hex(8)
+
+
+def _check_continues(start: StartFacts, mine: BatchId, marks: Mapping[int, Mark]) -> None:
+    others = [mark for mark in marks.values() if mark.checkpoint != mine.checkpoint]
+    if others:
+        raise _overtaken(start, mine, _newest(others))
+    ahead = [mark for mark in marks.values() if ahead_of(mark, mine)]
+    if ahead:
+        newest = _newest(ahead).number
+        which = (
+            "a micro-batch of that number that it has not planned"
+            if newest == mine.number
+            else f"micro-batch {newest}"
+        )
+        raise OtherCheckpointError(
+            f"the checkpoint of application {start.application_id!r} at {start.location} is not its newest one: it ends with "
+            f"micro-batch {mine.number}, but {which} has been delivered from it or from a copy. It is an old copy, or its last files "
+            "are gone. Nothing was read or sent. Start the application where the newest one is. If there is none, "
+            f"{_without_it(start)}"
+        )
+
+
+def _refused(start: StartFacts, other: Mark) -> OtherCheckpointError:
+    return OtherCheckpointError(
+        f"application {start.application_id!r} belongs to another checkpoint ({other.checkpoint}, {_reached(other)}), and there "
+        f"is none at {start.location}. Nothing was read or sent. Either it runs on another host or with another state_dir: then "
+        f"stop it there, or start it there again. Or its checkpoint is lost: then {_without_it(start)}"
+    )
+
+
+def _lost(start: StartFacts, other: Mark) -> OtherCheckpointError:
+    return OtherCheckpointError(
+        f"application {start.application_id!r} cannot be taken over from checkpoint {other.checkpoint} ({_reached(other)}): only "
+        "that checkpoint has the content of its stores, because not all of them have a changelog topic (changelog='kafka'). "
+        f"Nothing was read or sent. Start it where that checkpoint is, or begin anew with `millstream reset {start.application_id}`, "
+        "with empty stores"
+    )
+
+
+def _overtaken(start: StartFacts, mine: BatchId, other: Mark) -> OtherCheckpointError:
+    return OtherCheckpointError(
+        f"application {start.application_id!r} has been taken over from the checkpoint at {start.location} ({mine.checkpoint}, "
+        f"micro-batch {mine.number}) by another one ({other.checkpoint}, {_reached(other)}). Nothing was read or sent: what this "
+        "checkpoint would send has been sent since. Start the application where the other one is. If that is lost, delete this "
+        f"one and {_without_it(start)}"
+    )
+
+
+def _without_it(start: StartFacts) -> str:
+    return (
+        "set on_other_checkpoint='take_over', which goes on at the committed offsets if all stores have changelog topics, or "
+        f"begin anew with `millstream reset {start.application_id}`"
+    )
+
+
+def _reached(other: Mark) -> str:
+    return "nothing delivered yet" if other.number < 0 else f"delivered up to micro-batch {other.number}"
+
+
+def _newest(marks: list[Mark]) -> Mark:
+    return max(marks, key=lambda mark: mark.number)

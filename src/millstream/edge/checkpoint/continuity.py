@@ -1,0 +1,265 @@
+"""Continuity: what a start takes over from the checkpoint, checked before anything runs.
+
+The offset of the last planned micro-batch says what the topology before was like. From it follow the numbers of the
+sub-topologies, the numbers of partitions of repartitions, and whether the topics are still the same ones; whatever cannot
+be continued is refused here, with a message, and not in the middle of a micro-batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from millstream.core.engine.outcome import Snapshot
+from millstream.core.model.errors import IncompatibleTopologyError
+from millstream.core.ports import PartitionGrouper, TopicFacts
+from millstream.core.runtime.changes import recreated, recreated_error
+from millstream.core.runtime.older import assumed, check_older
+from millstream.core.state.segments.log import decode_manifest
+from millstream.core.topology.evolution import (
+    Lineage,
+    Remembered,
+    appeared,
+    check_stores,
+    continued,
+    parts_of,
+)
+from millstream.core.topology.layout import Layout, lay_out
+from millstream.core.topology.patterns import source_of
+from millstream.core.topology.plan import Plan
+from millstream.core.topology.routing import Routing, check_routing, left_by, routing_of
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.spark.driver.checkpoint import Progress
+from millstream.drivers.spark.executor.snapshots import TaskMemory
+
+
+@dataclass(frozen=True)
+class Continuity:
+    """A plan as it continues a checkpoint, or begins one.
+
+    Attributes:
+        plan: The plan, with the checkpoint's numbers of sub-topologies.
+        remembered: What the checkpoint says of the topology before.
+        renamed_stores: New name per old name of a store.
+    """
+
+    plan: Plan
+    remembered: Remembered
+    renamed_stores: Mapping[str, str]
+
+    def laid_out(self, external: Mapping[str, int], grouper: PartitionGrouper) -> Layout:
+        """Lay the plan out; repartitions keep the numbers of partitions that they had.
+
+        Raises:
+            IncompatibleTopologyError: If records would reach a store in other tasks than before.
+            MillstreamError: As ``lay_out``.
+        """
+        layout = lay_out(self.plan, external, grouper, self.remembered.internal)
+        routing = routing_of(self.plan, layout)
+        if self.remembered.routing is None:
+            check_older(self.remembered, routing)
+        else:
+            check_routing(self.remembered.routing, routing)
+        return layout
+
+    def running_on(self, layout: Layout) -> Continuity:
+        """Return what a restart in place would continue: the repartitions have their numbers by now, and partitions their tasks."""
+        internal = {topic: layout.partitions[topic] for topic in self.plan.internal_topics}
+        routing = routing_of(self.plan, layout)
+        return replace(self, remembered=replace(self.remembered, internal=internal, routing=routing))
+
+    def lineage(self, layout: Layout, facts: Mapping[str, TopicFacts]) -> Lineage:
+        """Return what the micro-batches to come pass on."""
+        ids = {topic: fact.id for topic, fact in facts.items() if fact.id}
+        return Lineage(
+            parts_of(self.plan, layout, self.remembered.parts),
+            {**self.remembered.topic_ids, **ids} if self.plan.has_patterns else ids,
+            self.renamed_stores,
+            appeared(self.plan, self.remembered),
+            routing_of(self.plan, layout),
+        )
+
+    def left(self, layout: Layout) -> frozenset[str]:
+        """Return the topics that were read by tasks and go to others now, or are no longer read."""
+        routing = routing_of(self.plan, layout)
+        before = self.remembered.routing or assumed(self.remembered, routing)
+        home = self.plan.subtopology_of
+        renumbered = {
+            topic
+            for number, part in self.remembered.parts.items()
+            for topic in before.routes.keys() & part.topics
+            if topic in home and home[topic].id != number
+        }
+        sources = [source for sub in self.plan.subtopologies for source in sub.sources]
+        return frozenset(
+            topic
+            for topic in left_by(before, routing) | renumbered
+            if topic in home or source_of(sources, topic) is None  # else it is only gone for now
+        )
+
+    def check_fits(self, plan: Plan, external: Mapping[str, int], grouper: PartitionGrouper) -> None:
+        """Check that the same program can go on with other topics.
+
+        Args:
+            plan: The plan of the program with these topics.
+            external: Their numbers of partitions.
+            grouper: Forms the partition groups.
+
+        Raises:
+            MillstreamError: As :meth:`laid_out`.
+        """
+        replace(self, plan=plan).laid_out(external, grouper)
+
+    def check_topics(self, facts: Mapping[str, TopicFacts], *, restart_recreated: bool) -> None:
+        """Refuse topics that were made again, unless they are to be read from their beginning.
+
+        Raises:
+            TopicRecreatedError: If one was made again that the program names.
+        """
+        ids = {topic: fact.id for topic, fact in facts.items() if topic not in self.plan.chosen_topics}
+        again = recreated(self.remembered.topic_ids, ids)
+        if again and not restart_recreated:
+            raise recreated_error(again)
+
+
+def continuity(plan: Plan, progress: Progress | None, renamed_stores: Mapping[str, str]) -> Continuity:
+    """Fit a plan to a checkpoint.
+
+    Args:
+        plan: The plan of the program.
+        progress: How far the checkpoint has come, None if there is none.
+        renamed_stores: New name per old name of a store.
+
+    Raises:
+        IncompatibleTopologyError: If the topology cannot continue the checkpoint.
+    """
+    before = Remembered() if progress is None else Remembered.from_offset(progress.planned)
+    before = before.renamed(renamed_stores, plan.application_id)
+    numbered = continued(plan, before.parts)
+    check_stores(before.stores, numbered.store_fingerprints())
+    return Continuity(numbered, before, renamed_stores)
+
+
+def check_finished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) -> None:
+    """Refuse to leave unfinished records of an asynchronous operator behind that the topology no longer has.
+
+    Args:
+        now: What is about to run.
+        manifests: Reads what the tasks remember, as they have left it; asked only if such an operator is gone.
+
+    Raises:
+        IncompatibleTopologyError: If it has unfinished records.
+    """
+    gone = now.remembered.unfinished - now.plan.keepers
+    if not gone:
+        return
+    left: Counter[str] = Counter()
+    for manifest in manifests():
+        _, data = decode_manifest(manifest)
+        left.update(TaskMemory.from_json(data, now.renamed_stores).unfinished or {})
+    for store in sorted(gone):
+        if left[store]:
+            raise IncompatibleTopologyError(
+                f"the topology no longer has the asynchronous operator that keeps its unfinished records in {store!r}, and "
+                f"{left[store]:,} of them wait there. Run the old topology until they are finished and stop it with "
+                "stop(drain_timeout_s=...); if the operator only has another name now, give the store's new name with "
+                "renamed_stores={...}; or set on_removed_operator='drop', if these records may be lost"
+            )
+
+
+def check_published(now: Continuity, layout: Layout, published: Iterable[bytes]) -> None:
+    """Refuse to rebuild stores from changelog topics in other tasks than those that published them.
+
+    Args:
+        now: What is about to run.
+        layout: Its tasks.
+        published: What each task remembered when it last published, as JSON; an older Millstream published no routing.
+
+    Raises:
+        IncompatibleTopologyError: If records would reach a store in other tasks than before.
+    """
+    routing = routing_of(now.plan, layout)
+    for remembered in map(json.loads, published):
+        if "routing" in remembered:
+            check_routing(Routing.from_json(remembered["routing"]), routing)
+
+
+def check_held(now: Continuity, layout: Layout, manifests: Callable[[], Iterable[bytes]]) -> None:
+    """Refuse to leave records behind that tasks hold, because they wait for other inputs, if their topics go elsewhere now.
+
+    Args:
+        now: What is about to run.
+        layout: Its tasks.
+        manifests: Reads what the tasks remember, as they have left it; asked only if a topic goes elsewhere.
+
+    Raises:
+        IncompatibleTopologyError: If a task holds records of such a topic.
+    """
+    left = now.left(layout)
+    if not left:
+        return
+    held: Counter[str] = Counter()
+    for manifest in manifests():
+        _, data = decode_manifest(manifest)
+        snapshot = TaskMemory.from_json(data).snapshot or Snapshot()
+        for queue, records in snapshot.buffered.items():
+            held[queue.partition.topic] += len(records)
+    for topic in sorted(left):
+        if held[topic]:
+            raise IncompatibleTopologyError(
+                f"tasks hold {held[topic]:,} records of {topic!r} that have been read and wait for other inputs, and this topology "
+                "would not process them: it no longer reads the topic, or in other tasks. Run the old topology to its end first, with "
+                "run(until='end'), which processes them"
+            )
+
+
+def check_left_behind(
+    now: Continuity, layout: Layout, manifests: Callable[[], Iterable[bytes]], *, unfinished: bool
+) -> None:
+    """Refuse to leave records behind that have been read: held ones, and unfinished ones if they count.
+
+    Args:
+        now: What is about to run.
+        layout: Its tasks.
+        manifests: Reads what the tasks remember, as they have left it.
+        unfinished: Whether unfinished records of an operator that is gone may not be lost.
+
+    Raises:
+        IncompatibleTopologyError: If there are such records.
+    """
+    check_held(now, layout, manifests)
+    if unfinished:
+        check_finished(now, manifests)
+
+
+def check_drained(plan: Plan, progress: Progress | None, broker: Broker, existing: Mapping[str, int]) -> None:
+    """Refuse to leave records behind in an internal topic that the topology no longer reads.
+
+    Args:
+        plan: The plan that is about to run.
+        progress: How far the checkpoint has come.
+        broker: Where the topics are.
+        existing: The topics that exist, with their numbers of partitions.
+
+    Raises:
+        IncompatibleTopologyError: If there are records that have not been processed.
+    """
+    before = Remembered.from_offset({} if progress is None else progress.processed)
+    left = {
+        topic: existing[topic]
+        for topic in before.internal
+        if topic in before.positions and topic in existing and topic not in plan.broker_topics
+    }
+    ends = broker.end_offsets(left)
+    for topic, partitions in ends.items():
+        waiting = sum(
+            end - before.positions[topic].get(partition, 0) for partition, end in partitions.items()
+        )
+        if waiting > 0:
+            raise IncompatibleTopologyError(
+                f"the topology no longer reads the internal topic {topic!r}, which holds {waiting} records that have not been "
+                "processed. Run the old topology to its end first, with run(until='end'), which empties it; or delete the "
+                "topic, if those records may be lost"
+            )

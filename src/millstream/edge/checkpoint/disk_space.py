@@ -1,0 +1,48 @@
+"""Free space on the disks of an application, for errors."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from millstream.core.model.errors import SettingsError
+
+Usage = Callable[[str], tuple[int, int, int]]
+"""Returns how large the disk of a path is, and how much of it is used and free, in bytes."""
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+def unwritable(path: Path, error: OSError) -> SettingsError:
+    """Return the error for a file of an application's directory that cannot be written.
+
+    Args:
+        path: The file.
+        error: What the system says.
+    """
+    what = f"{str(path)!r} cannot be written: {error.strerror or error}"
+    if error.errno in _FULL:
+        return SettingsError(
+            f"{what}; its disk has {free_space(str(path))}. Make room, or set state_dir to a directory on a disk that has some, and "
+            "start the application again; nothing is lost"
+        )
+    return SettingsError(
+        f"{what}. Set state_dir to a directory on a local disk that belongs to the user who runs the application"
+    )
+
+
+def free_space(path: str, usage: Usage = shutil.disk_usage) -> str:
+    """Return how much space is free on the disk of a path, which need not exist.
+
+    Example:
+        >>> free_space("/nowhere/at/all", lambda path: (4 << 20, 1 << 20, 3 << 20))
+        '3.0 of 4.0 MiB free'
+    """
+    existing = Path(path)
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    total, _, free = usage(str(existing))
+    return f"{free / 2**20:,.1f} of {total / 2**20:,.1f} MiB free"

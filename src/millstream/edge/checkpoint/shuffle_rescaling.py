@@ -1,0 +1,124 @@
+"""Rescale: more or fewer Spark partitions for an application that exists.
+
+A checkpoint keeps the number of shuffle partitions it was begun with, because Spark's state lies in as many parts. Moving
+it is an offline step of Spark's: a micro-batch without records whose state is that of the last one in another number of
+parts. Tasks, grouping keys, segments and local copies do not change; a task is only found in another part.
+
+``millstream rescale`` does it on demand. At a start it is done when the setting ``shuffle_partitions`` names another number
+than the checkpoint has, unless ``on_changed_shuffle_partitions`` says otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+from pyspark.sql import SparkSession
+
+from millstream.core.model.errors import SettingsError
+from millstream.drivers.spark.driver import checkpoint
+from millstream.drivers.spark.driver.checkpoint import Progress
+
+log = logging.getLogger("millstream.application")
+
+OnChanged = Literal["rescale", "keep", "fail"]
+"""What a start does when another number of shuffle partitions is set than the checkpoint has."""
+
+
+def decided(
+    progress: Progress | None, wanted: int | None, policy: OnChanged
+) -> Literal["nothing", "rescale", "later"]:
+    """Decide what a start does about the number of partitions.
+
+    Args:
+        progress: How far the checkpoint has come, None if there is none.
+        wanted: The setting ``shuffle_partitions``.
+        policy: The setting ``on_changed_shuffle_partitions``.
+
+    Returns:
+        ``rescale`` before the query is started, ``later`` when the micro-batch that was interrupted is complete, or nothing.
+
+    Raises:
+        SettingsError: If the numbers differ and the policy is to fail.
+    """
+    if progress is None:
+        return "nothing"
+    if progress.rescaling:
+        return "rescale"
+    if wanted in (None, progress.shuffle_partitions) or policy == "keep":
+        return "nothing"
+    if policy == "fail":
+        raise SettingsError(
+            f"the checkpoint has {progress.shuffle_partitions} shuffle partitions, but shuffle_partitions={wanted} is set. Set "
+            f"{progress.shuffle_partitions} or nothing, move the state with `millstream rescale --partitions {wanted}`, or set "
+            "on_changed_shuffle_partitions='rescale' to have it moved at the start"
+        )
+    return "rescale" if progress.committed else "later"
+
+
+def at_start(
+    progress: Progress | None,
+    wanted: int | None,
+    policy: OnChanged,
+    location: str,
+    session: Callable[[], SparkSession],
+) -> bool:
+    """Rescale a checkpoint to the number of partitions that is set.
+
+    Args:
+        progress: How far the checkpoint has come, None if there is none.
+        wanted: The setting ``shuffle_partitions``.
+        policy: The setting ``on_changed_shuffle_partitions``.
+        location: The checkpoint.
+        session: Returns the session.
+
+    Returns:
+        Whether it remains to be done, when the interrupted micro-batch is complete.
+
+    Raises:
+        SettingsError: If the numbers differ and the policy is to fail.
+        SparkRuntimeError: If Spark refuses.
+    """
+    todo = decided(progress, wanted, policy)
+    if todo == "nothing" or progress is None:
+        if progress is not None and wanted not in (None, progress.shuffle_partitions):
+            log.warning(
+                "the checkpoint keeps its %d shuffle partitions; shuffle_partitions=%s has no effect",
+                progress.shuffle_partitions,
+                wanted,
+            )
+        return False
+    if todo == "later":
+        log.warning(
+            "the state moves from %d to %s partitions when the interrupted micro-batch %d is complete",
+            progress.shuffle_partitions,
+            wanted,
+            progress.batch,
+        )
+        return True
+    if progress.rescaling:
+        log.warning("finishing a rescale to %d partitions that was cut off", progress.shuffle_partitions)
+        moved(session(), location, progress.shuffle_partitions)
+        return at_start(replace(progress, committed=True, rescaling=False), wanted, policy, location, session)
+    assert wanted is not None
+    moved(session(), location, wanted)
+    return False
+
+
+def moved(session: SparkSession, location: str, partitions: int) -> float:
+    """Move the state, and say so.
+
+    Returns:
+        How long it took, in seconds.
+
+    Raises:
+        SparkRuntimeError: If Spark refuses.
+    """
+    started = time.monotonic()
+    checkpoint.rescale(session, location, partitions)
+    seconds = time.monotonic() - started
+    log.warning("the state of the checkpoint now has %d partitions, after %.1f s", partitions, seconds)
+    return seconds

@@ -1,0 +1,126 @@
+"""The lease: who may touch an application's state on this host.
+
+One application at a time works on a state directory: two would take each other's micro-batches and local copies, and a
+reset or a rescale under a running application would pull its checkpoint away. The lease is a lock of the operating system
+on the file ``lock`` in the application's directory, held as long as the process that took it lives: a crash, even SIGKILL,
+gives it back, so there is nothing to clean up and no time-out to wait for.
+
+It says nothing about other hosts. A group without members, as this one, gives Kafka nothing to ask either; under exactly once
+the marks do (see ``ownership``).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from millstream.core.model.errors import ApplicationRunningError
+from millstream.drivers.private import make_private
+from millstream.edge.checkpoint.disk_space import unwritable
+
+_FILE = "lock"
+
+
+class Lease:
+    """The right to work on one application's directory; made by :meth:`take`, given back by :meth:`release`."""
+
+    def __init__(self, path: Path, file: IO[str], holder: Mapping[str, Any]) -> None:
+        self._path = path
+        self._file = file
+        self._holder = dict(holder)
+
+    @classmethod
+    def take(cls, home: Path, application_id: str, purpose: str) -> Lease:
+        """Take the lease, or say who has it.
+
+        Args:
+            home: The application's directory, ``<state_dir>/<application id>``; made if it is not there.
+            application_id: For the message of the error.
+            purpose: What the holder does, as in "running", for others to read.
+
+        Raises:
+            ApplicationRunningError: If another process, or another application of this process, holds it.
+            SettingsError: If the directory cannot be written or locked.
+        """
+        try:
+            make_private(home)
+            path = home.absolute() / _FILE
+            path.touch()
+            file = path.open("r+", encoding="utf-8")
+        except OSError as error:
+            raise unwritable(home / _FILE, error) from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(file)
+            file.close()
+            raise ApplicationRunningError(
+                f"application {application_id!r} is in use: {holder} holds {home / _FILE}. Stop it first; it lets go when it "
+                "ends, however it ends. To run a second application beside it, give that one another application id"
+            ) from None
+        except OSError as error:
+            file.close()
+            raise unwritable(home / _FILE, error) from None
+        lease = cls(path, file, {"pid": os.getpid(), "host": socket.gethostname(), "purpose": purpose})
+        lease.begin(_read(file).get("begun", ""))
+        return lease
+
+    @property
+    def begun(self) -> str:
+        """The id that a checkpoint to be begun was given here last; empty if there was none."""
+        return str(self._holder["begun"])
+
+    def begin(self, checkpoint: str) -> None:
+        """Remember the id of a checkpoint before it is begun: a start that is killed in between is continued under it.
+
+        Raises:
+            SettingsError: If it cannot be written; what was there stays.
+        """
+        self._holder["begun"] = checkpoint
+        try:
+            self._file.seek(0)
+            json.dump(self._holder, self._file)
+            self._file.flush()
+            self._file.truncate()  # only now: over what is there, it can be written on a full disk
+        except OSError as error:
+            with suppress(OSError):
+                self._file.close()
+            raise unwritable(self._path, error) from None
+
+    @property
+    def held(self) -> bool:
+        """Whether it has not been given back."""
+        return not self._file.closed
+
+    @property
+    def home(self) -> Path:
+        """The application's directory."""
+        return self._path.parent
+
+    def release(self) -> None:
+        """Release the lease; releasing it twice is harmless."""
+        self._file.close()
+
+
+def _holder(file: IO[str]) -> str:
+    """Read who has the lease; the file is empty for a moment while it changes hands."""
+    try:
+        found = _read(file)
+        return f"process {found['pid']} on {found['host']} ({found['purpose']})"
+    except KeyError:
+        return "another process"
+
+
+def _read(file: IO[str]) -> dict[str, Any]:
+    """Read what the last holder has written; nothing if that is not whole."""
+    file.seek(0)
+    try:
+        return dict(json.loads(file.read()))
+    except ValueError:
+        return {}

@@ -1,0 +1,340 @@
+"""The commands of ``millstream`` and their options; what they do is in the modules beside this one.
+
+A command imports what it needs when it runs, so that the help is quick, and the doctor can look at an installation in
+which Spark or a Kafka client is missing or broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from dotenv import load_dotenv
+
+from millstream.edge.cli.command_errors import reporting_errors, settings_of
+from millstream.edge.cli.describe_command import described
+from millstream.edge.cli.dlq.dead_letter_commands import letters
+from millstream.edge.cli.fanout.fanout_commands import fanout
+from millstream.edge.cli.record_commands import peek, send
+from millstream.edge.cli.run_commands import plan, run
+from millstream.edge.cli.shell import shell
+from millstream.edge.cli.slice_commands import record, replay
+from millstream.edge.cli.store_commands import store
+from millstream.edge.cli.top import top
+
+if TYPE_CHECKING:
+    from millstream.edge.cli.control_commands import ControlCommands
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Millstream: a processor client for Apache Kafka whose pipelines run on Apache Spark.",
+)
+app.add_typer(letters, name="dlq")
+app.add_typer(fanout, name="fanout")
+app.command()(record)
+app.command()(replay)
+app.command()(store)
+app.command()(run)
+app.command()(plan)
+app.command()(peek)
+app.command()(send)
+app.command()(top)
+app.command()(shell)
+
+
+class DescribeFormat(StrEnum):
+    """The formats of ``describe``."""
+
+    text = "text"
+    mermaid = "mermaid"
+    dot = "dot"
+    svg = "svg"
+    plan = "plan"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"millstream {version('millstream')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end."),
+    ] = False,
+    env_file: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="A file of environment variables, such as .env."),
+    ] = None,
+) -> None:
+    if env_file is not None:
+        load_dotenv(env_file)
+
+
+@app.command()
+def demo(
+    lines: Annotated[int, typer.Option(min=1, help="How many lines of text to stream.")] = 25_000,
+    keep: Annotated[
+        bool, typer.Option(help="Leave everything running at the end, until Enter or Ctrl-C.")
+    ] = False,
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+) -> None:
+    """Count words on a real broker, through Spark, in this terminal; then stop and remove everything."""
+    from millstream.edge.cli.demo.command import demonstrate
+    from millstream.edge.cli.demo.conductor import Options
+
+    raise typer.Exit(demonstrate(Options(lines, keep, master)))
+
+
+@app.command()
+def doctor(
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(help="Brokers to reach, as host:port,host:port. Default: as the settings say."),
+    ] = None,
+    topics: Annotated[str, typer.Option(help="Topics that must exist, separated by commas.")] = "",
+    master: Annotated[
+        str | None,
+        typer.Option(help="Spark master whose executors are checked, too, such as spark://host:7077."),
+    ] = None,
+) -> None:
+    """Check what Millstream needs on this machine and on a cluster, and say how to get what is missing."""
+    from millstream.edge.cli.doctor.doctor_report import examine
+
+    wanted = tuple(topic for topic in (part.strip() for part in topics.split(",")) if topic)
+    raise typer.Exit(examine(bootstrap_servers, wanted, master=master))
+
+
+@app.command()
+def describe(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:ATTRIBUTE", help="A topology, such as examples.wordcount:topology."),
+    ],
+    form: Annotated[DescribeFormat, typer.Option("--format", help="What to print.")] = DescribeFormat.text,
+) -> None:
+    """Show a topology; nothing is connected or started."""
+    with reporting_errors("describe"):
+        typer.echo(described(target, form.value))
+
+
+Stopped = Annotated[
+    str, typer.Argument(metavar="APPLICATION_ID", help="The application; it must be stopped.")
+]
+Running = Annotated[
+    str, typer.Argument(metavar="APPLICATION_ID", help="The application, which runs on this host.")
+]
+StateDir = Annotated[
+    Path | None, typer.Option(help="The application's state_dir. Default: as the settings say.")
+]
+CheckpointLocation = Annotated[
+    str | None,
+    typer.Option(help="The application's checkpoint_location. Default: as the settings say."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+
+
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", help="Only this topic; may be given several times.")
+]
+SubTopologies = Annotated[
+    list[int] | None,
+    typer.Option("--subtopology", help="Only what this sub-topology reads; may be given several times."),
+]
+
+
+@contextmanager
+def _commands_to(command: str, application_id: str, state_dir: Path | None) -> Iterator[ControlCommands]:
+    """Reach a running application, and print its errors."""
+    from millstream.edge.cli.control_commands import ControlCommands
+
+    with reporting_errors(command):
+        yield ControlCommands(
+            application_id, settings_of(bootstrap_servers="not needed for this", state_dir=state_dir)
+        )
+
+
+@app.command()
+def pause(
+    application_id: Running,
+    topic: Topics = None,
+    subtopology: SubTopologies = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Still pause it when the application is started again.")
+    ] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Stop reading topics in a running application, all of them by default."""
+    with _commands_to("pause", application_id, state_dir) as application:
+        application.pause(topic, subtopology, keep=keep)
+
+
+@app.command()
+def resume(
+    application_id: Running,
+    topic: Topics = None,
+    subtopology: SubTopologies = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Read topics again in a running application, all of them by default."""
+    with _commands_to("resume", application_id, state_dir) as application:
+        application.resume(topic, subtopology)
+
+
+@app.command()
+def throttle(
+    application_id: Running,
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    rate: Annotated[str, typer.Argument(metavar="RATE|off", help="Most records per second, or off.")],
+    state_dir: StateDir = None,
+) -> None:
+    """Limit how many records per second a running application reads of a topic."""
+    with _commands_to("throttle", application_id, state_dir) as application:
+        application.throttle(topic, rate)
+
+
+@app.command()
+def parallelism(
+    application_id: Running,
+    workers: Annotated[int, typer.Argument(min=1, help="Workers per partition.")],
+    state_dir: StateDir = None,
+) -> None:
+    """Process each partition by another number of workers, in a running application that has key ranges."""
+    with _commands_to("parallelism", application_id, state_dir) as application:
+        application.parallelism(workers)
+
+
+@app.command()
+def ranges(
+    application_id: Running,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Print what the key ranges of a running application are doing."""
+    with _commands_to("ranges", application_id, state_dir) as application:
+        application.ranges(as_json=as_json)
+
+
+@app.command()
+def status(
+    application_id: Running,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Print what a running application is doing."""
+    with _commands_to("status", application_id, state_dir) as application:
+        application.status(as_json=as_json)
+
+
+@app.command()
+def page(application_id: Running, state_dir: StateDir = None) -> None:
+    """Print the address of the page of a running application, with its token."""
+    with _commands_to("page", application_id, state_dir) as application:
+        application.page()
+
+
+@app.command()
+def rescale(
+    application_id: Stopped,
+    *,
+    partitions: Annotated[int, typer.Option(min=1, max=1024, help="Wanted number of Spark partitions.")],
+    state_dir: StateDir = None,
+    checkpoint_location: CheckpointLocation = None,
+    master: Annotated[str | None, typer.Option(help="Spark master. Default: as the settings say.")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Move the state of a stopped application to more or fewer Spark partitions; nothing is lost."""
+    from millstream.edge.cli.rescale_command import RescaleOptions
+    from millstream.edge.cli.rescale_command import rescale as move
+
+    with reporting_errors("rescale"):
+        move(
+            RescaleOptions(application_id, partitions, dry_run),
+            settings_of(
+                bootstrap_servers="not needed for this",
+                state_dir=state_dir,
+                checkpoint_location=checkpoint_location,
+                master=master,
+            ),
+        )
+
+
+@app.command()
+def reset(
+    application_id: Stopped,
+    *,
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say."),
+    ] = None,
+    input_topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Move only this topic; may be given several times. Default: all that was read."),
+    ] = None,
+    internal_topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Delete only this internal topic; may be given several times. Default: all."),
+    ] = None,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="Begin at the first record there is. The default.")
+    ] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Begin behind the last record.")] = False,
+    to_offset: Annotated[int | None, typer.Option(min=0, help="Begin at this offset.")] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option(metavar="ISO", help="Begin at the first record at or after it, as 2026-01-31T18:00:00."),
+    ] = None,
+    by_duration: Annotated[
+        str | None,
+        typer.Option(metavar="ISO", help="Begin at the first record that is at most so old, as PT12H."),
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option(help="Begin so many offsets later; negative: earlier.")
+    ] = None,
+    from_file: Annotated[
+        Path | None, typer.Option(help="Begin where this file says, in lines of topic,partition,offset.")
+    ] = None,
+    state_dir: StateDir = None,
+    checkpoint_location: CheckpointLocation = None,
+    master: Annotated[
+        str | None, typer.Option(help="Spark master, if the checkpoint is not on a local disk.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Start a stopped application over, at chosen offsets and with empty stores."""
+    from millstream.edge.checkpoint.application_reset import ResetRequest
+    from millstream.edge.cli.reset_command import reset as begin_anew
+    from millstream.edge.cli.reset_command import target_of
+
+    with reporting_errors("reset"):
+        target = target_of(
+            to_earliest=to_earliest,
+            to_latest=to_latest,
+            to_offset=to_offset,
+            to_datetime=to_datetime,
+            by_duration=by_duration,
+            shift_by=shift_by,
+            from_file=from_file,
+        )
+        settings = settings_of(
+            bootstrap_servers=bootstrap_servers,
+            state_dir=state_dir,
+            checkpoint_location=checkpoint_location,
+            master=master,
+        )
+        begin_anew(
+            ResetRequest(application_id, target, input_topic or (), internal_topic or ()),
+            settings,
+            dry_run=dry_run,
+            sure=lambda: yes or typer.confirm("Reset?"),
+        )

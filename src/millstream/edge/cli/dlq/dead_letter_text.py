@@ -1,0 +1,230 @@
+"""Dead letters in the terminal. What a record brings is data: characters that control a terminal are never printed as they are."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+
+import typer
+
+from millstream.core.model.errors import SettingsError
+from millstream.core.runtime.reset import timestamp_ms
+from millstream.edge.dead_letters.dead_letter_queue import DeadLetterQueue, ReplayRequest, Tally
+from millstream.edge.dead_letters.envelope import OURS, THEIRS, Chosen, Envelope
+
+_COLUMNS = ("partition", "offset", "time", "stage", "node", "read from", "replayed", "error")
+
+
+def chosen(
+    *,
+    stage: str | None = None,
+    node: str | None = None,
+    source: str | None = None,
+    error: str | None = None,
+    key: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    partitions: Sequence[int] | None = None,
+    offsets: Sequence[int] | None = None,
+) -> Chosen:
+    """Read the options that choose letters.
+
+    Raises:
+        SettingsError: If a time or the regular expression cannot be read.
+    """
+    try:
+        pattern = None if error is None else re.compile(error)
+    except re.error as wrong:
+        raise SettingsError(f"--error {error!r} is no regular expression: {wrong}") from None
+    return Chosen(
+        stage,
+        node,
+        source,
+        pattern,
+        key,
+        None if since is None else timestamp_ms(since),
+        None if until is None else timestamp_ms(until),
+        frozenset(partitions or ()),
+        frozenset(offsets or ()),
+    )
+
+
+def print_list(
+    found: Iterable[tuple[Envelope, bool]], choice: Chosen, limit: int | None, *, as_json: bool
+) -> None:
+    """Print letters, one per line.
+
+    Args:
+        found: Letters, and whether each was replayed.
+        choice: Which of them.
+        limit: How many at most; None: all.
+        as_json: Whether to print JSON.
+    """
+    letters = islice(((letter, was) for letter, was in found if choice.has(letter)), limit)
+    if as_json:
+        for letter, was in letters:
+            typer.echo(json.dumps(plain(letter, was)))
+        return
+    rows = [_row(letter, was) for letter, was in letters]
+    for line in _table(rows):
+        typer.echo(line)
+    typer.echo(f"{len(rows):,} dead letter{'' if len(rows) == 1 else 's'}")
+
+
+def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
+    """Print all that a letter says.
+
+    Args:
+        found: The letter, and whether it was replayed.
+        as_json: Whether to print JSON.
+    """
+    if as_json:
+        typer.echo(json.dumps(plain(*found)))
+        return
+    letter, was = found
+    facts = letter.facts
+    source = letter.source
+    origin = (
+        "no header says where"
+        if source is None
+        else f"{source.topic}, partition {source.partition}, offset {facts.get('offset')}"
+    )
+    typer.echo(f"dead letter  {letter.at.topic}, partition {letter.at.partition}, offset {letter.offset}")
+    typer.echo(f"read from    {printable(origin)}")
+    typer.echo(f"time         {_time(letter.timestamp)}")
+    typer.echo(
+        f"failed in    stage {printable(facts.get('stage', '-'))}, node {printable(facts.get('node', '-'))}"
+    )
+    typer.echo(f"error        {printable(facts['error'])}")
+    typer.echo(f"replayed     {_replays(letter, was) or 'no'}")
+    typer.echo(f"record       {'as it was read' if letter.as_read else 'as it reached the operator'}")
+    typer.echo(f"key          {_shown(letter.key)}")
+    typer.echo(f"value        {_shown(letter.value)}")
+    for name, value in letter.headers:
+        if not name.startswith((OURS, THEIRS)):
+            typer.echo(f"header       {printable(name)} = {_shown(value)}")
+    for line in facts["traceback"].splitlines():
+        typer.echo(f"  {printable(line)}")
+
+
+def replay(queue: DeadLetterQueue, request: ReplayRequest, sure: Callable[[], bool] | None) -> None:
+    """Print what a replay will do, ask, and do it.
+
+    Args:
+        queue: The dead-letter topic.
+        request: What is to be sent back.
+        sure: Asks whether to go on; None: say only.
+    """
+    tally = queue.tally(request)
+    typer.echo(f"Replay of dead letters of {queue.topic} (group {queue.group})")
+    for line in tally_lines(tally):
+        typer.echo(line)
+    if sure is None:
+        typer.echo("Nothing was sent (--dry-run).")
+    elif not tally.sent:
+        typer.echo("There is nothing to send.")
+    elif sure():
+        done = queue.replay(request)
+        typer.echo(f"Done: {done.sent.total():,} sent.")
+    else:
+        typer.echo("Nothing was sent.")
+
+
+def tally_lines(tally: Tally) -> Iterator[str]:
+    """Return what a replay does, line by line.
+
+    Args:
+        tally: What it does.
+    """
+    for topic, count in sorted(tally.sent.items()):
+        yield f"  {count:,} to {printable(topic)}"
+    if tally.before:
+        yield f"  {tally.before:,} left out: replayed before (--again sends them once more)"
+    for why, count in sorted(tally.refused.items()):
+        yield f"  {count:,} left out: {printable(why)}"
+
+
+def plain(letter: Envelope, was: bool) -> dict[str, object]:
+    """Return a letter as plain data; bytes that are no UTF-8 text are in base64.
+
+    Args:
+        letter: The letter.
+        was: Whether it was replayed.
+    """
+    facts = letter.facts
+    own = [[name, _text(value)] for name, value in letter.headers if not name.startswith((OURS, THEIRS))]
+    return {
+        "partition": letter.at.partition,
+        "offset": letter.offset,
+        "timestamp": letter.timestamp,
+        "replayed": was,
+        "replays": letter.replays,
+        "as_read": letter.as_read,
+        "key": _text(letter.key),
+        "value": _text(letter.value),
+        "headers": own,
+        "error": facts,
+    }
+
+
+def printable(text: str) -> str:
+    r"""Return text in which characters that do not print are escaped.
+
+    Example:
+        >>> printable("größer" + chr(27) + "[31m")
+        'größer\\x1b[31m'
+    """
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def _text(data: bytes | None) -> object:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _shown(data: bytes | None) -> str:
+    if data is None:
+        return "null"
+    try:
+        return printable(data.decode())
+    except UnicodeDecodeError:
+        return repr(data)
+
+
+def _row(letter: Envelope, was: bool) -> tuple[str, ...]:
+    facts, source = letter.facts, letter.source
+    place = "-" if source is None else f"{source.topic}/{source.partition}@{facts.get('offset', '?')}"
+    cells = [facts.get("stage", "-"), facts.get("node", "-"), place, _replays(letter, was), facts["error"]]
+    return (
+        str(letter.at.partition),
+        str(letter.offset),
+        _time(letter.timestamp),
+        *(printable(cell.partition("\n")[0]) for cell in cells),
+    )
+
+
+def _replays(letter: Envelope, was: bool) -> str:
+    came = f"came back {letter.replays}x" if letter.replays else ""
+    return ", ".join(part for part in ("yes" if was else "", came) if part)
+
+
+def _time(timestamp: int) -> str:
+    seconds, ms = divmod(timestamp, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03}Z"
+
+
+def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    if not rows:
+        return
+    rows = [_COLUMNS, *rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS) - 1)]
+    for row in rows:
+        yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]])

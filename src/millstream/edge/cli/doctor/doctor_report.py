@@ -1,0 +1,148 @@
+"""The table of checks, and how findings are printed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from millstream.core.model.errors import SettingsError
+from millstream.edge.cli.doctor.brokers import check_brokers, check_jars
+from millstream.edge.cli.doctor.executors import check_executors
+from millstream.edge.cli.doctor.finding import Check, Finding, Inquiry
+from millstream.edge.cli.doctor.machine import (
+    check_disk,
+    check_java,
+    check_lmdb_file,
+    check_loopback,
+    check_memory,
+    check_packages,
+    check_python,
+)
+
+if TYPE_CHECKING:
+    from millstream.edge.settings.settings import Settings
+
+_NO_SERVERS = "localhost:9092"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A check in the table.
+
+    Attributes:
+        check: The check.
+        required: Whether Millstream cannot work without it.
+    """
+
+    check: Check
+    required: bool = True
+
+
+CHECKS: tuple[Entry, ...] = (
+    Entry(check_python),
+    Entry(check_java),
+    Entry(check_packages),
+    Entry(check_memory),
+    Entry(check_disk),
+    Entry(check_lmdb_file),
+    Entry(check_loopback),
+    Entry(check_brokers),
+    Entry(check_executors),
+    Entry(check_jars, required=False),
+)
+
+
+def examine(
+    bootstrap_servers: str | None,
+    topics: tuple[str, ...],
+    console: Console | None = None,
+    *,
+    master: str | None = None,
+) -> int:
+    """Run every check and print what it found.
+
+    Args:
+        bootstrap_servers: Brokers to reach; None takes them from the settings, if they name any.
+        topics: Topics that must exist.
+        console: Where to print.
+        master: Spark master whose executors are looked at, too; None leaves them out.
+
+    Returns:
+        The exit code: 1 if something that is required is missing.
+    """
+    console = console or Console()
+    show = _printer(console)
+    inquiry, about_settings = inquiry_for(bootstrap_servers, topics)
+    inquiry = replace(inquiry, master=master)
+    show(about_settings, True)
+    failed = [] if about_settings.ok else [about_settings]
+    for entry in CHECKS:
+        for finding in _listed(entry, inquiry):
+            show(finding, entry.required)
+            if entry.required and not finding.ok:
+                failed.append(finding)
+    names = ", ".join(finding.name for finding in failed)
+    ending = (
+        f"{len(failed)} of the above must be repaired: {names}"
+        if failed
+        else "Everything that is required is there."
+    )
+    console.print(Text(f"\n{ending}"), soft_wrap=True)
+    return 1 if failed else 0
+
+
+def inquiry_for(bootstrap_servers: str | None, topics: tuple[str, ...]) -> tuple[Inquiry, Finding]:
+    """Make the inquiry from the settings in environment and file; also give what is to be said about these."""
+    from millstream.edge.settings.settings import Settings
+    from millstream.edge.settings.settings_loading import settings_from
+
+    given = {} if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers}
+    file = os.environ.get("MILLSTREAM_CONFIG")
+    about = Finding("settings", True, f"valid, with the file {file}" if file else "valid")
+    try:
+        settings = settings_from(given)
+        return _inquiry(settings, settings.bootstrap_servers, topics), about
+    except SettingsError:
+        pass  # perhaps only because nobody named a broker
+    try:
+        settings = settings_from({"bootstrap_servers": _NO_SERVERS, **given})
+    except SettingsError as error:
+        fix = "correct the environment variable MILLSTREAM_... or the file that MILLSTREAM_CONFIG names"
+        settings, about = Settings.model_construct(), Finding("settings", False, str(error), fix)
+    return _inquiry(settings, bootstrap_servers, topics), about
+
+
+def _inquiry(settings: Settings, servers: str | None, topics: tuple[str, ...]) -> Inquiry:
+    client = {**settings.kafka, "client.id": "millstream-doctor"}
+    return Inquiry(servers, topics, Path(settings.state_dir), client, spark=settings.spark)
+
+
+def _listed(entry: Entry, inquiry: Inquiry) -> list[Finding]:
+    """Return the findings of a check, also when a package that it needs cannot be imported."""
+    try:
+        found = entry.check(inquiry)
+    except ImportError as error:
+        name = entry.check.__name__.removeprefix("check_").replace("_", " ")
+        return [
+            Finding(name, False, f"cannot be checked: {error}", "install the packages that are missing above")
+        ]
+    return [found] if isinstance(found, Finding) else found
+
+
+def _printer(console: Console) -> Callable[[Finding, bool], None]:
+    def show(finding: Finding, required: bool) -> None:
+        mark, style = (
+            ("ok", "green") if finding.ok else ("problem", "red") if required else ("note", "yellow")
+        )
+        line = Text.assemble((f"{mark:8}", style), (f"{finding.name}: ", "bold"), finding.detail)
+        console.print(line, soft_wrap=True)
+        if not finding.ok:
+            console.print(Text(f"        -> {finding.fix}"), soft_wrap=True)
+
+    return show

@@ -1,0 +1,95 @@
+"""``millstream rescale``: the state of a stopped application in more or fewer Spark partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import typer
+
+from millstream.core.model.errors import MillstreamError
+from millstream.core.model.topics import checked_name
+from millstream.drivers.spark.driver.checkpoint import Progress, files_of
+from millstream.edge.checkpoint.checkpoint_health import sound_progress
+from millstream.edge.checkpoint.shuffle_rescaling import moved
+from millstream.edge.checkpoint.state_lease import Lease
+from millstream.edge.cli.spark_sessions import Sessions
+from millstream.edge.settings.settings import Settings
+
+
+class NotRescalableError(MillstreamError):
+    """The checkpoint is not in a state in which it can be rescaled."""
+
+
+@dataclass(frozen=True)
+class RescaleOptions:
+    """What the command was given.
+
+    Attributes:
+        application_id: The application.
+        partitions: The wanted number of Spark partitions.
+        dry_run: Whether to say only what would be done.
+    """
+
+    application_id: str
+    partitions: int
+    dry_run: bool = False
+
+
+def rescale(options: RescaleOptions, settings: Settings) -> None:
+    """Move an application's state to another number of partitions, and tell what is done.
+
+    Args:
+        options: What the command was given.
+        settings: Where the state is, and how to make a Spark session.
+
+    Raises:
+        NotRescalableError: If there is no checkpoint, or its last micro-batch has not been completed.
+        ApplicationRunningError: If the application runs on this host.
+        CheckpointError: If the checkpoint is damaged.
+        SparkRuntimeError: If Spark refuses.
+    """
+    name = checked_name(options.application_id, "application")
+    location = settings.checkpoint(name)
+    with Sessions(name, settings) as sessions:
+        lease = Lease.take(settings.home(name), name, "rescaling")
+        try:
+            progress = sound_progress(files_of(location, sessions.get), location)
+            if not _worthwhile(progress, options.partitions, location):
+                return
+            if options.dry_run:
+                typer.echo("Nothing was changed (--dry-run).")
+                return
+            seconds = moved(sessions.get(), location, options.partitions)
+        finally:
+            lease.release()
+    typer.echo(
+        f"Done in {seconds:.1f} s. Start the application with shuffle_partitions={options.partitions}, or without that "
+        "setting, which keeps what the checkpoint has."
+    )
+
+
+def _worthwhile(progress: Progress | None, wanted: int, location: str) -> bool:
+    if progress is None:
+        raise NotRescalableError(
+            f"there is no checkpoint at {location}. Give --state-dir or --checkpoint-location as the application has them; an "
+            "application that has never run needs no rescale, only the setting shuffle_partitions"
+        )
+    if progress.rescaling and progress.shuffle_partitions != wanted:
+        raise NotRescalableError(
+            f"a rescale to {progress.shuffle_partitions} partitions was cut off; finish it first with --partitions "
+            f"{progress.shuffle_partitions}, or by starting the application"
+        )
+    if not progress.committed and not progress.rescaling:
+        raise NotRescalableError(
+            f"micro-batch {progress.batch} was begun and not completed. Start the application once, which completes it, stop "
+            "it in good order (stop(), SIGTERM or Ctrl-C), and rescale then"
+        )
+    if progress.committed and progress.shuffle_partitions == wanted:
+        typer.echo(f"The state already has {wanted} partitions: nothing to do.")
+        return False
+    typer.echo(
+        f"Checkpoint {location}: after micro-batch {progress.batch} the state moves from "
+        f"{'an unfinished rescale' if progress.rescaling else progress.shuffle_partitions} to {wanted} partitions.\n"
+        "The application must not run meanwhile; on this host it does not, of other hosts nobody knows."
+    )
+    return True

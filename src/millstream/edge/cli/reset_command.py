@@ -1,0 +1,154 @@
+"""``millstream reset``: start over at chosen offsets, after printing exactly what that means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import typer
+
+from millstream.core.model.errors import SettingsError
+from millstream.core.model.topics import checked_name
+from millstream.core.runtime.reset import Target, listed_offsets, timestamp_ms
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.spark.driver.checkpoint import Files, files_of
+from millstream.edge.checkpoint.application_reset import (
+    ResetPlan,
+    ResetRequest,
+    execute_reset,
+    planned,
+)
+from millstream.edge.checkpoint.state_lease import Lease
+from millstream.edge.cli.spark_sessions import Sessions
+from millstream.edge.settings.duration_text import duration_ms
+from millstream.edge.settings.settings import Settings
+
+
+def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Callable[[], bool]) -> None:
+    """Show what a reset will do, ask, and do it.
+
+    Args:
+        request: What is to be reset.
+        settings: Where broker and state are.
+        dry_run: Whether to show only.
+        sure: Asks whether to go on.
+
+    Raises:
+        ApplicationRunningError: If the application runs on this host.
+        MillstreamError: If something is missing, or the broker does not answer.
+    """
+    name = checked_name(request.application_id, "application")
+    home, location = settings.home(name), settings.checkpoint(name)
+    timeout_s = settings.request_timeout_ms / 1000
+    broker = Broker(settings.client("admin", name), name, settings.read_committed, timeout_s)
+    with Sessions(name, settings) as sessions:
+        lease = Lease.take(home, name, "resetting")
+        try:
+            files = files_of(location, sessions.get)
+            plan = planned(request, broker, files, home)
+            for line in plan_lines(plan, files, location, _now_ms()):
+                typer.echo(line)
+            if dry_run:
+                typer.echo("Nothing was changed (--dry-run).")
+            elif sure():
+                execute_reset(plan, broker, files)
+                typer.echo(f"Done. The next start of {name!r} begins at these offsets.")
+            else:
+                typer.echo("Nothing was changed.")
+        finally:
+            lease.release()
+
+
+def plan_lines(plan: ResetPlan, files: Files, location: str, now_ms: int) -> Iterator[str]:
+    """Return what a plan will do, line by line.
+
+    Args:
+        plan: The plan.
+        files: The checkpoint.
+        location: Where it is.
+        now_ms: The wall clock.
+    """
+    yield f"Reset of application {plan.application_id!r}"
+    yield ""
+    yield "Where the next start begins, in every partition (- is not known):"
+    width = max(len(move.topic) for move in plan.moves)
+    yield f"  {'topic':<{width}}  partition  processed up to  begins at"
+    for move in plan.moves:
+        before = "-" if move.before is None else move.before
+        note = f"  ({move.note})" if move.note else ""
+        yield f"  {move.topic:<{width}}  {move.partition:>9}  {before:>15}  {move.after:>9}{note}"
+    if plan.damage:
+        yield f"The checkpoint is damaged ({plan.damage}), so this is what the group has committed."
+    yield ""
+    yield "What is deleted:"
+    if files.exists():
+        stores = f"; the stores {', '.join(plan.stores)} will be empty" if plan.stores else ""
+        yield f"  checkpoint      {location}{stores}"
+    if plan.local_copies is not None:
+        yield f"  local copies    {plan.local_copies}"
+    for topic, count in plan.internal.items():
+        yield f"  internal topic  {topic} ({count} partition{'' if count == 1 else 's'})"
+    if not (files.exists() or plan.local_copies or plan.internal):
+        yield "  nothing"
+    for topic, group in plan.others.items():
+        yield f"Not deleted: {topic}, which seems to belong to the group {group!r}."
+    yield ""
+    yield "The application does not run on this host. Whether it runs on another one cannot be known: its group has no members."
+    if plan.progress is not None and "now_ms" in plan.progress.planned:
+        ago = (now_ms - plan.progress.planned["now_ms"]) / 1000
+        yield f"Its last micro-batch was planned {ago:,.0f} s ago."
+
+
+def target_of(
+    *,
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: str | None,
+    by_duration: str | None,
+    shift_by: int | None,
+    from_file: Path | None,
+) -> Target:
+    """Read the options that say where to begin; without one it is the beginning.
+
+    Raises:
+        SettingsError: If there are two of them, or one cannot be read.
+    """
+    readings: dict[str, tuple[bool, Callable[[], Target]]] = {
+        "--to-earliest": (to_earliest, Target),
+        "--to-latest": (to_latest, lambda: Target("latest")),
+        "--to-offset": (to_offset is not None, lambda: Target("offset", to_offset or 0)),
+        "--to-datetime": (to_datetime is not None, lambda: Target("time", timestamp_ms(to_datetime or ""))),
+        "--by-duration": (
+            by_duration is not None,
+            lambda: Target("time", _now_ms() - _age_ms(by_duration or "")),
+        ),
+        "--shift-by": (shift_by is not None, lambda: Target("shift", shift_by or 0)),
+        "--from-file": (from_file is not None, lambda: Target("listed", listed=_read(from_file or Path()))),
+    }
+    given = [option for option, (is_given, _) in readings.items() if is_given]
+    if len(given) > 1:
+        raise SettingsError(f"{' and '.join(given)} contradict each other: say once where to begin")
+    return readings[given[0]][1]() if given else Target()
+
+
+def _age_ms(text: str) -> int:
+    try:
+        age = duration_ms(text)
+    except ValueError:
+        age = None
+    if not isinstance(age, int) or age < 0:
+        raise SettingsError(f"{text!r} is no duration: write ISO 8601, as PT30M, PT12H or P7D")
+    return age
+
+
+def _read(file: Path) -> dict[str, dict[int, int]]:
+    try:
+        return listed_offsets(file.read_text(encoding="utf-8").splitlines())
+    except OSError as error:
+        raise SettingsError(f"{str(file)!r} cannot be read: {error.strerror}") from None
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)  # noqa: TID251 - the command's own clock

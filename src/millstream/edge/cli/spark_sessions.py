@@ -1,0 +1,34 @@
+"""A Spark session for commands that may need one: to reach a remote checkpoint, or to work on its state."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from millstream.drivers.spark.driver.session import session_for
+from millstream.edge.settings.settings import Settings
+
+
+class Sessions:
+    """A Spark session that is made when it is first needed, and stopped at the end if it was made here."""
+
+    def __init__(self, application_id: str, settings: Settings) -> None:
+        self._name = application_id
+        self._settings = settings
+        self._own: SparkSession | None = None
+
+    def get(self) -> SparkSession:
+        """Return the active session, else a new one."""
+        active = SparkSession.getActiveSession()
+        if active is not None:
+            return active
+        settings = self._settings
+        log = None if settings.output == "debug" else settings.home(self._name) / "millstream.log"
+        self._own = session_for(self._name, settings.master, settings.spark, log)
+        return self._own
+
+    def __enter__(self) -> Sessions:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._own is not None:
+            self._own.stop()

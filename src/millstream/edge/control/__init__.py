@@ -1,0 +1,1 @@
+"""Commands from other processes, and which topics are paused or throttled."""

@@ -1,0 +1,54 @@
+"""Commands and questions to an application that runs in another process of this host."""
+
+from __future__ import annotations
+
+from multiprocessing import AuthenticationError
+from pathlib import Path
+from typing import Any, Final
+
+from millstream.edge.control.control_file import no_answer, read_control_file
+
+COMMAND: Final = "command"
+"""The question that :func:`send` asks."""
+
+
+def send(home: Path, application_id: str, command: str, **arguments: Any) -> dict[str, Any]:
+    """Send a command to an application that runs on this host.
+
+    Args:
+        home: The application's directory.
+        application_id: For the messages of errors.
+        command: ``pause``, ``resume``, ``throttle``, ``parallelism`` or ``status``.
+        arguments: Its arguments.
+
+    Returns:
+        The application's status afterwards, as plain data.
+
+    Raises:
+        ControlError: If the application does not answer, or the command cannot be executed.
+    """
+    status: dict[str, Any] = ask(home, application_id, COMMAND, (command, arguments))
+    return status
+
+
+def ask(home: Path, application_id: str, question: str, data: Any) -> Any:
+    """Ask an application that runs on this host.
+
+    Args:
+        home: The application's directory.
+        application_id: For the messages of errors.
+        question: The name of the question.
+        data: What it is about.
+
+    Raises:
+        ControlError: If it does not answer.
+        MillstreamError: What the application raised.
+    """
+    address = read_control_file(home, application_id)
+    try:
+        answer = address.ask(question, data)
+    except AuthenticationError:  # another process listens there now
+        answer = None
+    if answer is None:
+        raise no_answer(home, application_id)
+    return answer

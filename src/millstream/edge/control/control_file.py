@@ -1,0 +1,108 @@
+"""The control file: where a running application listens for commands of other processes on this host.
+
+The application listens on a Unix socket for the processes that Spark runs for it. It writes path and key of that socket to
+``control.json`` beside its lease, readable by its user alone: only who may change the application's state may give it commands.
+The application deletes the file when it ends; one that a crash has left behind names a process that no longer exists, and the
+next start overwrites it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+from millstream.core.model.errors import ControlError
+from millstream.drivers.spark.control import ControlAddress
+from millstream.edge.checkpoint.disk_space import unwritable
+
+_FILE: Final = "control.json"
+
+
+def write_control_file(home: Path, address: ControlAddress) -> None:
+    """Write where the application listens, for its user alone to read.
+
+    Args:
+        home: The application's directory, whose lease is held.
+        address: Where it listens.
+
+    Raises:
+        SettingsError: If the file cannot be written.
+    """
+    partial = home / f"{_FILE}.partial"
+    written = {
+        "socket": address.path,
+        "key": address.key.hex(),
+        "pid": os.getpid(),
+        "on": socket.gethostname(),
+    }
+    try:
+        partial.unlink(missing_ok=True)
+        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(file, "w", encoding="utf-8") as opened:
+            json.dump(written, opened)
+        partial.replace(home / _FILE)
+    except OSError as error:
+        raise unwritable(home / _FILE, error) from None
+
+
+def delete_control_file(home: Path) -> None:
+    """Delete the file; deleting it twice is harmless."""
+    (home / _FILE).unlink(missing_ok=True)
+
+
+def read_control_file(home: Path, application_id: str) -> ControlAddress:
+    """Return where an application on this host listens.
+
+    Args:
+        home: The application's directory.
+        application_id: For the messages of errors.
+
+    Raises:
+        ControlError: If it does not run on this host under this user.
+    """
+    file = home / _FILE
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        address = ControlAddress(found["socket"], bytes.fromhex(found["key"]))
+        pid, host = int(found["pid"]), found["on"]
+    except FileNotFoundError:
+        raise ControlError(
+            f"application {application_id!r} is not running with this state directory: there is no {str(file)!r}. Start it, or "
+            "give --state-dir as the application has it"
+        ) from None
+    except PermissionError:
+        raise ControlError(
+            f"{str(file)!r} may not be read by this user; give commands as the user who runs application {application_id!r}"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ControlError(
+            f"{str(file)!r} cannot be read ({error!r}); start application {application_id!r} again, which overwrites it"
+        ) from None
+    if host != socket.gethostname():
+        raise ControlError(
+            f"application {application_id!r} runs on host {host!r}, and takes commands only there: run this command on that host"
+        )
+    if not _is_alive(pid):
+        raise no_answer(home, application_id)
+    return address
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's process: only the socket can show whether it answers
+    return True
+
+
+def no_answer(home: Path, application_id: str) -> ControlError:
+    """Return the error for an application that has a control file and does not answer."""
+    return ControlError(
+        f"application {application_id!r} does not answer: it has ended without deleting {str(home / _FILE)!r}; perhaps it "
+        "was killed. Start it again; that overwrites the file"
+    )

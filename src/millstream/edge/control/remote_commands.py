@@ -1,0 +1,66 @@
+"""The commands that another process can give to a running application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from millstream.core.model.errors import ControlError
+from millstream.edge.status.application_status import Status
+
+
+class Controllable(Protocol):
+    """An application that takes commands."""
+
+    def pause(
+        self,
+        topics: Collection[str] | None = None,
+        *,
+        subtopologies: Collection[int] | None = None,
+        keep: bool = False,
+    ) -> None:
+        """Stop reading topics."""
+
+    def resume(
+        self, topics: Collection[str] | None = None, *, subtopologies: Collection[int] | None = None
+    ) -> None:
+        """Read topics again."""
+
+    def throttle(self, topic: str, records_per_second: int | None) -> None:
+        """Limit the records per second of a topic."""
+
+    def parallelism(self, workers: int) -> None:
+        """Process each partition by another number of workers."""
+
+    def status(self) -> Status:
+        """Return what it is doing."""
+
+
+def executed(application: Controllable, command: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Execute a command of another process.
+
+    Args:
+        application: The application.
+        command: ``pause``, ``resume``, ``throttle``, ``parallelism`` or ``status``.
+        arguments: Its arguments.
+
+    Returns:
+        The status afterwards, as plain data.
+
+    Raises:
+        ControlError: If the command cannot be executed.
+    """
+    commands: dict[str, Callable[..., object]] = {
+        "pause": application.pause,
+        "resume": application.resume,
+        "throttle": application.throttle,
+        "parallelism": application.parallelism,
+        "status": lambda: None,
+    }
+    if command not in commands:
+        raise ControlError(
+            f"the application does not know the command {command!r}: use the same version of Millstream on both sides"
+        )
+    commands[command](**arguments)
+    return asdict(application.status())

@@ -1,1 +1,0 @@
-"""Settings from environment variables whose names lead into a dictionary, and from files of such variables."""

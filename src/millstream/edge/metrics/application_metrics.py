@@ -1,0 +1,224 @@
+"""The metrics of an application as a whole; those of its tasks are in ``millstream.drivers.spark.executor.measures``.
+
+Each row declares a metric and says where its value comes from, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from millstream.core.metrics.metric import Metric, Number, Numbers
+from millstream.core.runtime.lifecycle import State
+from millstream.drivers.spark.executor.measures import RESTORING, TASK_METRICS
+from millstream.edge.status.application_status import Status
+from millstream.edge.status.async_status import CallStatus
+
+STATES: Final = tuple(State)
+
+
+class Measured(Protocol):
+    """An application whose metrics are shown."""
+
+    id: str
+
+    def status(self) -> Status:
+        """Return what it is doing."""
+
+    def metrics(self) -> Mapping[str, int]:
+        """Return what has been counted, without labels."""
+
+    def measured(self) -> Numbers:
+        """Return what has been counted by its tasks, with labels."""
+
+
+@dataclass(frozen=True)
+class View:
+    """How an application is at a moment.
+
+    Attributes:
+        application: Its id.
+        status: Its status.
+        metrics: Its metrics without labels.
+        numbers: The metrics of its tasks.
+    """
+
+    application: str
+    status: Status
+    metrics: Mapping[str, int]
+    numbers: Numbers
+
+    @classmethod
+    def of(cls, application: Measured) -> View:
+        """Return the view of an application now."""
+        return cls(application.id, application.status(), application.metrics(), application.measured())
+
+    def all_numbers(self) -> Numbers:
+        """Return all its metrics with their labels, but for ``application``."""
+        found = Numbers(self.numbers)
+        found.take(_read(self))
+        return found
+
+
+class Reading(NamedTuple):
+    """A metric of an application, and what reads its values from a view."""
+
+    metric: Metric
+    of: Callable[[View], Iterable[tuple[tuple[str, ...], float]]]
+
+
+def _each(values: Mapping[str, float]) -> Iterable[tuple[tuple[str, ...], float]]:
+    return [((name,), value) for name, value in values.items()]
+
+
+def _one(value: float | None) -> Iterable[tuple[tuple[str, ...], float]]:
+    return [] if value is None else [((), value)]
+
+
+def _calls(view: View, figure: Callable[[CallStatus], float]) -> Iterable[tuple[tuple[str, ...], float]]:
+    return _each({task: figure(calls) for task, calls in view.status.calls.items()})
+
+
+def _waiting(view: View) -> Iterable[tuple[tuple[str, ...], float]]:
+    for task, calls in view.status.calls.items():
+        yield from (((task, reason), count) for reason, count in calls.reasons.items())
+
+
+def _ceilings(view: View) -> Iterable[tuple[tuple[str, ...], float]]:
+    for task, calls in view.status.calls.items():
+        for operator, key in calls.hottest.items():
+            if key.ceiling_per_s is not None:
+                yield (task, operator), key.ceiling_per_s
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+_WHOLE: Final = (
+    Reading(
+        Metric("state", ("state",), "1 for the state of the application, 0 for the others", "state"),
+        lambda view: [((state,), float(state == view.status.state)) for state in STATES],
+    ),
+    Reading(
+        Metric("tasks", (), "tasks that have reported so far", "task-created-total"),
+        lambda view: _one(view.status.tasks),
+    ),
+    Reading(
+        Metric(
+            "commit_total",
+            (),
+            "number of the last micro-batch plus one, counted over the life of the checkpoint",
+            "commit-total",
+        ),
+        lambda view: _one(view.metrics["batches"]),
+    ),
+    Reading(
+        Metric(
+            "commit_latency_seconds",
+            (),
+            "duration of the last micro-batch, from plan to commit; absent before the first",
+            "commit-latency",
+        ),
+        lambda view: _one(view.status.batch_s),
+    ),
+    Reading(
+        Metric(
+            "last_commit_timestamp_seconds",
+            (),
+            "when the last micro-batch was reported, seconds since the epoch; absent before the first",
+        ),
+        lambda view: _one(_seconds(view.metrics.get("last_batch_ms"))),
+    ),
+    Reading(
+        Metric("task_runs_total", (), "runs of tasks: one per task and micro-batch with work for it"),
+        lambda view: _one(view.metrics["task_runs"]),
+    ),
+    Reading(
+        Metric("task_moved_total", (), "runs of tasks on another executor than before"),
+        lambda view: _one(view.metrics["moved_tasks"]),
+    ),
+    Reading(
+        Metric("waiting_tasks", (), "tasks that have records and wait for another input"),
+        lambda view: _one(len(view.status.waiting)),
+    ),
+)
+
+_TOPICS: Final = (
+    Reading(
+        Metric(
+            "topic_records_lag",
+            ("topic",),
+            "records in the topic that are not processed, or not finished by asynchronous operators",
+            "records-lag",
+        ),
+        lambda view: _each(view.status.lag),
+    ),
+    Reading(
+        Metric("topic_paused", ("topic",), "1 for a topic that is paused; absent for others"),
+        lambda view: _each(dict.fromkeys(view.status.paused, 1)),
+    ),
+    Reading(
+        Metric(
+            "topic_records_per_second_limit",
+            ("topic",),
+            "maximum records per second of a topic that is throttled; absent for others",
+        ),
+        lambda view: _each(view.status.throttled),
+    ),
+    Reading(
+        Metric(
+            "throttled_seconds_total",
+            (),
+            "time during which a throttled topic had more records than its limit allowed, summed over topics",
+        ),
+        lambda view: _one(_seconds(view.metrics["throttled_ms"])),
+    ),
+)
+
+_CALLS: Final = (
+    Reading(
+        Metric("task_calls_running", ("task",), "calls of asynchronous operators that are running now"),
+        lambda view: _calls(view, lambda calls: calls.running),
+    ),
+    Reading(
+        Metric(
+            "task_calls_waiting",
+            ("task", "reason"),
+            "in-flight records whose call waits: for a retry, a delay, their line, a place, the rate, a breaker, their time",
+        ),
+        _waiting,
+    ),
+    Reading(
+        Metric("task_event_loop_lag_seconds", ("task",), "recent delay of the event loop of an async worker"),
+        lambda view: _calls(view, lambda calls: calls.loop_lag_ms / 1000),
+    ),
+    Reading(
+        Metric(
+            "operator_records_per_second_ceiling",
+            ("task", "operator"),
+            "maximum records per second, of all keys together, that the hottest key allows; absent until known",
+        ),
+        _ceilings,
+    ),
+    Reading(
+        Metric(
+            "task_thread_records_total",
+            ("task",),
+            "records whose functions were called by threads, for tasks that have several",
+        ),
+        lambda view: _each({task: sum(threads.executed) for task, threads in view.status.threads.items()}),
+    ),
+)
+
+READINGS: Final = (*_WHOLE, *_TOPICS, *_CALLS)
+
+EXPORTED: Final = (*(reading.metric for reading in READINGS), *TASK_METRICS, RESTORING)
+"""All metrics that leave the process."""
+
+
+def _read(view: View) -> Iterator[Number]:
+    for metric, of in READINGS:
+        for labels, value in of(view):
+            yield metric.name, labels, value

@@ -1,0 +1,56 @@
+"""The async worker of an application on a host, the process that calls asynchronous functions, and topologies that cannot have one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.core.asynchronous.async_worker import AsyncWorker
+from millstream.core.model.errors import TopologyError
+from millstream.core.topology.asynchronous import Asynchronous, IssuingProcess
+from millstream.core.topology.plan import Plan
+from millstream.drivers.async_worker import AsyncWorkerAddress, AsyncWorkerConnection
+
+_CONNECTIONS: dict[AsyncWorkerAddress, AsyncWorkerConnection] = {}
+
+
+@dataclass(frozen=True)
+class AsyncWorkers:
+    """Connects a Python worker to the async worker beside its executor. Crosses as cloudpickle.
+
+    Attributes:
+        application: The application, and where its state is: two of one name do not meet.
+    """
+
+    application: str
+
+    def __call__(self, checkpoint: str) -> AsyncWorker:
+        """Return the async worker for the calls of a checkpoint; a process keeps one connection."""
+        address = AsyncWorkerAddress.here(f"{self.application}/{checkpoint}")
+        if address not in _CONNECTIONS:
+            for connection in _CONNECTIONS.values():
+                connection.close()
+            _CONNECTIONS.clear()
+            _CONNECTIONS[address] = AsyncWorkerConnection(address)
+        return _CONNECTIONS[address]
+
+
+def makes_calls(plan: Plan) -> bool:
+    """Return whether a topology has asynchronous operators."""
+    return any(
+        isinstance(node, (Asynchronous, IssuingProcess))
+        for sub in plan.subtopologies
+        for node in sub.nodes.values()
+    )
+
+
+def refuse_calls(plan: Plan) -> None:
+    """Refuse asynchronous operators in a query of the user's own.
+
+    Raises:
+        TopologyError: If there are any: nothing would wake the query when a call has ended.
+    """
+    if makes_calls(plan):
+        raise TopologyError(
+            "ms.spark.transform cannot run asynchronous operators: a query of your own is not woken when a call has ended. Run "
+            "the topology as a millstream.Application"
+        )

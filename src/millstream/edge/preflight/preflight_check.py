@@ -1,0 +1,159 @@
+"""The preflight check: topics, tasks, internal topics, permissions and the checkpoint of an application that is not started."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from millstream.core.model.errors import MillstreamError, SettingsError
+from millstream.core.topology.describe import short_lines
+from millstream.core.topology.layout import Layout
+from millstream.core.topology.plan import Plan
+from millstream.drivers.spark.driver.checkpoint import Progress, files_of
+from millstream.edge.application.application import Application
+from millstream.edge.application.topology_edits import stores_of_edit
+from millstream.edge.checkpoint.checkpoint_health import sound_progress
+from millstream.edge.checkpoint.continuity import Continuity, continuity
+
+
+@dataclass(frozen=True)
+class PreflightReport:
+    """What a start would find and do.
+
+    Attributes:
+        plan: One line per sub-topology: tasks, topics, stores.
+        topics: One line per topic that is read or written, with its partitions.
+        creates: One line per topic that the start creates.
+        checkpoint: One line per thing that an existing checkpoint means for the stores.
+        permissions: One line per permission that the application needs.
+        problems: Why it would not start.
+    """
+
+    plan: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    creates: tuple[str, ...] = ()
+    checkpoint: tuple[str, ...] = ()
+    permissions: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report as text."""
+        for title, lines in vars(self).items():
+            if lines:
+                yield f"{title}:"
+                yield from (f"  {line}" for line in lines)
+
+
+def preflight(application: Application) -> PreflightReport:
+    """Check the brokers and the checkpoint of an application as a start would, and change nothing.
+
+    Args:
+        application: The application.
+
+    Raises:
+        BrokerUnavailableError: If no broker answers.
+        SettingsError: If Kafka's clients do not take a setting.
+    """
+    clients = application._clients
+    clients.check()
+    broker = clients.broker()
+    try:
+        existing = broker.partition_counts()
+        plan = application._program.matching(application.settings, existing)
+        sinks = [*plan.sink_topics, *sorted(application.settings.policies.topics)]
+        missing = [
+            f"topic {name!r} does not exist, and is read" for name in _read(plan) if name not in existing
+        ]
+        unwritable = [
+            f"{name}: does not exist; the broker may create it" for name in sinks if name not in existing
+        ]
+        topics = [
+            *(_counted(name, existing, "read") for name in _read(plan) if name in existing),
+            *unwritable,
+        ]
+        topics += [_counted(name, existing, "written") for name in sinks if name in existing]
+        report = PreflightReport(topics=tuple(topics), permissions=tuple(_permissions(application, plan)))
+        if missing:
+            return _with(report, problems=tuple(missing))
+        try:
+            progress = _progress(application)
+            now = continuity(plan, progress, application._program.renamed_stores)
+            layout = now.laid_out(existing, application._grouper)
+        except MillstreamError as error:
+            return _with(report, problems=(str(error),))
+        return _with(
+            report,
+            plan=tuple(short_lines(now.plan, layout)),
+            creates=tuple(_creates(application, now.plan, layout, existing)),
+            checkpoint=tuple(_checkpoint(progress, now)),
+        )
+    finally:
+        clients.disconnect()
+
+
+def _with(report: PreflightReport, **more: tuple[str, ...]) -> PreflightReport:
+    return PreflightReport(**{**vars(report), **more})
+
+
+def _read(plan: Plan) -> list[str]:
+    topics = [topic for part in plan.global_parts for topic in part.source_topics]
+    return [*(topic for topic in plan.broker_topics if topic not in plan.internal_topics), *topics]
+
+
+def _counted(name: str, existing: Mapping[str, int], verb: str) -> str:
+    return f"{name}: {verb}, {existing[name]} partition{'' if existing[name] == 1 else 's'}"
+
+
+def _progress(application: Application) -> Progress | None:
+    location = application.settings.checkpoint(application.id)
+
+    def session() -> SparkSession:
+        raise SettingsError(
+            f"the checkpoint {location} is not on a local disk, and is not looked at without Spark"
+        )
+
+    exactly_once = application.settings.exactly_once
+    return sound_progress(files_of(location, session), location, application.plan, exactly_once=exactly_once)
+
+
+def _creates(
+    application: Application, plan: Plan, layout: Layout, existing: Mapping[str, int]
+) -> Iterator[str]:
+    for name in sorted(plan.repartition_topics):
+        if name not in existing:
+            yield f"{name}: {layout.partitions[name]} partitions"
+    tasks = Counter(task.subtopology for task in layout.tasks)
+    for sub in plan.subtopologies:
+        for store in sub.stores:
+            topic = plan.changelogs.get(store)
+            if topic is not None and topic not in existing:
+                yield f"{topic}: {tasks[sub.id]} partitions, compacted"
+    if (application.settings.exactly_once or plan.changelogs) and plan.commits_topic not in existing:
+        yield f"{plan.commits_topic}: one partition per Spark partition, compacted"
+
+
+def _checkpoint(progress: Progress | None, now: Continuity) -> Iterator[str]:
+    if progress is None:
+        yield "there is none: the application begins"
+        return
+    yield f"micro-batch {progress.batch} is {'complete' if progress.committed else 'run again'}"
+    kept, begun, dropped = stores_of_edit(now.remembered.stores, now)
+    for verb, stores in (("keeps", kept), ("begins", begun), ("drops", dropped)):
+        if stores:
+            yield f"{verb} {', '.join(sorted(stores))}"
+
+
+def _permissions(application: Application, plan: Plan) -> Iterator[str]:
+    for topic in _read(plan):
+        yield f"Read, Describe on topic {topic}"
+    for topic in plan.sink_topics:
+        yield f"Write, Describe on topic {topic}"
+    yield f"Read, Describe on group {application.id}"
+    exactly_once = application.settings.exactly_once
+    if plan.repartition_topics or plan.changelogs or exactly_once:
+        yield f"Create, Read, Write, Describe, DescribeConfigs, Delete on topics with the prefix {application.id}-"
+    if exactly_once:
+        yield f"Write, Describe on transactional ids with the prefix {application.id}-"

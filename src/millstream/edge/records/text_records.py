@@ -1,0 +1,124 @@
+"""Reading a few records of a topic, and writing a few, for the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from confluent_kafka import Message
+
+from millstream.core.model import serdes
+from millstream.core.model.errors import MillstreamError, SettingsError
+from millstream.edge.records.raw import as_bytes, messages, write
+from millstream.edge.settings.settings import Settings
+
+SERDES: Final = ("auto", "string", "bytes", "int16", "int32", "int64", "float32", "float64", "uuid", "json")
+"""Formats by name; ``auto`` is text, or hexadecimal where it is none."""
+
+
+@dataclass(frozen=True)
+class PeekOptions:
+    """Which records are read.
+
+    Attributes:
+        topic: The topic.
+        last: How many of each partition, the last ones; None is all.
+        follow: Whether to wait for further records.
+        key: Format of the keys.
+        value: Format of the values.
+    """
+
+    topic: str
+    last: int | None = 10
+    follow: bool = False
+    key: str = "auto"
+    value: str = "auto"
+
+
+def peeked(options: PeekOptions, settings: Settings) -> Iterator[dict[str, Any]]:
+    """Read records, and yield them as plain data. Commits nothing.
+
+    Args:
+        options: Which.
+        settings: Where the brokers are.
+
+    Raises:
+        TopicNotFoundError: If there is no such topic.
+        SettingsError: If there is no such format.
+    """
+    _check(options.key, options.value)
+    for message in messages(settings, options.topic, options.last, follow=options.follow):
+        yield _row(message, options)
+
+
+def _row(message: Message, options: PeekOptions) -> dict[str, Any]:
+    return {
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": message.timestamp()[1],
+        "key": _shown(message.key(), options.key),
+        "value": _shown(message.value(), options.value),
+        "headers": [[header[0], _shown(as_bytes(header[1]), "auto")] for header in message.headers() or ()],
+    }
+
+
+def _shown(data: Any, form: str) -> Any:
+    raw = as_bytes(data)
+    if raw is None:
+        return None
+    if form in ("auto", "bytes"):
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return raw.hex()
+    try:
+        found = getattr(serdes, form).deserialize(raw)
+    except Exception as error:  # another record may fit
+        return f"<no {form}: {error}>"
+    return found if isinstance(found, str | int | float | bool | list | dict | None) else str(found)
+
+
+def sent(
+    topic: str, records: Iterable[tuple[str | None, str | None]], forms: tuple[str, str], settings: Settings
+) -> int:
+    """Write records, and return their number when all are acknowledged.
+
+    Args:
+        topic: The topic, which must exist.
+        records: Keys and values as text; None is null.
+        forms: Format of the keys, and of the values.
+        settings: Where the brokers are.
+
+    Raises:
+        TopicNotFoundError: If there is no such topic.
+        SettingsError: If there is no such format, or text does not fit it.
+        ProductionError: If a record is not acknowledged.
+    """
+    _check(*forms)
+    return write(
+        settings,
+        topic,
+        ((_written(key, forms[0]), _written(value, forms[1]), None) for key, value in records),
+    )
+
+
+def _written(text: str | None, form: str) -> bytes | None:
+    if text is None:
+        return None
+    if form in ("auto", "string", "bytes"):
+        return text.encode()
+    try:
+        given = UUID(text) if form == "uuid" else json.loads(text)
+        data: bytes = getattr(serdes, form).serialize(given)
+    except (ValueError, MillstreamError) as error:
+        raise SettingsError(f"{text!r} is no {form}: {error}") from None
+    return data
+
+
+def _check(*forms: str) -> None:
+    for form in forms:
+        if form not in SERDES:
+            raise SettingsError(f"there is no format {form!r}; the formats are {', '.join(SERDES)}")

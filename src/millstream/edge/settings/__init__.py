@@ -1,0 +1,1 @@
+"""The settings of an application and of Kafka's clients."""

@@ -1,0 +1,309 @@
+"""Settings of Kafka's clients: which may be given in ``kafka``, ``consumer`` and ``producer``, and what each means.
+
+Millstream's promises rest on a few settings of librdkafka. ``RULES`` lists every setting that touches one of them, with its
+aliases and what may be given; what would break a promise is refused where it is written. All other settings (connections,
+security, buffers, logs) go to the client as they are. ``docs/reference/settings.md`` shows the same table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from millstream.drivers.kafka import secret
+from millstream.drivers.kafka.callbacks import Callback
+from millstream.drivers.kafka.secret import Secret
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What may be given for a setting.
+
+    Attributes:
+        names: The setting and its aliases.
+        meaning: What it means for the promises.
+        allowed: The values that may be given, in lower case; None: any value, empty: no value.
+        instead: What to write instead, if no value may be given.
+    """
+
+    names: tuple[str, ...]
+    meaning: str
+    allowed: tuple[str, ...] | None = None
+    instead: str = ""
+
+    def check(self, name: str, value: object) -> None:
+        """Refuse a value that may not be given.
+
+        Args:
+            name: The setting as it was written.
+            value: Its value; text from the environment is as good as a number or a bool.
+
+        Raises:
+            ValueError: If the value would break a promise; the message says what to write instead.
+        """
+        if self.allowed is None or str(revealed(value)).strip().lower() in self.allowed:
+            return
+        if not self.allowed:
+            raise ValueError(f"{name!r} cannot be set here; use {self.instead}")
+        raise ValueError(f"{name!r} can only be {' or '.join(self.allowed)}: {self.meaning}")
+
+
+def _any(meaning: str, *names: str) -> Rule:
+    return Rule(names, meaning)
+
+
+def _only(values: tuple[str, ...], meaning: str, *names: str) -> Rule:
+    return Rule(names, meaning, values)
+
+
+def _refused(instead: str, meaning: str, *names: str) -> Rule:
+    return Rule(names, meaning, (), instead)
+
+
+_COMMITTED = "nothing: offsets are committed when they are processed"
+_NO_MEMBER = "nothing: Spark gives partitions to tasks, and nobody joins the group"
+
+RULES: Final[tuple[Rule, ...]] = (
+    # Where to connect, and who it is.
+    _refused(
+        "bootstrap_servers",
+        "all clients talk to one cluster: a transaction covers records and offsets",
+        "bootstrap.servers",
+        "metadata.broker.list",
+    ),
+    _any("the name in logs and quotas of the brokers", "client.id"),
+    # Groups and offsets.
+    _refused("the application id, which is the group", "whose offsets are committed", "group.id"),
+    _refused(
+        _NO_MEMBER,
+        "who reads which partition",
+        "group.instance.id",
+        "group.protocol",
+        "group.protocol.type",
+        "group.remote.assignor",
+        "partition.assignment.strategy",
+    ),
+    _any(
+        "no effect: nobody joins the group",
+        "session.timeout.ms",
+        "heartbeat.interval.ms",
+        "max.poll.interval.ms",
+    ),
+    _refused(
+        _COMMITTED,
+        "a record that was read but not processed would count as processed",
+        "enable.auto.commit",
+        "auto.commit.enable",
+        "auto.commit.interval.ms",
+        "enable.auto.offset.store",
+        "offset.store.method",
+        "offset.store.path",
+        "offset.store.sync.interval.ms",
+        "on_commit",
+    ),
+    # Reading.
+    _refused(
+        "isolation_level",
+        "planner, readers and changelogs must agree on what can be read: records of aborted transactions would be "
+        "processed, or an open one would stop the application",
+        "isolation.level",
+    ),
+    _refused(
+        "auto_offset_reset, or offset_reset=... at the source",
+        "nothing but the plan decides where reading begins",
+        "auto.offset.reset",
+    ),
+    _refused(
+        "nothing: Millstream needs these events",
+        "the end of a range may hold no records (compaction, transaction markers)",
+        "enable.partition.eof",
+    ),
+    _any("whether checksums of records are verified; false is the default", "check.crcs"),
+    _any("a replica near by is read, which may be a little behind", "client.rack"),
+    _any(
+        "how long a reader waits for the broker",
+        "fetch.wait.max.ms",
+        "fetch.min.bytes",
+        "fetch.error.backoff.ms",
+        "fetch.queue.backoff.ms",
+    ),
+    _any(
+        "memory of a reader; the size of a micro-batch is max_batch_records and max_batch_bytes",
+        "fetch.max.bytes",
+        "fetch.message.max.bytes",
+        "max.partition.fetch.bytes",
+        "queued.min.messages",
+        "queued.max.messages.kbytes",
+        "receive.message.max.bytes",
+    ),
+    _refused("max_batch_records", "how much is read at once", "max.poll.records"),
+    _only(
+        ("false",),
+        "a source topic that was deleted would come back empty, and nobody would notice what was lost; in kafka={...} false "
+        "also keeps brokers from creating topics that are written",
+        "allow.auto.create.topics",
+    ),
+    # Writing.
+    _only(("true",), "retries of the client neither duplicate nor reorder", "enable.idempotence"),
+    _only(
+        ("all", "-1"),
+        "a record that one broker has taken may be lost with it",
+        "acks",
+        "request.required.acks",
+    ),
+    _only(
+        ("1", "2", "3", "4", "5"),
+        "a retry of more requests could change the order of records",
+        "max.in.flight",
+        "max.in.flight.requests.per.connection",
+    ),
+    _only(("fifo",), "records of a key keep their order", "queuing.strategy"),
+    _only(
+        ("murmur2_random", "murmur2"),
+        "keys go where Java producers put them, those of repartition topics too; give a sink partitioner=... for another "
+        "partition",
+        "partitioner",
+    ),
+    _refused("partitioner=... at the sink", "where records of a key go", "partitioner.class"),
+    _refused(
+        "processing_guarantee='exactly_once'",
+        "each Spark partition has its own, and a zombie is known by it",
+        "transactional.id",
+    ),
+    _refused(
+        "transaction_timeout_ms",
+        "when the broker ends a transaction that nobody has ended",
+        "transaction.timeout.ms",
+    ),
+    _any(
+        "what is not delivered by then ends the application, and the micro-batch is done again; at least 1 retry, and no "
+        "longer than transaction_timeout_ms under exactly_once",
+        "retries",
+        "message.send.max.retries",
+        "message.timeout.ms",
+        "delivery.timeout.ms",
+        "request.timeout.ms",
+    ),
+    _any("a larger result follows on_produce_error", "message.max.bytes"),
+    _refused("message.max.bytes", "how large a record may be", "max.request.size"),
+    _any(
+        "requests of a micro-batch; it ends when everything is acknowledged",
+        "linger.ms",
+        "queue.buffering.max.ms",
+        "batch.size",
+        "batch.num.messages",
+        "sticky.partitioning.linger.ms",
+    ),
+    _any(
+        "records that wait to be sent; when there is no room the sink waits",
+        "queue.buffering.max.messages",
+        "queue.buffering.max.kbytes",
+    ),
+    _refused("queue.buffering.max.kbytes", "bytes that wait to be sent", "buffer.memory"),
+    _any(
+        "how records are compressed",
+        "compression.type",
+        "compression.codec",
+        "compression.level",
+    ),
+    _refused(
+        "nothing: a record that is not delivered ends the application",
+        "whether everything was delivered",
+        "on_delivery",
+        "delivery.report.only.error",
+    ),
+    # Callbacks and the rest.
+    _any(
+        "called in every process that has such a client, so they must be picklable; they change nothing",
+        "error_cb",
+        "throttle_cb",
+        "stats_cb",
+        "oauth_cb",
+        "logger",
+    ),
+    _only(("true",), "without it neither headers nor timestamps are sure to be there", "api.version.request"),
+    _refused("its settings one by one", "settings of topics would pass unchecked", "default.topic.config"),
+    _refused(
+        "key=ms.serdes... at the source",
+        "how keys are read",
+        "key.deserializer",
+    ),
+    _refused("value=ms.serdes... at the source", "how values are read", "value.deserializer"),
+    _refused("key=ms.serdes... at the sink", "how keys are written", "key.serializer"),
+    _refused("value=ms.serdes... at the sink", "how values are written", "value.serializer"),
+    _refused(
+        "ssl.ca.location with a PEM file (keytool -exportcert -rfc)",
+        "only Java's clients read such files",
+        "ssl.truststore.location",
+    ),
+    _refused(
+        "ssl.certificate.location and ssl.key.location with PEM files",
+        "only Java's clients read such files",
+        "ssl.keystore.location",
+    ),
+)
+
+_RULE_OF: Final[Mapping[str, Rule]] = {name: rule for rule in RULES for name in rule.names}
+_JAAS = re.compile(r"""(\w+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([^\s;]+))""")
+_ESCAPED = re.compile(r"\\(.)")
+
+
+def revealed(value: Any) -> Any:
+    """Return what a client is to have of a value: the text in a ``SecretStr``, and anything else as it is."""
+    reveal = getattr(value, "get_secret_value", None)
+    return value if reveal is None else reveal()
+
+
+def _reference(name: str, written: Mapping[str, Any]) -> Secret:
+    """Return the reference to a secret that was written as in a file of settings: ``{"env": "NAME"}`` or ``{"file": "/path"}``."""
+    kinds = {"env": secret.env, "file": secret.file}
+    if len(written) == 1 and (kind := next(iter(written))) in kinds and isinstance(written[kind], str):
+        return kinds[kind](written[kind])
+    raise ValueError(f"{name!r} is text, or names a secret: {{'env': 'NAME'}} or {{'file': '/path'}}")
+
+
+def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return client settings in librdkafka's names, from its own or Java's.
+
+    A secret stays one, and a function is given its identity.
+
+    Args:
+        settings: What was given in ``kafka``, ``consumer`` or ``producer``.
+
+    Raises:
+        ValueError: For what would break a promise, and for settings that only Java's clients have, with what to write
+            instead.
+
+    Example:
+        >>> sorted(librdkafka_settings({"sasl.jaas.config": 'x required username="u" password="p";'}))
+        ['sasl.password', 'sasl.username']
+        >>> librdkafka_settings({"isolation.level": "read_committed"})
+        Traceback (most recent call last):
+        ValueError: 'isolation.level' cannot be set here; use isolation_level
+    """
+    result: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in _RULE_OF:
+            _RULE_OF[name].check(name, value)
+        if isinstance(value, dict):
+            result[name] = _reference(name, value)
+        elif name == "sasl.jaas.config":
+            if isinstance(value, Secret):
+                raise ValueError(f"{name!r} cannot be {value!r}; use 'sasl.username' and 'sasl.password'")
+            facts = {
+                fact: _ESCAPED.sub(r"\1", "".join(text)) for fact, *text in _JAAS.findall(revealed(value))
+            }
+            result.update({f"sasl.{fact}": facts[fact] for fact in ("username", "password") if fact in facts})
+        elif name == "sasl.mechanism":
+            result["sasl.mechanisms"] = value
+        elif callable(value) and not isinstance(value, Callback):
+            result[name] = Callback(value)
+        else:
+            result[name] = value
+    return result
+
+
+SECRET: Final = re.compile(r"password|secret|token|sasl\.jaas|key\.pem|oauthbearer\.config", re.IGNORECASE)
+"""Names of settings whose values are not shown."""

@@ -1,0 +1,366 @@
+"""Settings: Kafka's names with underscores, from keywords, the environment (``MILLSTREAM_...``) or a TOML file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    Field,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from millstream.core.engine.caching import DEFAULT_CACHE_BYTES
+from millstream.core.engine.policy import STAGES, ErrorPolicies, Policy, check_policy
+from millstream.core.model.errors import SettingsError
+from millstream.core.model.topics import checked_topic_config
+from millstream.core.runtime.threads import check_threads
+from millstream.drivers.directory import DEFAULT_MEMORY_BYTES
+from millstream.drivers.kafka.secret import Secret
+from millstream.drivers.spark.spec import WaitSettings
+from millstream.edge.settings.client_settings import SECRET, librdkafka_settings, revealed
+from millstream.edge.settings.duration_text import Milliseconds
+from millstream.edge.settings.environment_variables import PREFIX, nested, settings_file
+from millstream.edge.status.log_output import Output
+
+Port = Annotated[int | None, Field(ge=0, lt=65_536)]
+
+
+class Settings(BaseSettings):
+    """The settings of an application. Keywords win over the environment, the environment over the file.
+
+    Durations are milliseconds, a ``timedelta``, or ISO 8601 text such as ``PT5M``. Kafka client settings (``consumer``, ``producer``, ``kafka``) have librdkafka's names;
+    the common security settings are understood in Java's spelling too.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, extra="forbid", frozen=True, toml_file=None, validate_default=True
+    )
+
+    bootstrap_servers: str = Field(description="host:port of brokers, separated by commas, or a list of them")
+    state_dir: Path = Field(
+        default_factory=lambda: (
+            Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local/state")) / "millstream"
+        ),
+        description="directory of local copies and, unless checkpoint_location says otherwise, of checkpoints",
+    )
+    store_engine: Literal["lmdb", "rocksdb", "memory"] = Field(
+        "lmdb", description="what keeps the local copies of stores that do not say an engine themselves"
+    )
+    worker_memory_bytes: int = Field(
+        DEFAULT_MEMORY_BYTES,
+        ge=16 << 20,
+        description="memory of a Python worker that its local copies may take: mapped pages, caches, buffers, content",
+    )
+    checkpoint_location: str | None = Field(
+        None, description="Spark checkpoint, a directory or URL of this application's own"
+    )
+    checkpoint_is_shared: bool = Field(
+        False,
+        description="whether a checkpoint in a local directory is one directory on all hosts of a cluster",
+    )
+    auto_offset_reset: Literal["earliest", "latest", "none"] = Field(
+        "earliest", description="where to begin without offsets; none: that is an error"
+    )
+    processing_guarantee: Literal["at_least_once", "exactly_once"] = Field(
+        "at_least_once", description="delivery guarantee"
+    )
+    transaction_timeout_ms: Milliseconds = Field(
+        60_000, ge=1_000, description="when the broker ends a transaction that nobody has ended"
+    )
+    max_batch_records: int = Field(
+        1_000_000, ge=1, description="records per micro-batch, over all partitions"
+    )
+    max_batch_bytes: int = Field(
+        256 << 20,
+        ge=1 << 20,
+        description="bytes per micro-batch, by the average size of the records read so far",
+    )
+    max_records_per_second: dict[str, PositiveInt] = Field(
+        default_factory=dict, description="most records per second, per topic that is to be throttled"
+    )
+    trigger_interval_ms: Milliseconds = Field(
+        0,
+        ge=0,
+        description="shortest time between the beginnings of micro-batches, unless a processor asks for a commit",
+    )
+    parallelism: PositiveInt | dict[str, PositiveInt] = Field(1, description="workers per partition")
+    shuffle_partitions: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Spark partitions of the tasks; None: a power of two up to the cores, at most 8; with parallelism, at least that",
+    )
+    on_changed_shuffle_partitions: Literal["rescale", "keep", "fail"] = Field(
+        "rescale", description="what to do when the checkpoint has another number of shuffle partitions"
+    )
+    master: str | None = Field(
+        None,
+        description="Spark master, if no session is active; None: the one that spark-submit or spark-defaults.conf gives, else "
+        "local[*]",
+    )
+    spark: dict[str, str] = Field(default_factory=dict, description="further Spark settings", repr=False)
+    py_modules: list[str] | None = Field(
+        None,
+        description="modules and packages of the program that are sent to Spark's workers; None: those that its functions come from "
+        "and import, where workers cannot import them",
+    )
+    kafka: dict[str, Any] = Field(
+        default_factory=dict, description="client settings for all clients", repr=False
+    )
+    consumer: dict[str, Any] = Field(
+        default_factory=dict, description="client settings for consumers", repr=False
+    )
+    producer: dict[str, Any] = Field(
+        default_factory=dict, description="client settings for producers", repr=False
+    )
+    isolation_level: Literal["read_uncommitted", "read_committed"] | None = Field(
+        None,
+        description="whether records of open transactions are read; None: read_committed under exactly_once, "
+        "else read_uncommitted",
+    )
+    max_task_idle_ms: Milliseconds = Field(
+        0,
+        ge=-1,
+        description="how long a task waits for an input that is empty and has nothing left on the broker; -1: for nothing, "
+        "also not for what is left there; 9223372036854775807: without end",
+    )
+    buffered_records_per_partition: int = Field(
+        50_000, ge=1, description="records held per partition while a task waits for another input"
+    )
+    buffered_bytes_per_partition: int = Field(
+        16_000_000, ge=1, description="bytes held per partition while a task waits for another input, about"
+    )
+    statestore_cache_max_bytes: int = Field(
+        DEFAULT_CACHE_BYTES,
+        ge=0,
+        description="bytes per task, about, of updates of tables that wait to be merged with later ones of the same row until "
+        "the micro-batch ends; 0: every update is forwarded",
+    )
+    drain_timeout_ms: Milliseconds = Field(
+        0,
+        ge=0,
+        description="how long a stop may take to finish unfinished records of asynchronous operators; 0 carries them over to "
+        "the next start",
+    )
+    num_threads_per_task: int = Field(
+        1,
+        ge=1,
+        description="threads that call the functions of a task's operators without state; 1: everything in one",
+    )
+    num_stream_threads: int | None = Field(
+        None,
+        ge=1,
+        description="most threads that call functions at the same time, over all tasks; None: each task has as many as it may",
+    )
+    task_timeout_ms: Milliseconds = Field(
+        300_000, ge=1_000, description="how long a batch waits for a broker that does not answer"
+    )
+    request_timeout_ms: Milliseconds = Field(
+        10_000, ge=100, description="how long one question to the broker may take"
+    )
+    app_config: dict[str, Any] = Field(
+        default_factory=dict, description="what processors find in context.app_config", repr=False
+    )
+    replication_factor: int = Field(
+        -1, ge=-1, description="replicas of internal topics; -1: the broker's default"
+    )
+    internal_topic_config: dict[str, str] = Field(
+        default_factory=dict, description="further configuration of internal topics, by Kafka's names"
+    )
+    repartition_purge_interval_ms: Milliseconds = Field(
+        30_000,
+        ge=100,
+        description="shortest time between two deletions of what has been processed from repartition topics on the broker",
+    )
+    on_deserialize_error: Policy = Field("fail", description="fail, skip, dead_letter or an error handler")
+    on_process_error: Policy = Field("fail", description="fail, skip, dead_letter or an error handler")
+    on_produce_error: Policy = Field("fail", description="fail, skip, dead_letter or an error handler")
+    on_operator_error: dict[str, Policy] = Field(
+        default_factory=dict,
+        description="policies by the names of operators; they go before those of the stages",
+    )
+    dead_letter_topic: str | None = Field(
+        None,
+        description="topic for records that fail under dead_letter, and for the one that stops the application",
+    )
+    on_lost_offsets: Literal["fail", "skip"] = Field(
+        "fail", description="what to do when the broker no longer has the offsets that were reached"
+    )
+    on_other_checkpoint: Literal["fail", "take_over"] = Field(
+        "fail",
+        description="what an exactly-once start without a checkpoint does when another checkpoint has delivered as this "
+        "application",
+    )
+    on_removed_operator: Literal["fail", "drop"] = Field(
+        "fail",
+        description="what to do when an asynchronous operator is no longer in the topology and has unfinished records",
+    )
+    on_recreated_topic: Literal["fail", "restart_from_beginning"] = Field(
+        "fail", description="what to do when a topic that is read was deleted and created again"
+    )
+    on_uneven_partitions: Literal["fail", "wait"] = Field(
+        "fail", description="what to do when co-partitioned topics no longer have equal numbers of partitions"
+    )
+    on_unprotected_secrets: Literal["fail", "send"] = Field(
+        "fail",
+        description="what to do when kafka, consumer or producer hold a secret and Spark would send it over a cluster without "
+        "spark.authenticate",
+    )
+    metadata_max_age_ms: Milliseconds = Field(
+        30_000, ge=100, description="how long it may take to notice that a topic has changed"
+    )
+    output: Output = Field(
+        "lines",
+        description="what the terminal shows, if the program has not configured logging: lines, json, quiet (only warnings "
+        "and errors) or debug (also what Spark writes)",
+    )
+    metrics_port: Port = Field(None, description="port of /metrics, /healthz and /readyz; 0: any; None: none")
+    page_port: Port = Field(None, description="port of the application's page; 0: any; None: none")
+    http_host: str = Field("127.0.0.1", description="address on which metrics_port and page_port listen")
+    opentelemetry: bool = Field(False, description="whether the program's OpenTelemetry SDK gets the metrics")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Order the sources: keywords, environment, the TOML file that MILLSTREAM_CONFIG names."""
+        entries = InitSettingsSource(settings_cls, nested(os.environ))
+        return init_settings, entries, env_settings, TomlConfigSettingsSource(settings_cls, settings_file())
+
+    @field_validator("bootstrap_servers", mode="before")
+    @classmethod
+    def _servers(cls, servers: Any) -> Any:
+        listed = isinstance(servers, list | tuple) and all(isinstance(one, str) for one in servers)
+        return ",".join(servers) if listed else servers
+
+    @field_validator("kafka", "consumer", "producer")
+    @classmethod
+    def _client_names(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        return librdkafka_settings(settings)
+
+    @field_validator("internal_topic_config")
+    @classmethod
+    def _internal_topics(cls, config: dict[str, str]) -> dict[str, str]:
+        return checked_topic_config(config)
+
+    @field_validator("on_deserialize_error", "on_process_error", "on_produce_error", mode="plain")
+    @classmethod
+    def _policy(cls, policy: Any) -> Any:
+        return _checked_policy(policy)
+
+    @field_validator("on_operator_error", mode="plain")
+    @classmethod
+    def _policies_by_name(cls, policies: Any) -> Any:
+        if not isinstance(policies, dict):
+            raise PydanticCustomError(
+                "policy", "Input should be a dictionary from names of operators to policies"
+            )
+        return {name: _checked_policy(policy) for name, policy in policies.items()}
+
+    @model_validator(mode="after")
+    def _dead_letters_have_a_topic(self) -> Settings:
+        given = {f"on_{stage}_error": getattr(self, f"on_{stage}_error") for stage in STAGES}
+        given |= {f"on_operator_error {name!r}": policy for name, policy in self.on_operator_error.items()}
+        wanting = [name for name, policy in given.items() if policy == "dead_letter"]
+        if wanting and self.dead_letter_topic is None:
+            raise ValueError(f"{wanting[0]}='dead_letter' needs dead_letter_topic='...'")
+        return self
+
+    @model_validator(mode="after")
+    def _exactly_once_reads_committed(self) -> Settings:
+        if self.exactly_once and self.isolation_level == "read_uncommitted":
+            raise ValueError(
+                "processing_guarantee='exactly_once' cannot read uncommitted records: they may be taken back; "
+                "leave isolation_level out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _tasks_have_their_threads(self) -> Settings:
+        check_threads(self.num_threads_per_task, self.num_stream_threads)
+        return self
+
+    @property
+    def policies(self) -> ErrorPolicies:
+        """The error policies of all stages."""
+        return ErrorPolicies(
+            self.on_deserialize_error,
+            self.on_process_error,
+            self.on_produce_error,
+            self.dead_letter_topic,
+            self.on_operator_error,
+        )
+
+    @property
+    def read_committed(self) -> bool:
+        """Whether only records of committed transactions are read."""
+        level = self.isolation_level
+        return self.exactly_once if level is None else level == "read_committed"
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether outputs, changelogs and offsets are committed in transactions."""
+        return self.processing_guarantee == "exactly_once"
+
+    @property
+    def waits(self) -> WaitSettings:
+        """How tasks wait for empty inputs."""
+        return WaitSettings(
+            self.max_task_idle_ms, self.buffered_records_per_partition, self.buffered_bytes_per_partition
+        )
+
+    @property
+    def secrets_in_clients(self) -> tuple[str, ...]:
+        """The client settings that hold a secret itself, not a reference to it."""
+        given = {**self.kafka, **self.consumer, **self.producer}
+        return tuple(
+            name
+            for name, value in given.items()
+            if (SECRET.search(name) or revealed(value) is not value) and not isinstance(value, Secret)
+        )
+
+    def home(self, application_id: str) -> Path:
+        """Return the directory of an application: local copies, its lock and, by default, its checkpoint."""
+        return self.state_dir / application_id
+
+    def checkpoint(self, application_id: str) -> str:
+        """Return the URL of an application's checkpoint."""
+        return self.checkpoint_location or (self.home(application_id) / "checkpoint").absolute().as_uri()
+
+    def client(self, kind: Literal["admin", "consumer", "producer"], application_id: str) -> dict[str, Any]:
+        """Return librdkafka's settings for a kind of client."""
+        more = {"consumer": self.consumer, "producer": self.producer, "admin": {}}[kind]
+        settings = {"client.id": f"{application_id}-{kind}", **self.kafka, **more}
+        return {
+            "bootstrap.servers": self.bootstrap_servers,
+            **{name: revealed(value) for name, value in settings.items()},
+        }
+
+
+def _checked_policy(policy: Any) -> Any:
+    """Return an error policy; what is none is an error of the setting."""
+    try:
+        check_policy("policy", policy)
+    except SettingsError:
+        raise PydanticCustomError(
+            "policy",
+            "Input should be 'fail', 'skip' or 'dead_letter', ms.dead_letter('topic') or an error handler",
+        ) from None
+    return policy

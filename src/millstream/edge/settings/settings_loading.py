@@ -1,0 +1,61 @@
+"""Settings from keywords, with errors that say what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_settings import SettingsError as UnreadableSettingsError
+
+from millstream.core.model.errors import SettingsError
+from millstream.edge.settings.client_settings import SECRET
+from millstream.edge.settings.environment_variables import PREFIX
+from millstream.edge.settings.settings import Settings
+
+_MAY_HOLD_SECRETS: Final = ("settings", "kafka", "consumer", "producer", "spark", "app_config")
+
+
+def settings_from(given: Mapping[str, Any]) -> Settings:
+    """Return the settings; an error says what to write instead.
+
+    Args:
+        given: Keyword settings of the application.
+
+    Raises:
+        SettingsError: If a setting does not exist or has an impossible value.
+    """
+    for name in given:
+        if name not in Settings.model_fields:
+            raise SettingsError(_unknown(name))
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise SettingsError("; ".join(_explained(problem) for problem in error.errors())) from None
+    except UnreadableSettingsError as error:
+        raise SettingsError(
+            f'{error}; write it as JSON, for example MILLSTREAM_KAFKA=\'{{"acks": "all"}}\''
+        ) from None
+    except ValueError as error:
+        file = os.environ.get(f"{PREFIX}CONFIG")
+        raise SettingsError(f"the settings file {file!r} (MILLSTREAM_CONFIG) is not TOML: {error}") from None
+
+
+def _unknown(name: str) -> str:
+    known = list(Settings.model_fields)
+    close = difflib.get_close_matches(name.replace(".", "_"), known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(known))}."
+    return f"there is no setting {name!r}; {hint} Settings of Kafka's clients go into kafka={{...}}, consumer={{...}} or producer={{...}}"
+
+
+def _explained(problem: Any) -> str:
+    name = ".".join(map(str, problem["loc"])) or "settings"
+    if problem["type"] == "missing":
+        return f"the setting {name!r} is missing ({Settings.model_fields[name].description})"
+    if problem["type"] == "extra_forbidden":
+        return _unknown(name)
+    hidden = SECRET.search(name) or name.split(".")[0] in _MAY_HOLD_SECRETS
+    shown = "(not shown)" if hidden else repr(problem.get("input"))
+    return f"the setting {name!r} cannot be {shown}: {problem['msg']}"

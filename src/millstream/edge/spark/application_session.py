@@ -1,0 +1,64 @@
+"""The Spark session of a running application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from millstream.drivers.spark.driver.launch import starts_jvm
+from millstream.drivers.spark.driver.session import session_for
+from millstream.drivers.spark.driver.wanted import lacking_lines, tell_lacking
+from millstream.edge.settings.settings import Settings
+from millstream.edge.status.progress_log import ProgressLog
+
+
+class ApplicationSession:
+    """A session that is made when it is first asked for, and kept: it belongs to a thread in Spark. Owned by the application.
+
+    Args:
+        application_id: The application.
+        progress: Logs what is made.
+        log: Where Spark's output goes; None is where this program's goes.
+
+    Attributes:
+        made: The session, None until it is asked for.
+        lacking: What the session lacks if the program has made it.
+    """
+
+    def __init__(self, application_id: str, progress: ProgressLog, log: Path | None) -> None:
+        self._id = application_id
+        self._progress = progress
+        self.made: SparkSession | None = None
+        self._log = log
+        self.lacking: Sequence[str] = ()
+
+    def of(self, settings: Settings) -> Callable[[], SparkSession]:
+        """Return a function that returns the session."""
+
+        def session() -> SparkSession:
+            if self.made is None:
+                self.made = self._make(settings)
+            return self.made
+
+        return session
+
+    def _make(self, settings: Settings) -> SparkSession:
+        own = SparkSession.getActiveSession() is None and SparkContext._active_spark_context is None
+        if own:
+            where = f"; what it writes goes to {self._log}" if self._log and starts_jvm() else ""
+            master = "" if settings.master is None else f" ({settings.master})"
+            self._progress.event("spark-starts", f"starting Spark{master}{where}")
+        session = session_for(self._id, settings.master, settings.spark, self._log)
+        whose = "runs" if own else "is the program's own session"
+        address = session.sparkContext.uiWebUrl
+        ui = "" if address is None else f", UI at {address}"
+        self._progress.event(
+            "spark-runs", f"Spark {session.version} {whose} on {session.sparkContext.master}{ui}", ui=address
+        )
+        if not own:
+            self.lacking = lacking_lines(session, settings.spark)
+            tell_lacking(self.lacking)
+        return session

@@ -1,0 +1,66 @@
+"""On a cluster: what has to hold before an application hands Spark its secrets and its state.
+
+A ``local`` master runs everything in this process, and ``local-cluster`` on this host. Any other sends what tasks need to
+other hosts, and each host reads and writes the checkpoint. A master that listens on the loopback interface has all its hosts here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from millstream.core.model.errors import SettingsError
+from millstream.drivers.spark.driver.launch import is_local
+from millstream.drivers.spark.driver.session import scheme_of
+from millstream.edge.settings.settings import Settings
+
+_ON_THIS_HOST: Final = re.compile(r"spark://(localhost|127(\.\d+){3}|\[::1\]):\d+")
+
+
+def check_secrets(settings: Settings, session: SparkSession) -> None:
+    """Refuse to send secrets of Kafka's clients where anybody could read them.
+
+    Raises:
+        SettingsError: If client settings hold a secret and Spark would send it without authentication.
+    """
+    context = session.sparkContext
+    protected = context.getConf().get("spark.authenticate", "false") == "true"
+    refuse_bare_secrets(settings, str(context.master), protected=protected)
+
+
+def refuse_bare_secrets(settings: Settings, master: str, *, protected: bool) -> None:
+    """Refuse to send secrets over a master without protection; see :func:`check_secrets`."""
+    secrets = settings.secrets_in_clients
+    if not secrets or protected or settings.on_unprotected_secrets == "send" or is_local(master):
+        return
+    raise SettingsError(
+        f"the settings of Kafka's clients hold {', '.join(map(repr, secrets))}, and Spark would send that to executors of {master} "
+        "without authentication, so whoever reaches one of its ports could read it. Name where the secret is kept, and executors "
+        f"fetch it there: kafka={{{secrets[0]!r}: ms.secret.file('/run/secrets/...')}}, or ms.secret.env(...). Or set "
+        "spark.authenticate and spark.network.crypto.enabled for the whole cluster. on_unprotected_secrets='send' allows it as it is"
+    )
+
+
+def check_checkpoint(settings: Settings, application_id: str, session: SparkSession) -> None:
+    """Refuse a checkpoint that executors on other hosts cannot see.
+
+    Raises:
+        SettingsError: If it is on a local disk, and no setting says that all hosts share it.
+    """
+    location = settings.checkpoint(application_id)
+    if not settings.checkpoint_is_shared and scheme_of(session, location) == "file":
+        refuse_local_checkpoint(location, str(session.sparkContext.master))
+
+
+def refuse_local_checkpoint(location: str, master: str) -> None:
+    """Refuse a checkpoint on a local disk under a master with executors on other hosts; see :func:`check_checkpoint`."""
+    if is_local(master) or _ON_THIS_HOST.fullmatch(master):
+        return
+    raise SettingsError(
+        f"the checkpoint {location} is on a local disk, but executors of {master} may run on other hosts: each would write its part of "
+        "the state to a disk of its own, and nobody would find it again after a failure. Set checkpoint_location to a file system "
+        "that all hosts reach, such as 'hdfs://namenode/millstream/orders' or 's3a://bucket/orders'; if this path is one on every "
+        "host (NFS, say), set checkpoint_is_shared=True"
+    )

@@ -1,0 +1,74 @@
+"""What Spark says when a query ends, in words that name the place and what to do.
+
+An error of ours that has gone through Spark is found again. Of Spark's own, those about the checkpoint are disks by what they mean: Spark
+names neither the disk that is full nor a way out. All others keep Spark's first part, without plans and offsets.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from typing import Final
+from urllib.parse import unquote, urlparse
+
+from millstream.core.model.errors import CheckpointError, MillstreamError, SparkRuntimeError
+from millstream.drivers.spark import wire
+from millstream.edge.checkpoint.checkpoint_health import ways_out
+from millstream.edge.checkpoint.disk_space import Usage, free_space
+
+_CANNOT_WRITE: Final = (
+    "CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT",
+    "STREAMING_CHECKPOINT_LOG_WRITE_FAILURE",
+    "No space left on device",
+    "Disk quota exceeded",
+)
+_CANNOT_READ: Final = (
+    "CANNOT_LOAD_STATE_STORE.",
+    "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED",
+    "STDS_FAILED_TO_READ_OPERATOR_METADATA",
+    "org.apache.hadoop.fs.ChecksumException",
+)
+_NO_DAMAGE: Final = ("UNRELEASED_THREAD_ERROR", "OUT_OF_MEMORY")
+
+
+def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> MillstreamError:
+    """Return what the text of an exception of a query means.
+
+    Args:
+        text: The text.
+        checkpoint: Where the checkpoint is.
+        usage: Looks at disks.
+    """
+    ours = wire.find_error(text)
+    if ours is not None:
+        return ours
+    said = text.split("=== Streaming Query ===")[0].strip()
+    if any(sign in said for sign in _CANNOT_WRITE):
+        return SparkRuntimeError(
+            f"Spark cannot write the checkpoint {checkpoint}, most often because a disk is full: {_disks(checkpoint, usage)}. Make room, and "
+            f"start the application again: the micro-batch was not committed and is run again. Spark says: {said}"
+        )
+    if any(sign in said for sign in _CANNOT_READ) and not any(sign in said for sign in _NO_DAMAGE):
+        return CheckpointError(
+            f"Spark cannot read the state in the checkpoint {checkpoint}: files of it are damaged or cannot be opened, or a disk is full "
+            f"({_disks(checkpoint, usage)}). {ways_out(None)}. Spark says: {said}"
+        )
+    return SparkRuntimeError(f"the Spark query ended with an error that is not Millstream's: {said}")
+
+
+def _disks(checkpoint: str, usage: Usage) -> str:
+    """Return how much space is free where this host writes for a query."""
+    places = {"Spark's local files": tempfile.gettempdir()}
+    url = urlparse(checkpoint)
+    if url.scheme == "file":
+        places = {"the checkpoint": unquote(url.path), **places}
+    disks = [f"the disk of {what}, {path}, has {free_space(path, usage)}" for what, path in places.items()]
+    return "; ".join(disks) if url.scheme == "file" else f"look at {checkpoint}, and here {disks[0]}"
+
+
+def spark_is_gone(gone: Exception) -> SparkRuntimeError:
+    """Return the error of an application whose JVM does not answer any more."""
+    return SparkRuntimeError(
+        f"Spark has ended: its JVM does not answer ({type(gone).__name__}). It was killed, or ran out of memory (setting "
+        "spark={'spark.driver.memory': ...}). Nothing is lost: start the application again, in a new program"
+    )

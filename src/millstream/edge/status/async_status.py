@@ -1,0 +1,173 @@
+"""The status and the metrics of asynchronous operators, from the reports of the tasks that have some."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from millstream.core.asynchronous.async_worker import Queued
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.positions import Offsets
+from millstream.core.runtime.task_report import CallReport, TaskReport
+from millstream.edge.application.draining import Left
+from millstream.edge.status.hot_keys import HotKey, HotKeys
+
+_MOST_PARKED: Final = 10_000
+
+
+@dataclass(frozen=True)
+class CallStatus:
+    """What the asynchronous operators of a task are doing.
+
+    Attributes:
+        running: Calls that run.
+        with_async_worker: Records that the async worker has: their calls run or will.
+        waiting: Records that wait for a retry or a delay.
+        reasons: How many records wait for what: a ``retry``, a ``delay``; of those that the async worker has, the ``line`` in front of them, a
+            ``place`` among those that run, the ``rate`` limit, a ``breaker``, their ``time``, which is near.
+        parked: Records that could be called and have not been handed over.
+        held: Records whose calls have ended, and that wait for those in front of them.
+        most_per_key: Unfinished records of the key that has most.
+        oldest_s: Age of the oldest unfinished record, seconds; None if there is none.
+        longest_s: For how long the oldest call that runs has been running, seconds.
+        loop_lag_ms: By how much the event loop of the async worker was late lately.
+        hottest: Per operator that calls keys in their order, the key that has most of the records, and what it allows.
+    """
+
+    running: int
+    with_async_worker: int
+    waiting: int
+    reasons: Mapping[str, int]
+    parked: int
+    held: int
+    most_per_key: int
+    oldest_s: float | None
+    longest_s: float
+    loop_lag_ms: int
+    hottest: Mapping[str, HotKey]
+
+
+def call_status(report: CallReport, hottest: Mapping[str, HotKeys]) -> CallStatus:
+    """Return the status of a task's asynchronous operators."""
+    return CallStatus(
+        report.running,
+        report.with_async_worker,
+        report.waiting,
+        _reasons(report),
+        report.parked,
+        report.held,
+        report.most_per_key,
+        _age_s(report),
+        report.longest_ms / 1000,
+        report.loop_lag_ms,
+        {operator: key for operator, keys in hottest.items() if (key := keys.now()) is not None},
+    )
+
+
+def _reasons(report: CallReport) -> dict[str, int]:
+    with_worker = dict(zip(Queued._fields, report.queued or Queued()))
+    return {"retry": report.waiting - report.delayed, "delay": report.delayed, **with_worker}
+
+
+def _age_s(report: CallReport) -> float | None:
+    now = time.time()  # noqa: TID251 - shown to people
+    return None if report.oldest_ms is None else max(now - report.oldest_ms / 1000, 0.0)
+
+
+def capacity_of(
+    tasks: Mapping[str, TaskReport], in_front: Mapping[int, Collection[str]], positions: Offsets
+) -> dict[TopicPartition, int]:
+    """Return how many more records of partitions tasks can take in.
+
+    What a shuffle brings may go to any of the tasks behind it, to each about as much as to the others. So the partitions in front
+    share what all of them could take if each had as little capacity as the one that has least.
+
+    Args:
+        tasks: The last report of each task.
+        in_front: By number of the sub-topology, the topics that bring it records through Spark's shuffle.
+        positions: How far topics have been read.
+    """
+    capacities: dict[int, list[int]] = {}
+    ranges: dict[TopicPartition, list[CallReport]] = {}
+    for task, report in tasks.items():
+        if report.calls is not None:
+            capacities.setdefault(TaskId.parse(task).subtopology, []).append(report.calls.room)
+            for at in report.offsets:
+                ranges.setdefault(at, []).append(report.calls)
+    capacity = {at: _capacity_of_ranges(reports) for at, reports in ranges.items()}
+    for number in in_front.keys() & capacities.keys():
+        sharing = [TopicPartition(t, p) for t in in_front[number] for p in positions.get(t, ())]
+        share = min(capacities[number]) * len(capacities[number]) // max(len(sharing), 1)
+        capacity.update({at: min(capacity.get(at, share), share) for at in sharing})
+    return capacity
+
+
+def _capacity_of_ranges(reports: Sequence[CallReport]) -> int:
+    """Return how many more records of a partition its key ranges can take in; without ranges it is one task.
+
+    Each range gets about as much as the others. One without capacity, whose calls hang, gets its part all the same and parks it in its
+    store, so that the others go on. When it has parked too many, all of them wait.
+    """
+    if len(reports) > 1 and any(report.parked >= _MOST_PARKED for report in reports):
+        return 0
+    return sum(report.room for report in reports)
+
+
+def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:
+    """Return what is unfinished in all tasks.
+
+    Args:
+        reports: The last one of each task.
+        until_ms: What is due later is not awaited; ms since the epoch, by the application's clock.
+    """
+    unfinished = awaited = 0
+    for report in reports:
+        unfinished += report.unfinished
+        if report.with_async_worker or (report.look_at_ms is not None and report.look_at_ms <= until_ms):
+            awaited += report.unfinished
+    return Left(unfinished, awaited)
+
+
+def call_counts(report: CallReport) -> dict[str, int]:
+    """Return what is added up over micro-batches."""
+    return {
+        "settled": report.settled,
+        "retries": report.retries,
+        "call_dead_letters": report.dead_letters,
+        "ignored": report.ignored,
+        "lost": report.lost,
+    }
+
+
+def call_metrics(
+    reports: Iterable[CallReport], totals: Mapping[str, int], hottest: Iterable[HotKeys]
+) -> dict[str, int]:
+    """Return the metrics of all tasks together; nothing if no task has asynchronous operators."""
+    all_reports = list(reports)
+    if not all_reports:
+        return {}
+    reasons = Counter[str]()
+    for report in all_reports:
+        reasons.update(_reasons(report))
+    hot = [key for keys in hottest if (key := keys.now()) is not None]
+    ceilings = [key.ceiling_per_s for key in hot if key.ceiling_per_s is not None]
+    return {
+        "calls_settled": totals["settled"],
+        "calls_retried": totals["retries"],
+        "calls_dead_lettered": totals["call_dead_letters"],
+        "calls_ignored": totals["ignored"],
+        "calls_lost": totals["lost"],
+        "calls_running": sum(report.running for report in all_reports),
+        "calls_with_station": sum(report.with_async_worker for report in all_reports),
+        "calls_waiting": sum(report.waiting for report in all_reports),
+        **{f"calls_waiting: {reason}": reasons[reason] for reason in _reasons(CallReport())},
+        "calls_parked": sum(report.parked for report in all_reports),
+        "calls_held": sum(report.held for report in all_reports),
+        "calls_most_per_key": max(report.most_per_key for report in all_reports),
+        "calls_oldest_ms": max(round((_age_s(report) or 0.0) * 1_000) for report in all_reports),
+        "calls_loop_lag_ms": max(report.loop_lag_ms for report in all_reports),
+        **({"calls_ceiling_per_s": round(min(ceilings))} if ceilings else {}),
+    }

@@ -1,0 +1,142 @@
+"""Output: what a program of an application shows in its terminal, if it has not configured logging itself.
+
+Lines of progress, warnings and errors go to the standard error. Everything else goes to a file beside the state: what Spark's
+JVM and its Python workers write, the lines of Kafka's clients, and tracebacks. A program that has configured logging gets the
+same lines as records of the loggers ``millstream.*``, and decides itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import traceback
+import warnings
+from functools import cache
+from logging.handlers import WatchedFileHandler
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal
+
+from millstream.core.model.errors import MillstreamError
+from millstream.drivers.spark.logs import JsonLines, choose
+from millstream.edge.checkpoint.disk_space import unwritable
+
+Output = Literal["lines", "json", "quiet", "debug"]
+
+PROGRESS: Final = "millstream.progress"
+"""The logger of lines that say how far things are."""
+CLIENTS: Final = "millstream.librdkafka"
+"""The logger of Kafka's clients."""
+
+_OWN: Final = "millstream"
+_JVM: Final = "py4j"
+_PANDAS: Final = (
+    "PySpark does not yet fully support pandas"  # which of its operators are used here is tested with it
+)
+
+
+def attach(output: Output, file: Path) -> Path | None:
+    """Log to the terminal how the applications of this process are, unless it has configured logging.
+
+    The first application of a process decides for all.
+
+    Args:
+        output: What to show.
+        file: Where everything else goes; what an earlier process wrote is set aside as ``<file>.1``.
+
+    Returns:
+        Where Spark's output goes; None is to the standard error, too.
+
+    Raises:
+        SettingsError: If the file cannot be written.
+    """
+    own, terminal = logging.getLogger(_OWN), _attached()
+    if terminal is not None:
+        return terminal.file
+    shown = None if output == "debug" else _begun(file)
+    if logging.getLogger().handlers or own.handlers:
+        return shown
+    choose(
+        as_json=output == "json",
+        least=logging.WARNING if output == "quiet" else logging.NOTSET,
+        own=logging.INFO if output == "debug" else logging.WARNING,
+    )
+    terminal = Terminal(output, shown)
+    own.addHandler(terminal)
+    if own.level == logging.NOTSET:  # otherwise the program has said what it wants of us
+        own.setLevel(logging.DEBUG)
+    own.propagate = False
+    if shown is not None:
+        try:
+            kept = _Kept(shown, encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise unwritable(shown, error) from None
+        kept.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        own.addHandler(kept)
+        warnings.filterwarnings("ignore", _PANDAS, FutureWarning)
+        logging.getLogger(_JVM).addHandler(kept)
+        logging.getLogger(_JVM).propagate = False
+    if sys.excepthook is sys.__excepthook__ and output != "debug":
+        sys.excepthook = _uncaught
+    return shown
+
+
+class Terminal(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to the standard error what a person wants to see.
+
+    Args:
+        output: What to show.
+        file: Where the rest is.
+    """
+
+    def __init__(self, output: Output, file: Path | None) -> None:
+        super().__init__(sys.stderr)
+        self.file = file
+        self._output = output
+        self.setFormatter(JsonLines() if output == "json" else _Line())
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is shown."""
+        if self._output == "debug":
+            return record.levelno >= logging.INFO
+        if record.name == PROGRESS:
+            return self._output != "quiet"
+        return record.levelno >= logging.WARNING and record.name != CLIENTS
+
+
+class _Kept(WatchedFileHandler):
+    """Writes to a file; what does not find room in it is lost, and takes no place in the terminal."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name that logging has
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
+class _Line(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {record.getMessage()}"
+
+
+def _attached() -> Terminal | None:
+    handlers = logging.getLogger(_OWN).handlers
+    return next((handler for handler in handlers if isinstance(handler, Terminal)), None)
+
+
+@cache
+def _begun(file: Path) -> Path:
+    """Set aside what an earlier process has written."""
+    if file.exists():
+        file.replace(file.with_name(f"{file.name}.1"))
+    return file
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Show an error of ours as one message; the traceback is for the file."""
+    terminal = _attached()
+    if not isinstance(error, MillstreamError) or terminal is None or terminal.file is None:
+        sys.__excepthook__(kind, error, trace)
+        return
+    log = logging.getLogger(_OWN)
+    log.debug("%s", "".join(traceback.format_exception(kind, error, trace)))
+    log.error("%s (details: %s)", error, terminal.file, extra={"facts": {"error": kind.__name__}})

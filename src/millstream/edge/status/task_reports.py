@@ -1,0 +1,346 @@
+"""The reports of an application's tasks, added up: its status and its metrics."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from millstream.core.engine.records.readiness import Waiting
+from millstream.core.engine.threads import ThreadFigures, added
+from millstream.core.metrics.metric import Numbers, kind_of, summed, total_of, without_labels
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.positions import Offsets, flat
+from millstream.core.runtime.messages import BufferedRecords
+from millstream.core.runtime.origins import oldest_by_topic
+from millstream.core.runtime.task_report import TaskReport, offsets_of
+from millstream.core.topology.plan import Plan
+from millstream.drivers.spark.executor import measures
+from millstream.drivers.spark.executor.progress import RestoreProgress
+from millstream.edge.application.draining import Left
+from millstream.edge.planning.key_ranges import Recent, TaskWork, range_status
+from millstream.edge.status.application_status import Status
+from millstream.edge.status.async_status import (
+    call_counts,
+    call_metrics,
+    call_status,
+    capacity_of,
+    left_of,
+)
+from millstream.edge.status.hot_keys import HotKeys
+from millstream.edge.status.thread_status import thread_metrics, thread_status
+
+_LOG_EVERY_S = 10.0
+
+
+@dataclass
+class TaskReports:
+    """Adds up reports. Written by the threads of the control server, read by any; guarded by its lock."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    plan: Plan | None = None
+    batch: int = -1
+    revision: int = 0
+    ends: Offsets = field(default_factory=dict)
+    positions: Offsets = field(default_factory=dict)
+    commit_requested: bool = False
+    """Whether a processor asked for a commit in the last micro-batch."""
+    totals: Counter[str] = field(default_factory=Counter)
+    tasks: dict[str, TaskReport] = field(default_factory=dict)
+    first_record_ms: int | None = None
+    last_batch_ms: int | None = None
+    restores: dict[tuple[str, str], RestoreProgress] = field(default_factory=dict)
+    numbers: Numbers = field(default_factory=Numbers)
+    """Counters and largest values since the start."""
+    gauges: dict[str, Numbers] = field(default_factory=dict)
+    """The other numbers of each task's last report."""
+    threads: dict[str, ThreadFigures] = field(default_factory=dict)
+    hottest: dict[str, dict[str, HotKeys]] = field(default_factory=dict)
+    finished: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    """How far topics are finished, and have been read, whose records go through Spark's shuffle and are finished later."""
+    times: Offsets = field(default_factory=dict)
+    """The partition times of readers that extract timestamps."""
+    _recent: Recent = field(default_factory=Recent)
+    _work: TaskWork = field(default_factory=TaskWork)
+    _recent_enforced: Recent = field(default_factory=Recent)
+    _logged: dict[str, float] = field(default_factory=dict)
+    _planned_at: float = field(default_factory=time.monotonic)
+    _batch_s: float | None = None
+    _executors: dict[str, str] = field(default_factory=dict)
+    _asked_ms: int = 0
+    """When it was last asked which tasks are due, by the application's clock."""
+
+    def planned(self, positions: Offsets, ends: Offsets | None, held_back_ms: int = 0) -> None:
+        """Note what the planner sees; no ends means that no broker answers."""
+        with self.lock:
+            self.revision += 1
+            self._planned_at = time.monotonic()
+            self.totals["held_back_ms"] += held_back_ms
+            self.ends = self.ends if ends is None else ends
+            for topic, partitions in positions.items():
+                for partition, at in partitions.items():
+                    known = self.positions.setdefault(topic, {})
+                    known.setdefault(partition, at)
+
+    def restoring(self, progress: RestoreProgress) -> None:
+        """Note how far the restore of a store is."""
+        with self.lock:
+            self.restores.pop((progress.task, progress.store), None)
+            if not progress.finished:
+                self.restores[progress.task, progress.store] = progress
+
+    def committed(self, batch: int, reports: Sequence[TaskReport]) -> dict[TopicPartition, int]:
+        """Note a batch; give the offsets to commit."""
+        offsets = offsets_of(reports)
+        with self.lock:
+            self.revision += 1
+            self.batch = batch
+            self._batch_s = time.monotonic() - self._planned_at
+            self.commit_requested = any(report.commit_requested for report in reports)
+            self.restores.clear()  # those of an attempt that failed never end
+            self.last_batch_ms = int(time.time() * 1000)  # noqa: TID251 - a metric
+            for report in reports:
+                self._add(report)
+            if self.plan is not None and self.plan.is_divided:
+                offsets = self._work.finished(offsets)
+            for at, offset in offsets.items():
+                self.positions.setdefault(at.topic, {})[at.partition] = offset
+            self._recent.add(sum(total_of(report.measured, measures.READ) for report in reports))
+            self._recent_enforced.add(sum(total_of(report.measured, measures.ENFORCED) for report in reports))
+        return offsets
+
+    def oldest(self, behind: Mapping[str, Collection[str]]) -> dict[str, int]:
+        """Return the oldest micro-batch that a record is unfinished of, per topic in front of Spark's shuffle.
+
+        Args:
+            behind: The topics in front of each repartition (see ``millstream.core.runtime.origins``).
+        """
+        with self.lock:
+            unfinished: dict[TopicPartition, int] = {}
+            for report in self.tasks.values():
+                for at, low in report.shuffled.items():
+                    unfinished[at] = min(low, unfinished.get(at, low))
+            return oldest_by_topic(unfinished, behind)
+
+    def finish(self, offsets: Offsets, read: Offsets) -> dict[TopicPartition, int]:
+        """Note how far topics are finished that go through Spark's shuffle; return the offsets that have changed and are to be committed.
+
+        They do not go back: a record that was finished once stays finished.
+
+        Args:
+            offsets: How far they are finished.
+            read: How far they have been read.
+        """
+        news: dict[TopicPartition, int] = {}
+        with self.lock:
+            for at, offset in flat(offsets).items():
+                until = read[at.topic][at.partition]
+                before = self.finished.get(at, (0, 0))
+                again = before[0] > until  # the topic is another one
+                now = (offset if again else max(offset, before[0]), until)
+                if now != before:
+                    self.finished[at] = now
+                    news[at] = self.positions.setdefault(at.topic, {})[at.partition] = now[0]
+        return news
+
+    def _measure(self, report: TaskReport) -> None:
+        if (
+            report.task not in self.tasks
+        ):  # a counter that appears with its first increment hides that one from rate()
+            self.numbers.take((metric.name, (report.task,), 0) for metric in measures.OF_EACH_TASK)
+        self.numbers.take(row for row in report.measured if kind_of(row[0]) != "gauge")
+        self.gauges[report.task] = now = Numbers()
+        now.take(row for row in report.measured if kind_of(row[0]) == "gauge")
+        if report.gone:
+            del self.gauges[report.task]
+
+    def _add(self, report: TaskReport) -> None:
+        self._measure(report)
+        if report.gone:
+            self.tasks.pop(report.task, None)
+        else:
+            self.tasks[report.task] = report
+        self._work.note(report)
+        for (topic, partition), ms in report.times.items():
+            self.times.setdefault(topic, {})[partition] = ms
+        self._note_executor(report)
+        if report.calls is not None:
+            self.totals.update(call_counts(report.calls))
+            for hottest in report.calls.hottest:
+                self.hottest.setdefault(report.task, {}).setdefault(hottest.operator, HotKeys()).note(hottest)
+        if (threads := added([self.threads.get(report.task), report.threads])) is not None:
+            self.threads[report.task] = threads
+        if report.first_record_ms is not None:
+            self.first_record_ms = min(report.first_record_ms, self.first_record_ms or report.first_record_ms)
+
+    def _note_executor(self, report: TaskReport) -> None:
+        before = self._executors.get(report.task, report.executor)
+        if report.gone:
+            self._executors.pop(report.task, None)
+        elif report.executor:
+            self.totals.update(task_runs=1, moved_tasks=int(before != report.executor))
+            self._executors[report.task] = report.executor
+
+    def bytes_per_record(self) -> float | None:
+        """Return the average size of the records read so far, None before the first."""
+        with self.lock:
+            read = self.numbers.total(measures.READ)
+            return self.numbers.total(measures.READ_BYTES) / read if read else None
+
+    def due(self, now_ms: int, resting: Collection[int] = ()) -> list[str]:
+        """Return the tasks to wake by now, those of sub-topologies that rest only for their unfinished records.
+
+        When the clock goes back, all are woken that wait for a time: by the new clock they may have to wait for less.
+        """
+        with self.lock:
+            if now_ms < self._asked_ms:
+                self.tasks = {task: report.waking_at(now_ms) for task, report in self.tasks.items()}
+            self._asked_ms = now_ms
+            return sorted(
+                task
+                for task, report in self.tasks.items()
+                if (at := report.wakes_at(rests=TaskId.parse(task).subtopology in resting)) is not None
+                and at <= now_ms
+            )
+
+    def knows(self, topic: str) -> bool:
+        """Return whether a topic is read from the broker, so that the group has offsets of it."""
+        return topic in self.ends or topic in self.positions
+
+    def buffered_inputs(self, in_front: Mapping[int, Collection[str]]) -> BufferedRecords:
+        """Return what the tasks hold.
+
+        Args:
+            in_front: By number of the sub-topology, the topics that bring it records through Spark's shuffle.
+        """
+        with self.lock:
+            buffered: dict[TopicPartition, tuple[int, int, int]] = {}
+            for report in self.tasks.values():
+                for topic, partition, _, records, size, newest in report.buffered:
+                    at = TopicPartition(topic, partition)
+                    known = buffered.get(at, (0, 0, -1))
+                    buffered[at] = (known[0] + records, known[1] + size, max(known[2], newest))
+            waits = [r.idle_until_ms for r in self.tasks.values() if r.idle_until_ms is not None]
+            given_up = {at for r in self.tasks.values() for at in r.given_up}
+            return BufferedRecords(
+                buffered,
+                frozenset(given_up),
+                min(waits, default=None),
+                capacity_of(self.tasks, in_front, self.positions),
+            )
+
+    def left(self, until_ms: int) -> Left:
+        """Return how many records are unfinished in asynchronous operators, and how many of them may be finished by a time."""
+        with self.lock:
+            return left_of((r.calls for r in self.tasks.values() if r.calls is not None), until_ms)
+
+    def _waiting(self) -> dict[str, Waiting]:
+        """Return why the tasks wait that do."""
+        waits = {task: report.waiting for task, report in self.tasks.items()}
+        return {task: waiting for task, waiting in waits.items() if waiting is not None}
+
+    def _buffered(self) -> Counter[str]:
+        """Count the records that are held, per topic."""
+        buffered: Counter[str] = Counter()
+        for report in self.tasks.values():
+            for topic, _, _, records, *_ in report.buffered:
+                buffered[topic] += records
+        return buffered
+
+    def waiting_lines(self) -> list[str]:
+        """Return the lines about tasks that wait, for the log; no task has one more often than every ten seconds."""
+        with self.lock:
+            waits = self._waiting()
+            self._logged = {task: at for task, at in self._logged.items() if task in waits}
+            now = time.monotonic()
+            due = [task for task in waits if now - self._logged.setdefault(task, now) >= _LOG_EVERY_S]
+            self._logged.update(dict.fromkeys(due, now))
+            return [f"task {task} {_waits(waits[task])}" for task in sorted(due)]
+
+    def status(self, state: str, error: str | None) -> Status:
+        """Return the status."""
+        with self.lock:
+            lines = [progress.line() for _, progress in sorted(self.restores.items())]
+            return Status(
+                state,
+                self.batch,
+                self._lag(),
+                self._recent.per_second(),
+                len(self.tasks),
+                error,
+                lines,
+                {task: _waits(waiting) for task, waiting in sorted(self._waiting().items())},
+                _counts(self.numbers.by(measures.ENFORCED, 0)),
+                self._recent_enforced.per_second(),
+                dict(sorted(self._buffered().items())),
+                dropped=_counts(self.numbers.by(measures.DROPPED, 0)),
+                calls={
+                    task: call_status(r.calls, self.hottest.get(task, {}))
+                    for task, r in sorted(self.tasks.items())
+                    if r.calls is not None
+                },
+                threads={task: thread_status(r) for task, r in sorted(self.threads.items())},
+                batch_s=self._batch_s,
+                placed=dict(sorted(self._executors.items())),
+                ranges=range_status(self.plan, self.tasks, self._work, self.ends) if self.plan else {},
+            )
+
+    def committed_of(
+        self, subtopology: int, topics: Collection[str]
+    ) -> tuple[int, Mapping[TaskId, TaskReport], Offsets, int]:
+        """Return what the tasks of a sub-topology have committed.
+
+        Returns:
+            The micro-batch, their last reports, and of these topics the offsets before which everything is processed, and the lag.
+        """
+        with self.lock:
+            reports = {TaskId.parse(task): report for task, report in self.tasks.items()}
+            own = {
+                task: report for task, report in sorted(reports.items()) if task.subtopology == subtopology
+            }
+            offsets = {topic: dict(self.positions[topic]) for topic in topics if topic in self.positions}
+            return self.batch, own, offsets, sum(lag for topic, lag in self._lag().items() if topic in topics)
+
+    def _lag(self) -> dict[str, int]:
+        return {
+            topic: sum(max(end - self.positions.get(topic, {}).get(p, 0), 0) for p, end in partitions.items())
+            for topic, partitions in self.ends.items()
+        }
+
+    def metrics(self) -> dict[str, int]:
+        """Return the totals since the start."""
+        with self.lock:
+            return {
+                **without_labels(measures.TASK_METRICS, summed([self.numbers, *self.gauges.values()])),
+                "task_runs": self.totals["task_runs"],
+                "moved_tasks": self.totals["moved_tasks"],
+                "throttled_ms": self.totals["held_back_ms"],
+                "batches": self.batch + 1,
+                **call_metrics(
+                    [r.calls for r in self.tasks.values() if r.calls is not None],
+                    self.totals,
+                    [keys for of_task in self.hottest.values() for keys in of_task.values()],
+                ),
+                **thread_metrics(self.threads.values()),
+                **({"first_record_ms": self.first_record_ms} if self.first_record_ms is not None else {}),
+                **({"last_batch_ms": self.last_batch_ms} if self.last_batch_ms is not None else {}),
+            }
+
+    def measured(self) -> Numbers:
+        """Return the numbers of all tasks, with their labels."""
+        with self.lock:
+            found = summed([self.numbers, *self.gauges.values()])
+            restores = self.restores.items()
+            found.take((measures.RESTORING.name, of, max(now.total - now.done, 0)) for of, now in restores)
+            return found
+
+
+def _counts(numbers: Mapping[str, float]) -> dict[str, int]:
+    return {name: round(count) for name, count in numbers.items() if count}
+
+
+def _waits(waiting: Waiting) -> str:
+    seconds = max(time.time() - waiting.since_ms / 1000, 0.0)  # noqa: TID251 - shown to people
+    return f"has waited for {seconds:.1f} s: it {waiting.line()}"

@@ -1,0 +1,39 @@
+"""The status and the metrics of the threads of tasks (KIP-408), from the reports of the tasks that have several."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from millstream.core.engine.threads import ThreadFigures
+
+
+@dataclass(frozen=True)
+class ThreadStatus:
+    """What the threads of a task have done since the application was started.
+
+    Attributes:
+        threads: How many there are.
+        executed: Per thread, the records that it has executed: those whose functions it has called.
+        ended: How often a function has ended a thread.
+    """
+
+    threads: int
+    executed: tuple[int, ...]
+    ended: int
+
+
+def thread_status(figures: ThreadFigures) -> ThreadStatus:
+    """Return the status of a task's threads."""
+    return ThreadStatus(len(figures.executed), figures.executed, figures.ended)
+
+
+def thread_metrics(figures: Collection[ThreadFigures]) -> dict[str, int]:
+    """Return the metrics of all tasks together; nothing if no task has several threads."""
+    if not figures:
+        return {}
+    return {
+        "threads": sum(len(one.executed) for one in figures),
+        "thread_records": sum(sum(one.executed) for one in figures),
+        "threads_ended": sum(one.ended for one in figures),
+    }

@@ -1,0 +1,132 @@
+"""``millstream pause``, ``resume``, ``throttle`` and ``status``, against an application that only listens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from millstream.core.model.errors import ControlError
+from millstream.drivers.private import process_directory
+from millstream.drivers.spark.control import ControlServer
+from millstream.edge.cli.commands import app
+from millstream.edge.control.control_file import write_control_file
+from millstream.edge.status.application_status import Status
+from millstream.edge.status.thread_status import ThreadStatus
+
+STATUS = Status("running", 3, {"in": 7_000, "other": 0}, 1234.5, 2, paused=["in"], throttled={"in": 5_000})
+
+
+class Listening:
+    """Answers as an application does, and notes the orders."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.orders: list[tuple[str, dict[str, Any]]] = []
+        self.status = STATUS
+        self.refuses: ControlError | None = None
+
+    def answer(self, question: str, order: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+        if self.refuses is not None:
+            raise self.refuses
+        self.orders.append(order)
+        return asdict(self.status)
+
+    def run(self, command: str, *arguments: str) -> Result:
+        return CliRunner().invoke(app, [command, "app", *arguments, "--state-dir", str(self.home)])
+
+
+@pytest.fixture
+def listening(tmp_path: Path) -> Iterator[Listening]:
+    made = Listening(tmp_path)
+    server = ControlServer(made.answer, b"key", process_directory())
+    (tmp_path / "app").mkdir()
+    write_control_file(tmp_path / "app", server.address)
+    yield made
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "order"),
+    [
+        (["pause"], ("pause", {"topics": None, "subtopologies": None, "keep": False})),
+        (
+            ["pause", "--topic", "a", "--topic", "b", "--keep"],
+            ("pause", {"topics": ["a", "b"], "subtopologies": None, "keep": True}),
+        ),
+        (["resume", "--subtopology", "1"], ("resume", {"topics": None, "subtopologies": [1]})),
+        (["throttle", "in", "5"], ("throttle", {"topic": "in", "records_per_second": 5})),
+        (["throttle", "in", "off"], ("throttle", {"topic": "in", "records_per_second": None})),
+    ],
+)
+def test_orders_are_given_and_what_holds_is_printed(
+    listening: Listening, command: list[str], order: tuple[str, dict[str, Any]]
+) -> None:
+    result = listening.run(*command)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert listening.orders == [order]
+    assert result.stdout == "paused: in\nthrottled: in to 5,000/s\n"
+
+
+def test_the_status_is_for_people(listening: Listening) -> None:
+    listening.status = replace(STATUS, paused=[], throttled={}, restoring=["task 1_0"], error="one\ntwo")
+    assert listening.run("status").stdout.splitlines() == [
+        "app: running",
+        "  micro-batch  3",
+        "  tasks        2",
+        "  records/s    1,234.5",
+        "  lag          in 7,000, other 0",
+        "  paused       nothing",
+        "  throttled    nothing",
+        "  restoring    task 1_0",
+        "  error        one",
+        "  error        two",
+    ]
+
+
+def test_the_status_shows_the_threads_of_tasks(listening: Listening) -> None:
+    threads = {"0_0": ThreadStatus(2, (1_200, 1_100), 0), "0_1": ThreadStatus(1, (900,), 3)}
+    listening.status = replace(STATUS, threads=threads)
+    lines = listening.run("status").stdout.splitlines()
+    assert "  threads      0_0: 2 have executed 1,200, 1,100 records" in lines
+    assert "  threads      0_1: 1 have executed 900 records; 3 were ended by functions" in lines
+
+
+def test_the_status_is_for_programs(listening: Listening) -> None:
+    assert json.loads(listening.run("status", "--json").stdout) == json.loads(json.dumps(asdict(STATUS)))
+
+
+def test_the_table_shows_topics_and_what_is_wrong(listening: Listening) -> None:
+    listening.status = replace(
+        STATUS, error="no broker", dropped={"0_1": 1_200}, waiting={"0_0": "waits for 'b'"}
+    )
+    lines = [line.split() for line in listening.run("top", "--once").stdout.splitlines()]
+    assert lines[0][:5] == ["app", "running", "micro-batch", "3", "1,234"]
+    assert ["in", "7,000", "0", "paused"] in lines
+    assert ["other", "0", "0"] in lines
+    assert ["task", "0_1", "dropped", "1,200", "records"] in lines
+    assert ["error", "no", "broker"] in lines
+
+
+def test_what_the_application_refuses_is_told(listening: Listening) -> None:
+    listening.refuses = ControlError("application 'app' does not read 'x'")
+    result = listening.run("pause", "--topic", "x")
+    assert result.exit_code == 1
+    assert result.stderr == "millstream pause: application 'app' does not read 'x'\n"
+
+
+def test_a_rate_that_is_no_number_is_told_without_asking(listening: Listening) -> None:
+    result = listening.run("throttle", "in", "fast")
+    assert (result.exit_code, listening.orders) == (1, [])
+    assert "a whole number of records per second, or 'off', not 'fast'" in result.stderr
+
+
+def test_an_application_that_is_not_running_is_told(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["status", "app", "--state-dir", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "millstream status: application 'app' is not running with this state directory" in result.stderr

@@ -1,0 +1,370 @@
+"""A running application, asked as the processes of Spark ask it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import pytest
+
+import millstream as ms
+from millstream.core.model.errors import BrokerUnavailableError, ControlError, MillstreamError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import Offsets
+from millstream.core.runtime.lifecycle import Event
+from millstream.core.runtime.messages import PlanRequest
+from millstream.core.runtime.origins import Begun, first_offset
+from millstream.core.runtime.task_report import CallReport, CommittedBatch, TaskReport
+from millstream.core.topology.plan import Plan
+from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.edge.application.application_run import Resources
+from millstream.edge.application.running_application import RunningApplication
+from millstream.edge.broker.group_offsets import GroupOffsets
+from millstream.edge.checkpoint.continuity import continuity
+from millstream.edge.checkpoint.state_lease import Lease
+from millstream.edge.control.flow_control import FlowControl, FlowLimits
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+
+class AwayOnce:
+    """A group whose coordinator does not answer the first time."""
+
+    def __init__(self) -> None:
+        self.committed: dict[TopicPartition, int] = {}
+        self.taken: dict[TopicPartition, int] = {}
+        self._away = True
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int], taken: Mapping[TopicPartition, int] | None = None
+    ) -> None:
+        if self._away:
+            self._away = False
+            raise BrokerUnavailableError("away")
+        self.committed.update(offsets)
+        self.taken = dict(taken or {})
+
+    def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        return {}
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> bool:
+        raise AssertionError("there is no repartition topic")
+
+
+PLAN = PlanRequest({"in": {0: 0}}, {"in": {0: 5}}, 1_000)
+
+
+@pytest.fixture
+def group() -> AwayOnce:
+    return AwayOnce()
+
+
+@pytest.fixture
+def running(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
+    lease = Lease.take(tmp_path, "app", "running")
+    resources = Resources(
+        GroupOffsets(group),
+        lease,
+        FlowControl(tmp_path, FlowLimits()),
+        group,
+        lambda: None,
+        copies=lambda: CopiesSpec(str(tmp_path), {}, {}, 0),
+    )
+    made = RunningApplication("app", resources)
+    made._run.continues = continuity(plan(), None, {}), {}
+    yield made
+    made._run.release()
+
+
+def plan() -> Plan:
+    """Sub-topology 0 reads two topics, 1 reads a third."""
+    builder = ms.StreamsBuilder()
+    for topics, store in ((["in", "in-too"], "first"), (["other"], "second")):
+        builder.stream(topics).to_table(store=store)
+    return builder.build().plan("app")
+
+
+def test_offsets_that_could_not_be_committed_are_committed_when_the_broker_is_back(
+    running: RunningApplication, group: AwayOnce
+) -> None:
+    running._requests.answer("plan", PLAN)
+    running._requests.answer(
+        "batch", CommittedBatch(0, [TaskReport("0_0", {TopicPartition("in", 0): 5}).encode()])
+    )
+    assert group.committed == {}
+    running._requests.answer("plan", replace(PLAN, ends=None))
+    assert group.committed == {}
+    running._requests.answer("plan", PLAN)
+    assert group.committed == {TopicPartition("in", 0): 5}
+
+
+class TestOrders:
+    def test_are_told_to_the_planner_and_shown(self, running: RunningApplication) -> None:
+        running.pause(["in"])
+        running.pause(subtopologies=[1])
+        running.throttle("in-too", 100)
+        told = running._requests.answer("plan", PLAN)
+        assert (told.paused, told.rates) == ({"in", "other"}, {"in-too": 100})
+        status = running.status()
+        assert (status.paused, status.throttled) == (["in", "other"], {"in-too": 100})
+        running.resume(["other"])
+        running.throttle("in-too", None)
+        told = running._requests.answer("plan", PLAN)
+        assert (told.paused, told.rates) == ({"in"}, {})
+        running.resume()
+        assert running.status().paused == []
+
+    def test_without_names_are_about_everything(self, running: RunningApplication) -> None:
+        running.pause()
+        assert running.status().paused == ["in", "in-too", "other"]
+
+    def test_about_what_is_not_there_change_nothing(self, running: RunningApplication) -> None:
+        for order in (
+            lambda: running.pause(["in", "on"]),
+            lambda: running.resume(subtopologies=[2]),
+            lambda: running.throttle("on", 5),
+        ):
+            with pytest.raises(ControlError, match=r"'in', 'in-too', 'other'|it has 0, 1"):
+                order()
+        assert (running.status().paused, running.status().throttled) == ([], {})
+
+    def test_are_not_for_an_application_that_has_ended(
+        self, running: RunningApplication, tmp_path: Path
+    ) -> None:
+        running.pause(keep=True)
+        running._run.release()
+        for order in (running.pause, running.resume, lambda: running.throttle("in", 5)):
+            with pytest.raises(ControlError, match=r"'app' has ended .* only a running one takes commands"):
+                order()
+        assert (tmp_path / "paused.json").exists()
+
+    def test_come_from_other_processes_too(self, running: RunningApplication) -> None:
+        answer = running._requests.answer(
+            "command", ("throttle", {"topic": "other", "records_per_second": 5})
+        )
+        assert answer["throttled"] == {"other": 5}
+        assert running.status().throttled == {"other": 5}
+
+
+def test_only_what_can_be_reached_is_woken(running: RunningApplication) -> None:
+    def due() -> list[str]:
+        return list(running._requests.answer("plan", PLAN).due)
+
+    reports = [TaskReport(task, wake_at_ms=1_000).encode() for task in ("0_0", "0_1", "1_0")]
+    running._requests.answer(
+        "batch", CommittedBatch(0, [*reports, TaskReport("1_1", wake_at_ms=1_001).encode()])
+    )
+    running._requests.answer("plan", PLAN)
+    assert due() == ["0_0", "0_1", "1_0"]
+    running.pause(["in"])
+    assert due() == ["0_0", "0_1", "1_0"]
+    running.pause(["in-too"])
+    assert due() == ["1_0"]
+    running.resume(["in"])
+    assert due() == ["0_0", "0_1", "1_0"]
+
+
+def test_records_in_flight_of_a_paused_topic_are_finished(running: RunningApplication) -> None:
+    told = CallReport(look_at_ms=1_000, with_async_worker=1)
+    asleep = CallReport(look_at_ms=1_001, waiting=1)
+    reports = [TaskReport("0_0", wake_at_ms=900, calls=told), TaskReport("1_0", wake_at_ms=900, calls=asleep)]
+    running._requests.answer("batch", CommittedBatch(0, [report.encode() for report in reports]))
+    running.pause()
+    assert running._requests.answer("plan", PLAN).due == ("0_0",)
+
+
+class TestLifeCycle:
+    def test_waits_while_no_broker_answers(self, running: RunningApplication) -> None:
+        running._run.state.on(Event.FIRST_BATCH_COMMITTED)
+        for ends, state in ((None, "waiting"), (None, "waiting"), ({"in": {0: 5}}, "running")):
+            running._requests.answer("plan", replace(PLAN, ends=ends))
+            assert running.status().state == state
+
+    def test_starts_whether_or_not_a_broker_answers(self, running: RunningApplication) -> None:
+        for ends in (None, {"in": {0: 5}}):
+            running._requests.answer("plan", replace(PLAN, ends=ends))
+            assert running.status().state == "starting"
+
+    def test_keeps_its_first_error(self, running: RunningApplication) -> None:
+        for error in ("the first", "the second"):
+            running._run._fail(MillstreamError(error))
+            assert (running.status().state, running.status().error) == ("failed", "the first")
+
+    def test_does_not_fail_after_the_end(self, running: RunningApplication) -> None:
+        running._run.state.on(Event.QUERY_ENDED)
+        running._run._fail(MillstreamError("too late"))
+        assert (running.status().state, running.status().error) == ("stopped", None)
+
+
+class Query:
+    """A query of Spark that is at work until it is stopped."""
+
+    isActive = True  # noqa: N815 - Spark's name
+
+    def stop(self) -> None:
+        self.isActive = False
+
+    def exception(self) -> None:
+        return None
+
+
+class TestDraining:
+    """The planner asks between micro-batches; each test says what the tasks have reported by then."""
+
+    @pytest.fixture
+    def stop(self, running: RunningApplication) -> Iterator[Stop]:
+        running._run.state.on(Event.FIRST_BATCH_COMMITTED)
+        running._run.query.current = cast("StreamingQuery", Query())
+        stopping = Stop(running)
+        yield stopping
+        stopping.join(60)
+
+    def test_reads_nothing_more_and_ends_when_nothing_is_unfinished(
+        self, running: RunningApplication, stop: Stop, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert running._requests.answer("plan", PLAN).intake
+        reported(running, 0, CallReport(with_async_worker=3, look_at_ms=1_010))
+        stop.begin(60)
+        told = running._requests.answer("plan", PLAN)
+        assert (told.intake, told.hold) == (False, False)
+        assert running.status().state == "draining"
+        reported(running, 1, CallReport(with_async_worker=1, look_at_ms=1_020))
+        assert not running._requests.answer("plan", PLAN).hold
+        reported(running, 2, CallReport())
+        running._requests.answer("plan", PLAN)
+        with caplog.at_level(logging.WARNING, "millstream.application"):
+            stop.end()
+        assert running.status().state == "stopped"
+        assert caplog.messages[-1].startswith("stopped: 3 unfinished records were finished in ")
+
+    def test_does_not_wait_for_what_is_due_after_the_limit(
+        self, running: RunningApplication, stop: Stop, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        reported(running, 0, CallReport(waiting=1, parked=4, look_at_ms=61_001))
+        stop.begin(60)
+        running._requests.answer("plan", PLAN)
+        with caplog.at_level(logging.WARNING, "millstream.application"):
+            stop.end()
+        assert caplog.messages[-1] == ("stopped: 5 unfinished records were carried over to the next start")
+
+    def test_waits_for_a_retry_that_is_due_in_time(self, running: RunningApplication, stop: Stop) -> None:
+        reported(running, 0, CallReport(waiting=1, look_at_ms=50_000))
+        stop.begin(60)
+        running._requests.answer("plan", PLAN)
+        assert running.status().state == "draining"
+        reported(running, 1, CallReport())
+        running._requests.answer("plan", PLAN)
+        stop.end()
+
+    def test_carries_over_what_is_not_in_time(self, running: RunningApplication, stop: Stop) -> None:
+        reported(running, 0, CallReport(with_async_worker=1, look_at_ms=1_010))
+        stop.begin(0.05)
+        stop.drained()
+        stop.end()
+        assert running.status().calls["0_0"].with_async_worker == 1
+
+    def test_can_be_cut_short(self, running: RunningApplication, stop: Stop) -> None:
+        reported(running, 0, CallReport(with_async_worker=1, look_at_ms=1_010))
+        stop.begin(3_600)
+        running._requests.answer("plan", PLAN)
+        hurry = threading.Thread(target=running.stop, kwargs={"drain_timeout_s": 0}, daemon=True)
+        hurry.start()
+        stop.drained()
+        stop.end()
+        hurry.join(60)
+        assert running.status().state == "stopped"
+
+
+class Stop:
+    """A stop in a thread of its own, since it waits for the planner."""
+
+    def __init__(self, running: RunningApplication) -> None:
+        self._running = running
+        self._thread: threading.Thread | None = None
+
+    def begin(self, drain_timeout_s: float) -> None:
+        self._thread = threading.Thread(
+            target=self._running.stop, kwargs={"drain_timeout_s": drain_timeout_s}, daemon=True
+        )
+        self._thread.start()
+        while not self._running._run.draining.begun:
+            self._thread.join(0.001)
+
+    def drained(self) -> None:
+        """Wait until the query is being stopped, which does not wait for calls."""
+        assert self._running._run.query.hold.wait(60)
+
+    def end(self) -> None:
+        """Plan once more, as Spark does between two micro-batches."""
+        self.drained()
+        assert self._running._requests.answer("plan", PLAN).hold
+        self.join(60)
+
+    def join(self, timeout_s: float) -> None:
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            assert not self._thread.is_alive()
+
+
+def reported(running: RunningApplication, batch: int, told: CallReport) -> None:
+    running._requests.answer("batch", CommittedBatch(batch, [TaskReport("0_0", calls=told).encode()]))
+
+
+class TestBehindTheShuffle:
+    """A topic in front is committed as far as all tasks behind it have finished its records, once they all have reported."""
+
+    READ: ClassVar = replace(PLAN, positions={"in": {0: 90}}, ends={"in": {0: 95}})
+    BEGUN: ClassVar = (Begun(6, {"in": {0: 40}}), Begun(7, {"in": {0: 70}}))
+    IN = TopicPartition("in", 0)
+
+    @pytest.fixture(autouse=True)
+    def behind(self, running: RunningApplication, group: AwayOnce) -> None:
+        builder = ms.StreamsBuilder()
+        builder.stream("in").repartition(name="again").map_values_async(str.upper).to("out")
+        running._run.continues = continuity(builder.build().plan("app"), None, {}), {}
+        group._away = False
+
+    def batch(self, running: RunningApplication, **unfinished_of: int) -> None:
+        reports = [
+            TaskReport(
+                task,
+                shuffled={TopicPartition("app-again-repartition", int(task[2:])): first_offset(batch, 0)},
+            )
+            if batch
+            else TaskReport(task)
+            for task, batch in (
+                ("1_0", unfinished_of.get("first", 0)),
+                ("1_1", unfinished_of.get("second", 0)),
+            )
+        ]
+        running._requests.answer("batch", CommittedBatch(7, [report.encode() for report in reports]))
+
+    def test_is_committed_up_to_the_oldest_micro_batch_with_an_unfinished_record(
+        self, running: RunningApplication, group: AwayOnce
+    ) -> None:
+        for first, second, told in ((7, 6, 40), (7, 0, 70), (7, 6, 70), (0, 0, 90)):
+            self.batch(running, first=first, second=second)
+            answer = running._requests.answer("plan", replace(self.READ, origins=self.BEGUN))
+            assert answer.oldest == ({"in": min(filter(None, (first, second)))} if first else {})
+            assert group.committed == {self.IN: told}
+            assert running.status().lag == {"in": 95 - told}
+
+    def test_is_not_committed_before_all_tasks_have_reported(
+        self, running: RunningApplication, group: AwayOnce
+    ) -> None:
+        self.batch(running)
+        running._requests.answer("plan", replace(self.READ, origins=None))
+        assert group.committed == {}
+
+    def test_is_told_how_far_it_has_been_read(self, running: RunningApplication, group: AwayOnce) -> None:
+        self.batch(running, first=6)
+        running._requests.answer("plan", replace(self.READ, origins=self.BEGUN))
+        assert group.taken == {self.IN: 90}
+        self.batch(running)
+        running._requests.answer("plan", replace(self.READ, origins=self.BEGUN))
+        assert group.taken == {}

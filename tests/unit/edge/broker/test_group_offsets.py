@@ -1,0 +1,137 @@
+"""What a group is told of an application's progress."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import Offsets
+from millstream.edge.broker.group_offsets import GroupOffsets
+
+FIRST, SECOND = TopicPartition("in", 0), TopicPartition("in", 1)
+
+
+class Kept:
+    """Keeps the offsets of a group, unless it is away."""
+
+    def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self.offsets = dict(offsets)
+        self.away = False
+        self.asked = 0
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int], taken: Mapping[TopicPartition, int] | None = None
+    ) -> None:
+        self._answer()
+        self.offsets.update(offsets)
+
+    def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
+        self._answer()
+        self.asked += 1
+        return {
+            topic: {
+                at: self.offsets[place]
+                for at in range(count)
+                if (place := TopicPartition(topic, at)) in self.offsets
+            }
+            for topic, count in partitions.items()
+        }
+
+    def _answer(self) -> None:
+        if self.away:
+            raise BrokerUnavailableError("nobody there")
+
+
+def test_a_micro_batch_that_is_done_again_and_finishes_less_does_not_take_offsets_back() -> None:
+    broker = Kept({FIRST: 557})
+    group = GroupOffsets(broker)
+    for offset, told in ((296, 557), (296, 557), (557, 557), (600, 600)):
+        group.commit({FIRST: offset, SECOND: offset})
+        group.planned({"in": {0: 800, 1: 800}})
+        assert broker.offsets == {FIRST: told, SECOND: offset}
+    assert broker.asked == 1
+
+
+def test_what_was_committed_beyond_what_has_been_read_counts_until_that_is_known() -> None:
+    broker = Kept({FIRST: 5_000, SECOND: 5_000})
+    group = GroupOffsets(broker)
+    group.commit({FIRST: 10})
+    assert broker.offsets == {FIRST: 5_000, SECOND: 5_000}
+    group.planned({"in": {0: 20}})
+    group.commit({FIRST: 12, SECOND: 7})
+    assert broker.offsets == {FIRST: 12, SECOND: 7}
+
+
+def test_offsets_go_back_if_the_topic_is_another_one_that_is_shorter() -> None:
+    broker = Kept({FIRST: 5_000})
+    group = GroupOffsets(broker)
+    group.commit({FIRST: 10})
+    group.planned({"in": {0: 10}})
+    group.commit({FIRST: 11})
+    group.commit({FIRST: 9})
+    assert broker.offsets == {FIRST: 9}
+
+
+def test_what_could_not_be_committed_is_committed_the_next_time() -> None:
+    broker = Kept({FIRST: 100})
+    group = GroupOffsets(broker)
+    broker.away = True
+    with pytest.raises(BrokerUnavailableError):
+        group.commit({FIRST: 90, SECOND: 3})
+    broker.away = False
+    group.commit({SECOND: 4})
+    assert broker.offsets == {FIRST: 100, SECOND: 4}
+    group.commit({})
+    assert broker.offsets == {FIRST: 100, SECOND: 4}
+
+
+def test_that_holds_when_the_next_micro_batch_is_planned_before() -> None:
+    broker = Kept({FIRST: 100, SECOND: 900})
+    group = GroupOffsets(broker)
+    broker.away = True
+    with pytest.raises(BrokerUnavailableError):
+        group.commit({FIRST: 90})
+    group.planned({"in": {0: 120, 1: 120}})
+    broker.away = False
+    group.commit({})
+    assert broker.offsets == {FIRST: 100, SECOND: 900}
+    group.planned({"in": {0: 120, 1: 120}})
+    group.commit({FIRST: 101, SECOND: 90})
+    assert broker.offsets == {FIRST: 101, SECOND: 90}
+
+
+def test_an_application_that_starts_over_takes_its_offsets_with_it() -> None:
+    broker = Kept({FIRST: 5_000})
+    group = GroupOffsets(broker)
+    group.planned({"in": {0: 0}})
+    group.commit({FIRST: 10})
+    assert broker.offsets == {FIRST: 10}
+    assert broker.asked == 0
+
+
+def test_what_others_commit_is_told_once() -> None:
+    broker = Kept({})
+    group = GroupOffsets(broker)
+    assert group.by_others() == {}
+    group.commit({FIRST: 10, SECOND: 20})
+    assert group.by_others() == {}
+    broker.offsets[SECOND] = 25
+    assert group.by_others() == {SECOND: (20, 25)}
+    assert group.by_others() == {}
+    group.commit({SECOND: 30})
+    del broker.offsets[SECOND]
+    assert group.by_others() == {}  # the topic was deleted, with its offsets
+
+
+def test_offsets_that_may_not_have_arrived_are_nobody_elses() -> None:
+    broker = Kept({})
+    group = GroupOffsets(broker)
+    group.commit({FIRST: 10})
+    broker.away = True
+    with pytest.raises(BrokerUnavailableError):
+        group.commit({FIRST: 11})
+    broker.away, broker.offsets[FIRST] = False, 11
+    assert group.by_others() == {}

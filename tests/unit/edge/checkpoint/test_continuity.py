@@ -1,0 +1,69 @@
+"""What a start takes over from a checkpoint, and what it refuses to leave behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.core.model.errors import IncompatibleTopologyError
+from millstream.core.state.segments.log import Manifest, encode_manifest
+from millstream.core.topology.asynchronous import with_additional_stores
+from millstream.core.topology.plan import Plan
+from millstream.drivers.spark.driver.checkpoint import Progress
+from millstream.edge.checkpoint.continuity import Continuity, check_finished, continuity
+
+
+def calling(name: str | None) -> Plan:
+    """Call somebody for each record, or no longer."""
+    builder = ms.StreamsBuilder()
+    stream = builder.stream("in")
+    if name is not None:
+        stream = stream.map_values_async(str.upper, name=name)
+    stream.to("out")
+    return builder.build().plan("app")
+
+
+def remembered(plan: Plan) -> dict[str, Any]:
+    parts = {"0": [["in"], sorted(plan.store_fingerprints()), 2]}
+    return {
+        "stores": plan.store_fingerprints(),
+        "unfinished": sorted(plan.keepers),
+        "topics": {},
+        "parts": parts,
+    }
+
+
+def going_on(plan: Plan, before: Plan, renamed: dict[str, str] | None = None) -> Continuity:
+    offset = remembered(before)
+    names = with_additional_stores(renamed or {}, plan.keepers)
+    return continuity(plan, Progress(3, True, False, 2, offset, offset, 3), names)
+
+
+def left(*counts: int) -> list[bytes]:
+    """What the tasks remember, each with so many unfinished records."""
+    return [encode_manifest(Manifest(), {"unfinished": {"call-unfinished": count}}) for count in counts]
+
+
+class TestUnfinishedRecords:
+    def test_of_an_operator_that_is_gone_are_not_left_behind(self) -> None:
+        now = going_on(calling(None), calling("call"))
+        with pytest.raises(IncompatibleTopologyError, match=r"'call-unfinished', and 1,005 of them"):
+            check_finished(now, lambda: left(5, 1_000))
+
+    def test_are_none_if_the_operator_has_finished_them(self) -> None:
+        now = going_on(calling(None), calling("call"))
+        check_finished(now, lambda: [*left(0, 0), encode_manifest(Manifest(), {})])
+
+    def test_are_not_looked_for_while_the_operator_is_there(self) -> None:
+        check_finished(going_on(calling("call"), calling("call")), self.nobody_reads)
+
+    def test_go_with_an_operator_that_has_another_name_now(self) -> None:
+        now = going_on(calling("ask"), calling("call"), {"call-unfinished": "ask-unfinished"})
+        assert set(now.remembered.stores) == set(calling("ask").store_fingerprints())
+        check_finished(now, self.nobody_reads)
+
+    @staticmethod
+    def nobody_reads() -> list[bytes]:
+        raise AssertionError("reading what tasks remember takes a Spark job")

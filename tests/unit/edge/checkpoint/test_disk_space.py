@@ -1,0 +1,83 @@
+"""A disk without room below an application's directory: named, nothing lost, and on it goes when there is room again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from unit.small_disk import run_on_small_disk
+
+_LEASE = """
+import pathlib, sys
+from millstream.core.model.errors import SettingsError
+from millstream.edge.checkpoint.state_lease import Lease
+from millstream.testing.crash.space import Space
+
+disk = pathlib.Path(sys.argv[1])
+lease = Lease.take(disk / "old", "old", "running")
+lease.begin("5f3a")
+lease.release()
+Space(disk).fill()
+lease = Lease.take(disk / "old", "old", "running")
+assert lease.begun == "5f3a"
+lease.release()
+try:
+    Lease.take(disk / "new", "new", "running")
+except SettingsError as error:
+    print(error)
+Space(disk).free()
+Lease.take(disk / "new", "new", "running").release()
+"""
+
+_CONTACT = """
+import pathlib, sys
+from millstream.core.model.errors import SettingsError
+from millstream.drivers.spark.control import ControlAddress
+from millstream.edge.control.control_file import write_control_file
+from millstream.testing.crash.space import Space
+
+disk = pathlib.Path(sys.argv[1])
+Space(disk).fill()
+try:
+    write_control_file(disk, ControlAddress("/socket", b"key"))
+except SettingsError as error:
+    print(error)
+Space(disk).free()
+write_control_file(disk, ControlAddress("/socket", b"key"))
+"""
+
+
+_LOG = """
+import logging, pathlib, sys
+from millstream.core.model.errors import SettingsError
+from millstream.edge.status.log_output import attach
+from millstream.testing.crash.space import Space
+
+disk = pathlib.Path(sys.argv[1])
+attach("lines", disk / "millstream.log")
+Space(disk).fill()
+for number in range(2_000):
+    logging.getLogger("millstream.application").info("a line for the file, %d", number)
+logging.getLogger("millstream.application").error("the disk is full")
+Space(disk).free()
+logging.getLogger("millstream.application").info("room again")
+assert (disk / "millstream.log").read_text().rstrip().endswith("room again")
+"""
+
+
+def test_for_the_lease(tmp_path: Path) -> None:
+    told = run_on_small_disk(tmp_path, _LEASE)
+    assert f"{tmp_path}/new" in told
+    assert "No space left on device; its disk has 0.0 of 8.0 MiB free" in told
+    assert "Make room" in told
+
+
+def test_for_the_control_file(tmp_path: Path) -> None:
+    told = run_on_small_disk(tmp_path, _CONTACT)
+    assert f"{tmp_path}/control.json" in told
+    assert "No space left on device; its disk has 0.0 of 8.0 MiB free" in told
+    assert "Make room" in told
+
+
+def test_for_the_log(tmp_path: Path) -> None:
+    told = run_on_small_disk(tmp_path, f"import sys; sys.stderr = sys.stdout{_LOG}")
+    assert [line[9:] for line in told.splitlines()] == ["the disk is full"]

@@ -1,0 +1,66 @@
+"""One application at a time works on a state directory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millstream.core.model.errors import ApplicationRunningError, SettingsError
+from millstream.edge.checkpoint.state_lease import Lease
+
+
+def test_keeps_a_second_one_out_until_it_is_given_back(tmp_path: Path) -> None:
+    home = tmp_path / "app"
+    lease = Lease.take(home, "app", "running")
+    with pytest.raises(ApplicationRunningError) as caught:
+        Lease.take(home, "app", "resetting")
+    told = caught.value.message
+    assert "'app' is in use" in told
+    assert "(running)" in told
+    assert str(home / "lock") in told
+    lease.release()
+    lease.release()
+    Lease.take(home, "app", "resetting").release()
+
+
+def test_is_given_back_by_a_process_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib; from millstream.edge.checkpoint.state_lease import Lease\n"
+        f"held = Lease.take(pathlib.Path({str(tmp_path)!r}), 'app', 'running')\n"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(ApplicationRunningError, match=rf"process {other.pid} on "):
+            Lease.take(tmp_path, "app", "running")
+        other.kill()
+    Lease.take(tmp_path, "app", "running").release()
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"cannot be written: File exists. Set state_dir"):
+        Lease.take(tmp_path / "file" / "app", "app", "running")
+
+
+def test_remembers_the_checkpoint_that_was_to_be_begun(tmp_path: Path) -> None:
+    lease = Lease.take(tmp_path, "app", "running")
+    assert lease.begun == ""
+    lease.begin("5f3a")
+    lease.release()
+    for _ in range(2):
+        lease = Lease.take(tmp_path, "app", "running")
+        assert lease.begun == "5f3a"
+        lease.release()
+
+
+def test_a_file_that_is_not_whole_remembers_nothing(tmp_path: Path) -> None:
+    Lease.take(tmp_path, "app", "running").release()
+    (tmp_path / "lock").write_text('{"begun": "5f')
+    assert Lease.take(tmp_path, "app", "running").begun == ""

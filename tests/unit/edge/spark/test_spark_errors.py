@@ -1,0 +1,68 @@
+"""What Spark says of a checkpoint, told with the place and a way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.core.model.errors import CheckpointError, SparkRuntimeError, StoreError
+from millstream.drivers.spark import wire
+from millstream.edge.spark.spark_errors import translated
+
+FULL = (
+    "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT] Error writing state "
+    "store files for provider RocksDBStateStore[...]. Cannot perform commit during state checkpoint. SQLSTATE: 58030\n"
+    "=== Streaming Query ===\nplans and offsets"
+)
+UNREADABLE = "[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred during loading state."
+
+
+def rooms(path: str) -> tuple[int, int, int]:
+    return (1 << 20, 1 << 20, 0) if path == "/" else (4 << 20, 1 << 20, 3 << 20)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FULL,
+        "[STREAMING_CHECKPOINT_LOG_WRITE_FAILURE.OFFSET_LOG] Failed to write",
+        "java.io.IOException: No space left on device",
+    ],
+)
+def test_a_full_disk_is_named(text: str) -> None:
+    error = translated(text, "file:///nowhere/at/all", rooms)
+    assert type(error) is SparkRuntimeError
+    assert "Spark cannot write the checkpoint file:///nowhere/at/all" in error.message
+    assert (
+        "the disk of the checkpoint, /nowhere/at/all, has 0.0 of 1.0 MiB free; the disk of Spark's local files"
+        in error.message
+    )
+    assert "start the application again" in error.message
+    assert "plans and offsets" not in error.message
+
+
+def test_of_a_checkpoint_elsewhere_no_room_is_known() -> None:
+    error = translated(FULL, "s3a://bucket/checkpoint", rooms)
+    assert "look at s3a://bucket/checkpoint, and here the disk of Spark's local files" in error.message
+
+
+def test_state_that_cannot_be_loaded_is_a_damaged_checkpoint() -> None:
+    error = translated(UNREADABLE, "s3a://bucket/checkpoint", rooms)
+    assert isinstance(error, CheckpointError)
+    assert "millstream reset" in error.message
+    assert error.message.endswith(UNREADABLE)
+
+
+@pytest.mark.parametrize(
+    "text", ["[CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR] held", "[OTHER] anything"]
+)
+def test_what_is_no_damage_keeps_the_words_of_spark(text: str) -> None:
+    error = translated(text, "file:///here", rooms)
+    assert type(error) is SparkRuntimeError
+    assert error.message == f"the Spark query ended with an error that is not Millstream's: {text}"
+
+
+def test_an_error_of_ours_is_found_again() -> None:
+    with pytest.raises(SparkRuntimeError) as crossed, wire.crossing():
+        raise StoreError("the disk is full: No space left on device")
+    error = translated(f"{FULL}\n{crossed.value}", "file:///here", rooms)
+    assert type(error) is StoreError

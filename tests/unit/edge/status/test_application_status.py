@@ -1,0 +1,198 @@
+"""Status: what is being restored is shown until it is done, or the batch is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from millstream.core.engine.threads import ThreadFigures
+from millstream.core.metrics.metric import Number
+from millstream.core.model.ids import TopicPartition
+from millstream.core.runtime.task_report import CallReport, TaskReport
+from millstream.drivers.spark.executor.progress import RestoreProgress
+from millstream.edge.status.task_reports import TaskReports
+from millstream.edge.status.thread_status import ThreadStatus
+
+HALF = RestoreProgress("0_1", "counts", "the local copy is missing", None, 9, 50, 100, 1.0)
+
+
+def drops(task: str, reason: str, count: int) -> Number:
+    return "task_dropped_records_total", (task, reason), count
+
+
+def restoring(book: TaskReports) -> list[str]:
+    return list(book.status("starting", None).restoring)
+
+
+def test_restores_are_shown_while_they_run() -> None:
+    book = TaskReports()
+    other = replace(HALF, task="0_0")
+    for progress in (replace(HALF, done=1), other, HALF):
+        book.restoring(progress)
+    assert restoring(book) == [other.line(), HALF.line()]
+    book.restoring(replace(HALF, finished=True))
+    assert restoring(book) == [other.line()]
+
+
+def test_restores_of_an_attempt_that_failed_end_with_the_batch() -> None:
+    book = TaskReports()
+    book.restoring(HALF)
+    book.committed(1, [])
+    assert restoring(book) == []
+
+
+def test_a_commit_is_asked_for_by_any_task_of_the_last_micro_batch() -> None:
+    book = TaskReports()
+    asking = TaskReport.decode(TaskReport("0_0", commit_requested=True).encode())
+    book.committed(0, [asking, TaskReport("1_0")])
+    assert book.commit_requested
+    book.committed(1, [TaskReport("0_0"), TaskReport("1_0")])
+    assert not book.commit_requested
+
+
+def test_where_tasks_ran_last_is_shown_and_moves_are_counted() -> None:
+    book = TaskReports()
+    book.committed(
+        0, [TaskReport("0_0", executor="h/0"), TaskReport("0_1", executor="h/1"), TaskReport("1_0")]
+    )
+    book.committed(1, [TaskReport("0_0", executor="h/0"), TaskReport("0_1", executor="h/0")])
+    assert book.status("running", None).placed == {"0_0": "h/0", "0_1": "h/0"}
+    assert (book.metrics()["task_runs"], book.metrics()["moved_tasks"]) == (4, 1)
+    book.committed(2, [TaskReport("0_0", gone=True), TaskReport("0_1", executor="g/2")])
+    assert book.status("running", None).placed == {"0_1": "g/2"}
+    assert (book.metrics()["task_runs"], book.metrics()["moved_tasks"]) == (5, 2)
+
+
+def test_drops_are_counted_by_task_and_by_reason() -> None:
+    book = TaskReports()
+    late, null = "late for a window", "null key in a table"
+    book.committed(0, [TaskReport("0_0", measured=[drops("0_0", late, 2)]), TaskReport("1_0")])
+    book.committed(1, [TaskReport("1_0", measured=[drops("1_0", null, 1)])])
+    book.committed(2, [TaskReport("0_0", measured=[drops("0_0", null, 1)])])
+    assert book.status("running", None).dropped == {"0_0": 3, "1_0": 1}
+    counted = book.metrics()
+    assert counted["dropped_records"] == 4
+    assert counted["dropped_records: late for a window"] == 2
+    assert counted["dropped_records: null key in a table"] == 2
+
+
+def test_records_of_global_topics_are_dropped_by_what_fills_the_stores_not_by_the_task_that_came_first() -> (
+    None
+):
+    book = TaskReports()
+    dropped = [drops("2_0", "null key in a table", 3), drops("0_0", "late for a window", 1)]
+    book.committed(0, [TaskReport("0_0", measured=dropped)])
+    assert book.status("running", None).dropped == {"0_0": 1, "2_0": 3}
+    assert book.metrics()["dropped_records"] == 4
+
+
+def test_a_task_that_is_gone_is_not_shown_any_more() -> None:
+    book = TaskReports()
+    state = ("store_bytes", ("0_0", "counts"), 7)
+    book.committed(0, [TaskReport("0_0", measured=[drops("0_0", "null key", 1), state]), TaskReport("1_0")])
+    assert book.metrics()["state_bytes"] == 7
+    book.committed(1, [TaskReport("0_0", measured=[drops("0_0", "null key", 2)], gone=True)])
+    assert list(book.tasks) == ["1_0"]
+    assert (book.metrics()["dropped_records"], book.metrics()["state_bytes"]) == (3, 0)
+
+
+def test_counters_add_up_peaks_stay_and_gauges_are_those_of_the_last_report() -> None:
+    book = TaskReports()
+    for batch, (processed, peak, size) in enumerate([(3, 9, 100), (4, 5, 80)]):
+        numbers: list[Number] = [
+            ("task_process_total", ("0_0",), processed),
+            ("task_cache_size_bytes_max", (), peak),
+            ("store_bytes", ("0_0", "counts"), size),
+        ]
+        book.committed(batch, [TaskReport.decode(TaskReport("0_0", measured=numbers).encode())])
+    counted = book.metrics()
+    assert (counted["processed_records"], counted["cache_bytes_max"], counted["state_bytes"]) == (7, 9, 80)
+    assert book.measured().of("store_bytes") == {("0_0", "counts"): 80}
+
+
+def test_a_task_has_its_counters_from_its_first_report_on() -> None:
+    book = TaskReports()
+    book.committed(0, [TaskReport("0_0")])
+    assert book.measured().of("task_process_total") == {("0_0",): 0}
+
+
+def test_a_restore_shows_how_much_is_left_while_it_runs() -> None:
+    book = TaskReports()
+    book.restoring(HALF)
+    assert book.measured().of("task_restore_remaining_records") == {("0_1", "counts"): 50}
+    book.committed(1, [])
+    assert book.measured().of("task_restore_remaining_records") == {}
+
+
+def test_when_the_clock_goes_back_tasks_are_woken_that_wait_for_a_time() -> None:
+    book = TaskReports()
+    calls = CallReport(look_at_ms=5_000)
+    book.committed(
+        0,
+        [TaskReport("0_0", wake_at_ms=5_000, calls=calls), TaskReport("0_1", calls=calls), TaskReport("0_2")],
+    )
+    assert book.due(4_000) == []
+    assert book.due(1_000) == book.due(1_000) == ["0_0"]
+    assert book.due(1_000, resting=[0]) == ["0_0", "0_1"]
+    book.committed(1, [TaskReport("0_0", wake_at_ms=1_500)])
+    assert book.due(1_000) == []
+
+
+class TestIntake:
+    """Partitions are read as far as the tasks that their records come to have room for calls."""
+
+    @staticmethod
+    def room(**of_tasks: int) -> dict[TopicPartition, int]:
+        """Two topics, one with two partitions, are in front of the shuffle to sub-topology 1."""
+        book = TaskReports()
+        book.planned({"in": {0: 0, 1: 0}, "more": {0: 0}, "other": {0: 0}}, None)
+        for task, room in of_tasks.items():
+            report = TaskReport(
+                task[1:], {TopicPartition("own", int(task[-1])): 7}, calls=CallReport(room=room)
+            )
+            book.committed(0, [report])
+        return dict(book.held({1: ["in", "more"]}).room)
+
+    def test_is_what_a_task_says_that_reads_the_partition(self) -> None:
+        assert self.room(t0_0=100, t0_1=0) == {TopicPartition("own", 0): 100, TopicPartition("own", 1): 0}
+
+    def test_is_shared_by_all_partitions_in_front_of_a_shuffle(self) -> None:
+        in_front = (TopicPartition("in", 0), TopicPartition("in", 1), TopicPartition("more", 0))
+        shared = self.room(t1_0=30, t1_1=600)
+        assert {at: shared[at] for at in in_front} == dict.fromkeys(in_front, 2 * 30 // 3)
+
+    def test_ends_in_front_of_a_shuffle_when_one_task_is_full(self) -> None:
+        full = self.room(t1_0=0, t1_1=600)
+        assert (full[TopicPartition("in", 0)], full[TopicPartition("more", 0)]) == (0, 0)
+
+    @pytest.mark.parametrize(("parked", "room"), [(9_999, 300), (10_000, 0)])
+    def test_goes_on_while_one_key_range_has_no_room_until_it_has_parked_too_many(
+        self, parked: int, room: int
+    ) -> None:
+        book = TaskReports()
+        full = CallReport(room=0, parked=parked)
+        free = CallReport(room=100)
+        reports = [
+            TaskReport(f"0_{n}", {TopicPartition("own", 0): 7}, calls=full if n == 2 else free)
+            for n in range(4)
+        ]
+        book.committed(0, reports)
+        assert book.held({}).room == {TopicPartition("own", 0): room}
+
+
+def test_what_threads_have_done_is_added_up_per_task() -> None:
+    book = TaskReports()
+    assert "threads" not in book.metrics()
+    here, there = (
+        TaskReport("0_0", threads=ThreadFigures((3, 1))),
+        TaskReport("0_0", threads=ThreadFigures((1, 1))),
+    )
+    book.committed(0, [here, there, TaskReport("1_0")])
+    book.committed(1, [TaskReport("0_1", threads=ThreadFigures((5,), ended=2)), TaskReport("0_0")])
+    assert book.status("running", None).threads == {
+        "0_0": ThreadStatus(2, (4, 2), 0),
+        "0_1": ThreadStatus(1, (5,), 2),
+    }
+    counted = book.metrics()
+    assert (counted["threads"], counted["thread_records"], counted["threads_ended"]) == (3, 11, 2)

@@ -1,0 +1,125 @@
+"""Where lines go that nobody has configured: programs of their own, because logging is a matter of the whole process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+_PROGRAM = """
+import logging, sys
+from pathlib import Path
+from millstream.core.model.errors import MillstreamError
+from millstream.edge.status.log_output import attach
+from millstream.edge.status.progress_log import ProgressLog
+
+{before}
+print(attach({output!r}, Path("millstream.log")))
+print(attach("debug", Path("another.log")))
+ProgressLog("app").event("plan", "a line", topics=["a"])
+logging.getLogger("millstream.application").info("for the file")
+logging.getLogger("millstream.application").warning("a warning")
+logging.getLogger("millstream.librdkafka").error("a client talks")
+{after}
+"""
+
+
+def _run(tmp_path: Path, output: str, before: str = "", after: str = "") -> subprocess.CompletedProcess[str]:
+    program = _PROGRAM.format(output=output, before=before, after=after)
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+
+def _told(ended: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line.split(" ", 1)[1] for line in ended.stderr.splitlines()]
+
+
+def test_lines_and_warnings_are_shown_and_the_rest_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "millstream.log").write_text("of yesterday")
+    ended = _run(tmp_path, "lines")
+    assert _told(ended) == ["app: a line", "a warning"]
+    assert ended.stdout.split() == ["millstream.log", "millstream.log"]
+    kept = (tmp_path / "millstream.log").read_text()
+    assert [line.split(": ", 1)[1] for line in kept.splitlines()] == [
+        "app: a line",
+        "for the file",
+        "a warning",
+        "a client talks",
+    ]
+    assert (tmp_path / "millstream.log.1").read_text() == "of yesterday"
+
+
+def test_a_level_that_the_program_has_set_stays(tmp_path: Path) -> None:
+    level = "logging.getLogger('millstream').setLevel(logging.WARNING)"
+    ended = _run(tmp_path, "lines", before=level, after="print(logging.getLogger('millstream').level)")
+    assert _told(ended) == ["a warning"]
+    assert ended.stdout.split()[-1] == "30"
+
+
+def test_what_pyspark_says_about_pandas_is_not_shown(tmp_path: Path) -> None:
+    after = (
+        "import warnings\n"
+        "warnings.warn('PySpark does not yet fully support pandas >= 3.0.0. Some', FutureWarning)\n"
+        "warnings.warn('mine', FutureWarning)\n"
+    )
+    shown = _run(tmp_path, "quiet", after=after).stderr
+    assert ("mine" in shown, "pandas" in shown) == (True, False)
+
+
+def test_quiet_shows_warnings(tmp_path: Path) -> None:
+    assert _told(_run(tmp_path, "quiet")) == ["a warning"]
+
+
+def test_json(tmp_path: Path) -> None:
+    line, warning = map(json.loads, _run(tmp_path, "json").stderr.splitlines())
+    assert (line["event"], line["application"], line["topics"]) == ("plan", "app", ["a"])
+    assert (line["message"], line["level"], warning["level"]) == ("app: a line", "info", "warning")
+
+
+def test_debug_shows_everything(tmp_path: Path) -> None:
+    ended = _run(tmp_path, "debug", after="raise MillstreamError('why')")
+    assert _told(ended)[:4] == ["app: a line", "for the file", "a warning", "a client talks"]
+    assert "Traceback" in ended.stderr
+    assert (ended.stdout.split(), list(tmp_path.iterdir())) == (["None", "None"], [])
+
+
+def test_an_error_of_ours_is_one_message(tmp_path: Path) -> None:
+    ended = _run(tmp_path, "quiet", after="raise MillstreamError('why') from ValueError('cause')")
+    assert (ended.returncode, _told(ended)) == (1, ["a warning", "why (details: millstream.log)"])
+    kept = (tmp_path / "millstream.log").read_text()
+    assert "ValueError: cause" in kept
+    assert "Traceback" in kept
+
+
+def test_other_errors_are_shown_as_ever(tmp_path: Path) -> None:
+    ended = _run(tmp_path, "quiet", after="raise ValueError('theirs')")
+    assert ended.stderr.splitlines()[1].startswith("Traceback")
+    assert ended.stderr.splitlines()[-1] == "ValueError: theirs"
+
+
+def test_a_program_that_has_configured_logging_decides_itself(tmp_path: Path) -> None:
+    before = "logging.basicConfig(format='%(name)s %(message)s', level=logging.INFO)"
+    ended = _run(tmp_path, "lines", before)
+    assert ended.stderr.splitlines() == [
+        "millstream.progress app: a line",
+        "millstream.application for the file",
+        "millstream.application a warning",
+        "millstream.librdkafka a client talks",
+    ]
+
+
+def test_a_start_that_fails_is_one_message_behind_the_line_of_its_phase(tmp_path: Path) -> None:
+    program = (
+        "import millstream as ms\n"
+        "builder = ms.StreamsBuilder(); builder.stream('in').to('out')\n"
+        "ms.Application('copy', builder.build(), bootstrap_servers='127.0.0.1:1', state_dir='state', "
+        "request_timeout_ms=500).run()"
+    )
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    phase, error = _told(ended)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert phase == "copy: looking at the topics on 127.0.0.1:1"
+    assert error.startswith("no Kafka broker answers at 127.0.0.1:1 ")
+    assert error.endswith("/copy/millstream.log)")
