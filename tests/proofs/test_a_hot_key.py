@@ -64,14 +64,14 @@ def send(apps: Apps, topic: str, numbers: Sequence[int]) -> dict[int, float]:
     return meant
 
 
-def memory(station: int) -> tuple[int, int]:
+def memory(async_worker: int) -> tuple[int, int]:
     """Give the bytes that an async worker and the largest of Spark's Python workers have for themselves."""
     workers = [0]
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # some end at any time
-            if "python" in child.name() and child.pid != station:
+            if "python" in child.name() and child.pid != async_worker:
                 workers.append(child.memory_full_info().uss)
-    return psutil.Process(station).memory_full_info().uss, max(workers)
+    return psutil.Process(async_worker).memory_full_info().uss, max(workers)
 
 
 def test_a_hot_key_holds_back_no_other_and_takes_bounded_memory(apps: Apps, tmp_path: Path) -> None:
@@ -91,12 +91,12 @@ def test_a_hot_key_holds_back_no_other_and_takes_bounded_memory(apps: Apps, tmp_
 
         def seen() -> tuple[int, ...]:
             kinds = ("with_async_worker", "parked", "held", "waiting")
-            return (*(calls_of(running, kind) for kind in kinds), *memory(station))
+            return (*(calls_of(running, kind) for kind in kinds), *memory(async_worker))
 
         cold = {run: [number for number in run if not is_hot(number)] for run in (WARM_UP, WITHOUT, WITH)}
         send(apps, source, cold[WARM_UP])
         eventually(partial(has, apps, sink, len(cold[WARM_UP])), "the results", within_s=60)
-        station = int(read(path)["pid"][0])
+        async_worker = int(read(path)["pid"][0])
         with Looking(seen, every_s=0.5) as before:
             meant = send(apps, source, cold[WITHOUT])
             eventually(partial(has, apps, sink, len(cold[WARM_UP]) + len(cold[WITHOUT])), "the results")
@@ -107,7 +107,7 @@ def test_a_hot_key_holds_back_no_other_and_takes_bounded_memory(apps: Apps, tmp_
     came = {int(each.value): each.at_ms for each in arrivals(apps.kafka, sink)}
     assert len(came) == len(cold[WARM_UP]) + len(cold[WITHOUT]) + RECORDS
     without, with_hot = (median(came[n] - meant[n] for n in cold[run]) for run in (WITHOUT, WITH))
-    most_with_station, most_parked = (max(look[place] for look in looking.seen) for place in (0, 1))
+    most_with_async_worker, most_parked = (max(look[place] for look in looking.seen) for place in (0, 1))
     growth = [
         max(look[place] for look in looking.seen) - max(look[place] for look in before.seen)
         for place in (4, 5)
@@ -120,11 +120,11 @@ def test_a_hot_key_holds_back_no_other_and_takes_bounded_memory(apps: Apps, tmp_
         of_the_hot_key=hot,
         unfinished_when_the_last_was_sent=unfinished,
         cold_median_against_without=ratio(with_hot, without),
-        most_with_station=most_with_station,
+        most_with_async_worker=most_with_async_worker,
         most_parked=most_parked,
-        station_grew_mb=round(growth[0] / MEGABYTE, 1),
+        async_worker_grew_mb=round(growth[0] / MEGABYTE, 1),
         worker_grew_mb=round(growth[1] / MEGABYTE, 1),
     )
-    assert most_with_station <= HANDED_OVER
+    assert most_with_async_worker <= HANDED_OVER
     assert max(growth) < 64 * MEGABYTE
     assert with_hot <= sized(4, 2) * without

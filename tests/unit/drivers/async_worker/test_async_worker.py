@@ -1,4 +1,4 @@
-"""Stations as processes of their own, asked as tasks ask them."""
+"""Async workers as processes of their own, asked as tasks ask them."""
 
 from __future__ import annotations
 
