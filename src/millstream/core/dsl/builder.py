@@ -124,7 +124,7 @@ class StreamsBuilder:
             name: Name of the source node.
 
         Returns:
-            The stream. Streams of the same topics, or of equal patterns, are read by one source: the first one, which keeps its name.
+            The stream. Streams of the same topics, or of equal patterns, are read by one source, the first one, which keeps its name.
 
         Raises:
             TopologyError: If a name is taken; if a table or a stream of other topics reads one of the topics, too; or if another

@@ -268,7 +268,7 @@ class KStream(JoinableStream[K, V]):
             name: Name of the node that reads; that of the sink is ``<name>-sink``.
 
         Returns:
-            What is read from the topic, by partitions of that topic: nothing behind it repartitions for keys that were changed in
+            What is read from the topic, by partitions of that topic. Nothing behind it repartitions for keys that were changed in
             front of it.
 
         Raises:
