@@ -68,7 +68,7 @@ def test_cells_run_in_order_and_some_of_them_again(notebook: Notebook) -> None:
 
     assert counts(notebook.run_to("lab.entries"))["be"] == "2"
     assert notebook.run_to('.get("to")')["text/plain"] == "2"
-    notebook.run_again("to be or not")
+    notebook.run_again("To be or not")
     assert notebook.run_again('.get("to")')["text/plain"] == "4"
     assert "4 records</text>" in notebook.run_to("lab")["text/html"]
 
