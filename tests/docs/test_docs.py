@@ -1,7 +1,7 @@
 """The documentation is true: its programs run and print what it says, its links lead somewhere, its tables match the code.
 
 The Python blocks of a page run in order in one namespace, as a reader would type them, but for those that say a file: each is
-a module. An ``output`` block behind one is what it prints. Blocks marked ``broker`` run only in the test that has a broker and Spark, together with all others of their
+a module. An ``output`` block behind one is what it prints. ``py`` is a program of another library, which does not run. Blocks marked ``broker`` run only in the test that has a broker and Spark, together with all others of their
 page.
 """
 
@@ -126,7 +126,7 @@ def test_few_pages_need_a_broker() -> None:
 
 
 def test_fences_are_known() -> None:
-    known = {"python", "output", "bash", "toml", "json", "mermaid", "text", "java"}
+    known = {"python", "py", "output", "bash", "toml", "json", "mermaid", "text", "java"}
     assert {block.info[0] for blocks in BLOCKS.values() for block in blocks if block.info} <= known
 
 

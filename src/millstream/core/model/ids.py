@@ -31,6 +31,6 @@ class TaskId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TaskId:
-        """Parse a task id in the format of :meth:`__str__`."""
+        """Parse a task id in the format of ``str(task_id)``."""
         subtopology, partition = text.split("_")
         return cls(int(subtopology), int(partition))

@@ -20,7 +20,7 @@ def table_html(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:,}" if type(value) is int else repr(value)
+    return value if isinstance(value, str) else repr(value)
 
 
 def status_html(status: Mapping[str, Any], name: str = "") -> str:
@@ -32,7 +32,7 @@ def status_html(status: Mapping[str, Any], name: str = "") -> str:
     """
     head = f"{status['state']}, micro-batch {status['batch']}, {status['records_per_s']:,.0f} records/s"
     rows = [
-        (topic, lag, "paused" if topic in status["paused"] else status["throttled"].get(topic, ""))
+        (topic, f"{lag:,}", "paused" if topic in status["paused"] else status["throttled"].get(topic, ""))
         for topic, lag in sorted(status["lag"].items())
     ]
     notes = [*status["restoring"], *(f"{task}: {why}" for task, why in status["waiting"].items())]

@@ -66,8 +66,8 @@ def transform(
             functions come from and import, where workers cannot import them.
 
     Returns:
-        A streaming DataFrame with topic (string), key (binary), value (binary), timestamp, headers: what Spark's Kafka
-        sink takes.
+        A streaming DataFrame with the columns that Spark's Kafka sink takes, which are topic (string), key (binary), value (binary), timestamp
+        and headers.
 
     Raises:
         TopologyError: If the topology is not valid, needs a Kafka topic of its own, or has a sink with a partitioner.

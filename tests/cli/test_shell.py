@@ -1,0 +1,69 @@
+"""``millstream shell``: a topology in a lab, and a prompt of Python or IPython."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from millstream.edge.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+TYPED = """\
+lab.send("lines", "to be or not to be")
+lab.wait()
+print("counts:", dict(lab.entries("counts")))
+print("names:", lab, ms.__name__, topology is lab._topology)
+"""
+WITHOUT_IPYTHON = "import sys; sys.modules['IPython'] = None; from millstream.edge.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["examples.nothing:topology"], "examples.nothing"),
+        (["examples.wordcount:nothing"], "nothing"),
+        (
+            ["examples.wordcount:topology", "--set", "changelog"],
+            "'changelog' is no setting; write name=value",
+        ),
+        (["examples.wordcount:topology", "--set", "unknown=1", "--bootstrap-servers", "nobody:1"], "unknown"),
+    ],
+)
+def test_what_cannot_run_is_refused(
+    arguments: list[str], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    done = CliRunner().invoke(app, ["shell", *arguments])
+    assert done.exit_code == 1
+    assert problem in done.output
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "program",
+    [["-c", WITHOUT_IPYTHON], ["-m", "millstream"]],
+    ids=["python", "ipython"],
+)
+def test_what_is_typed_runs_on_a_broker_and_spark(program: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, *program, "shell", "examples.wordcount:topology", "--id", "tried"],
+        cwd=ROOT,
+        env={**os.environ, "IPYTHONDIR": str(tmp_path), "MILLSTREAM_STATE_DIR": str(tmp_path)},
+        input=TYPED,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "Topics: counts, lines. Stores: counts." in said
+    assert "counts: {'be': 2, 'not': 1, 'or': 1, 'to': 2}" in said
+    assert "names: <Lab 'tried': running> millstream True" in said
+    assert "tried: stopped after" in said
