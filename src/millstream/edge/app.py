@@ -51,6 +51,7 @@ from millstream.edge.planning.thread_counts import threads_of
 from millstream.edge.running import RunningApplication
 from millstream.edge.settings import Settings, settings_from
 from millstream.edge.signals import stopping_on_signals
+from millstream.edge.standby import Standby
 from millstream.edge.stations import ApplicationStations, makes_calls
 from millstream.edge.topics import Topics
 from millstream.edge.upkeep import Upkeep
@@ -102,12 +103,13 @@ class Application:
         """The plan of the topology."""
         return self._program.plan
 
-    def run(self, until: Until = None) -> RunningApplication:
+    def run(self, until: Until = None, *, standby: bool = False) -> RunningApplication:
         """Run until the application is stopped, by SIGTERM, SIGINT (also those to the JVM of ``spark-submit``) or an error.
 
         Args:
             until: When it ends by itself: ``"end"`` processes what is in the topics now, an int at most so many records of it, a
                 ``datetime`` those before that time; a ``timedelta`` stops it after so long. None: never.
+            standby: As for :meth:`start`.
 
         Returns:
             The application, stopped; for its metrics.
@@ -115,16 +117,19 @@ class Application:
         Raises:
             MillstreamError: As :meth:`start`, and when the application fails later.
         """
-        running = self.start(until=until)
+        running = self.start(until=until, standby=standby)
         with stopping_on_signals(running.stop, hurry=partial(running.stop, drain_timeout_s=0)):
             running.await_termination()
         return running
 
-    def start(self, until: Until = None) -> RunningApplication:
+    def start(self, until: Until = None, *, standby: bool = False) -> RunningApplication:
         """Check topics, start the query and return when every task has been initialised.
 
         Args:
             until: When it ends by itself, as in :meth:`run`.
+            standby: Whether this is one of several drivers, on any hosts, of which Kafka elects one to run the application. The others
+                wait here, with Spark running, and one of them takes over within ten seconds when it ends or dies. All of them are
+                started with ``standby=True`` and see the same checkpoint.
 
         Returns:
             The running application.
@@ -133,7 +138,7 @@ class Application:
             SettingsError: If Kafka's clients do not take a setting, or if a cluster would get a secret without protection, or
                 a checkpoint that is on a local disk.
             BrokerUnavailableError: If no broker answers.
-            ApplicationRunningError: If the application runs on this state directory already.
+            ApplicationRunningError: If the application runs on this state directory already; later, if another driver is elected.
             TopicNotFoundError: If a topic does not exist.
             TopicRecreatedError: If a topic is not the one that the checkpoint has read.
             CoPartitioningError: If topics that meet in a store have different numbers of partitions.
@@ -149,7 +154,8 @@ class Application:
         refuse_connect()
         self._clients.check()
         broker = self._clients.broker()
-        running = self._leased(broker)
+        standing_by = Standby.elected(self.id, self.settings) if standby else None
+        running = self._leased(broker, standing_by)
         try:
             running.listeners.open(running, self.settings, running._progress.say, lambda: running._plan)
             servers = self.settings.bootstrap_servers
@@ -171,11 +177,12 @@ class Application:
             raise
         return running
 
-    def _leased(self, broker: Broker) -> RunningApplication:
+    def _leased(self, broker: Broker, standing_by: Standby | None) -> RunningApplication:
         """Take the lease, and what was ordered to be kept beside it."""
-        group = GroupOffsets(broker)
-        lease = Lease.take(self.settings.home(self.id), self.id, "running")
+        group, lease = GroupOffsets(broker), None
         try:
+            take = partial(Lease.take, self.settings.home(self.id), self.id, "running")
+            lease = take() if standing_by is None else standing_by.lease(take)
             spark_log = attach(self.settings.output, lease.home / "millstream.log")
             rates = self.settings.max_records_per_second
             known = self._plan_of(broker).broker_topics
@@ -194,9 +201,14 @@ class Application:
                 copies=lambda: self._program.copies,
             )
             running._session.log = spark_log
+            if standing_by is not None:
+                standing_by.attach_to(running)
             return running
         except BaseException:
-            lease.release()
+            if lease is not None:
+                lease.release()
+            if standing_by is not None:
+                standing_by.leave()
             self._clients.hang_up()
             raise
 

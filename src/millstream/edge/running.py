@@ -77,6 +77,7 @@ class RunningApplication:
         self.id = application_id
         self._run = secrets.token_hex(8)
         """The id of this run of the application; restarts of the query belong to it."""
+        self._leave_election: Callable[[], None] = lambda: None
         self._hang_up = hang_up  # lets the connections to the broker go
         self._drain_timeout_s = drain_timeout_s
         self._group = group  # commits the group's offsets
@@ -474,6 +475,13 @@ class RunningApplication:
         assert self._error is not None
         raise self._error from None
 
+    def _end_with(self, error: MillstreamError) -> None:
+        """Fail for a reason that Spark does not know."""
+        self._remember(error)
+        if self._query is not None:
+            self._query.stop()
+        self._release()
+
     def _finish(self) -> None:
         with self._ending:
             if self._state != "failed":
@@ -505,4 +513,5 @@ class RunningApplication:
         if self._lease.held:
             contact.withdraw(self._lease.home)
         self._lease.release()
+        self._leave_election()
         self._hang_up()
