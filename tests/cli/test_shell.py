@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from millstream.edge.cli.app import app
+from millstream.edge.cli.commands import app
 
 ROOT = Path(__file__).parents[2]
 TYPED = """\

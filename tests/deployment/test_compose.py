@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from millstream.edge.settings import Settings
+from millstream.edge.settings.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples/docker"

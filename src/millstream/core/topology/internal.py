@@ -26,6 +26,9 @@ segment at a time."""
 COMMITS_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact"}
 """Configuration of the commits topic: only the latest value of each mark and of each task's snapshot is needed."""
 
+DRIVER_CONFIG: Final[Mapping[str, str]] = {"cleanup.policy": "delete"}
+"""Configuration of the topic by which drivers are elected; it never contains records."""
+
 _OF_FOREIGN_KEYS: Final = re.compile(r"-KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic$")
 """Kafka Streams' generated names of the topics of foreign-key joins, the only repartition topics with another suffix."""
 
@@ -67,6 +70,16 @@ def commits_topic(application_id: str) -> str:
     return f"{application_id}-commits"
 
 
+def driver_topic(application_id: str) -> str:
+    """Return the name of the topic, and of the group, by which one of several drivers is elected.
+
+    Example:
+        >>> driver_topic("shop")
+        'shop-driver'
+    """
+    return f"{application_id}-driver"
+
+
 def is_internal(application_id: str, topic: str) -> bool:
     """Return whether a topic's name is that of an internal topic of an application.
 
@@ -76,7 +89,7 @@ def is_internal(application_id: str, topic: str) -> bool:
         >>> is_internal("shop", "shop-counts-changelog"), is_internal("shop", "shop-orders")
         (True, False)
     """
-    if topic == commits_topic(application_id):
+    if topic in (commits_topic(application_id), driver_topic(application_id)):
         return True
     ends = topic.endswith(("-repartition", "-changelog")) or _OF_FOREIGN_KEYS.search(topic) is not None
     return topic.startswith(f"{application_id}-") and ends

@@ -26,6 +26,7 @@ from millstream.edge.application.metadata_refresher import MetadataRefresher
 from millstream.edge.application.periodic_task import PeriodicTask
 from millstream.edge.application.run_bounds import Bound, Until
 from millstream.edge.application.running_application import RunningApplication
+from millstream.edge.application.standby import Standby
 from millstream.edge.application.stop_signals import stopping_on_signals
 from millstream.edge.application.topology_edits import TopologyEdit, edit_of, emptied
 from millstream.edge.broker.group_offsets import GroupOffsets
@@ -86,12 +87,13 @@ class Application:
         """The plan of the topology."""
         return self._program.plan
 
-    def run(self, until: Until = None) -> RunningApplication:
+    def run(self, until: Until = None, *, standby: bool = False) -> RunningApplication:
         """Run until the application is stopped, by SIGTERM, SIGINT (also those to the JVM of ``spark-submit``) or an error.
 
         Args:
             until: When it ends by itself: ``"end"`` processes what is in the topics now, an int at most so many records of it, a
                 ``datetime`` those before that time; a ``timedelta`` stops it after so long. None: never.
+            standby: As for :meth:`start`.
 
         Returns:
             The application, stopped; for its metrics.
@@ -99,16 +101,19 @@ class Application:
         Raises:
             MillstreamError: As :meth:`start`, and when the application fails later.
         """
-        running = self.start(until=until)
+        running = self.start(until=until, standby=standby)
         with stopping_on_signals(running.stop, hurry=partial(running.stop, drain_timeout_s=0)):
             running.await_termination()
         return running
 
-    def start(self, until: Until = None) -> RunningApplication:
+    def start(self, until: Until = None, *, standby: bool = False) -> RunningApplication:
         """Check topics, start the query and return when every task has been initialised.
 
         Args:
             until: When it ends by itself, as in :meth:`run`.
+            standby: Whether this is one of several drivers, on any hosts, of which Kafka elects one to run the application. The others
+                wait here, with Spark running, and one of them takes over within ten seconds when it ends or dies. All of them are
+                started with ``standby=True`` and see the same checkpoint.
 
         Returns:
             The running application.
@@ -117,7 +122,7 @@ class Application:
             SettingsError: If Kafka's clients do not take a setting, or if a cluster would get a secret without protection, or
                 a checkpoint that is on a local disk.
             BrokerUnavailableError: If no broker answers.
-            ApplicationRunningError: If the application runs on this state directory already.
+            ApplicationRunningError: If the application runs on this state directory already; later, if another driver is elected.
             TopicNotFoundError: If a topic does not exist.
             TopicRecreatedError: If a topic is not the one that the checkpoint has read.
             CoPartitioningError: If topics that meet in a store have different numbers of partitions.
@@ -134,7 +139,8 @@ class Application:
         self._clients.check()
         broker = self._clients.broker()
         environment = Environment(self._clients, broker, self._grouper, self._clock, bound)
-        running = self._leased(broker)
+        standing_by = Standby.elected(self.id, self.settings) if standby else None
+        running = self._leased(broker, standing_by)
         run = running._run
         try:
             run.listeners.open(running, self.settings, run.progress.event, lambda: run.plan)
@@ -154,10 +160,12 @@ class Application:
             raise
         return running
 
-    def _leased(self, broker: Broker) -> RunningApplication:
+    def _leased(self, broker: Broker, standing_by: Standby | None) -> RunningApplication:
         """Take the lease, and read beside it which topics stay paused."""
-        lease = Lease.take(self.settings.home(self.id), self.id, "running")
+        take, lease = partial(Lease.take, self.settings.home(self.id), self.id, "running"), None
+        disconnect = partial(self._disconnect, standing_by)
         try:
+            lease = take() if standing_by is None else standing_by.lease(take)
             spark_log = attach(self.settings.output, lease.home / "millstream.log")
             rates = self.settings.max_records_per_second
             existing = broker.partition_counts() if self.plan.has_patterns else {}
@@ -167,17 +175,26 @@ class Application:
                 lease,
                 FlowControl.at_start(lease.home, known, rates),
                 InternalTopics(broker),
-                self._clients.disconnect,
+                disconnect,
                 lambda: self._program.copies,
                 self.settings.drain_timeout_ms / 1000,
                 self.settings.exactly_once,
                 spark_log,
             )
-            return RunningApplication(self.id, resources)
+            running = RunningApplication(self.id, resources)
+            if standing_by is not None:
+                standing_by.attach_to(running._run)
+            return running
         except BaseException:
-            lease.release()
-            self._clients.disconnect()
+            if lease is not None:
+                lease.release()
+            disconnect()
             raise
+
+    def _disconnect(self, standing_by: Standby | None) -> None:
+        self._clients.disconnect()
+        if standing_by is not None:
+            standing_by.leave()
 
     def _launch(self, running: RunningApplication, environment: Environment) -> StreamingQuery:
         return Launch(running._run, environment, self._program, self.settings).start()

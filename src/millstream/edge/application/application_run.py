@@ -210,6 +210,13 @@ class ApplicationRun:
             query.stop()
         self.release()
 
+    def end_with(self, error: MillstreamError) -> None:
+        """Fail for a reason that Spark does not know, and stop the query."""
+        self._note_error(error)
+        if self.query.current is not None:
+            self.query.current.stop()
+        self.release()
+
     def release(self) -> None:
         """Release everything; releasing it twice is harmless."""
         self.listeners.close()

@@ -25,7 +25,8 @@ def main(path: str) -> None:
     """
     job: Job = cloudpickle.loads(Path(path).read_bytes())
     clock = job.clock or host_clock
-    Application(job.application_id, job.topology(job.topics), clock=clock, **job.settings).run()
+    application = Application(job.application_id, job.topology(job.topics), clock=clock, **job.settings)
+    application.run(standby=job.standby)
 
 
 if __name__ == "__main__":

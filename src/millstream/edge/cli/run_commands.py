@@ -35,6 +35,10 @@ def run(
     until_end: Annotated[
         bool, typer.Option("--until-end", help="Process what is in the topics now, and end.")
     ] = False,
+    standby: Annotated[
+        bool,
+        typer.Option("--standby", help="Be one of several drivers, of which one runs and the others wait."),
+    ] = False,
 ) -> None:
     """Run an application, or a topology as one, until it is stopped."""
     from millstream.edge.cli.programs_by_name import application_of, settings_in
@@ -43,7 +47,8 @@ def run(
         given = settings_in(settings or [])
         if bootstrap_servers is not None:
             given["bootstrap_servers"] = bootstrap_servers
-        application_of(target, application_id, given).run(until="end" if until_end else None)
+        application = application_of(target, application_id, given)
+        application.run(until="end" if until_end else None, standby=standby)
 
 
 def plan(

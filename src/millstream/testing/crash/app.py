@@ -109,6 +109,7 @@ class Job:
         topics: The topics of the topology.
         settings: The application's settings.
         clock: The application's wall clock; None: that of the host.
+        standby: Whether the program is one of several drivers, of which one is elected.
     """
 
     application_id: str
@@ -116,6 +117,7 @@ class Job:
     topics: Topics
     settings: Mapping[str, Any]
     clock: Callable[[], int] | None = None
+    standby: bool = False
 
 
 def tell_contents(topology: Topology, topics: Topics, stores: Iterable[str]) -> Topology:

@@ -1,0 +1,108 @@
+"""Standby: a driver that waits, with Spark running, until Kafka elects it to run the application.
+
+The driver that runs and those that stand by are started alike, with ``standby=True``. They share the checkpoint, and may share the
+state directory. What a takeover costs is the session of the dead driver's group and the start of a query, not the start of Spark.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from millstream.core.model.errors import ApplicationRunningError
+from millstream.drivers.kafka.election import Election
+from millstream.drivers.private import make_private
+from millstream.edge.checkpoint.state_lease import Lease
+from millstream.edge.settings.settings import Settings
+from millstream.edge.spark.application_session import ApplicationSession
+from millstream.edge.status.log_output import attach
+from millstream.edge.status.progress_log import ProgressLog
+
+if TYPE_CHECKING:
+    from millstream.edge.application.application_run import ApplicationRun
+
+_LOG: Final = "millstream-standby.log"
+_LEASE_S: Final = 0.2
+
+
+class Standby:
+    """A driver that takes part in the election of its application; made by :meth:`elected`.
+
+    Args:
+        application_id: The application.
+        settings: Its settings.
+        progress: Says that the driver waits.
+    """
+
+    def __init__(self, application_id: str, settings: Settings, progress: ProgressLog) -> None:
+        self._id = application_id
+        self._progress = progress
+        self._ended = threading.Event()
+        home = settings.home(application_id)
+        make_private(home)
+        log = attach(settings.output, home / _LOG)
+        self._session = ApplicationSession(application_id, progress, log)
+        self._election = Election(
+            settings.client("consumer", application_id),
+            application_id,
+            settings.replication_factor,
+            settings.request_timeout_ms / 1000,
+        )
+        self._election.when_replaced(self._ended.set)
+        try:
+            self._session.of(settings)()
+        except BaseException:
+            self._election.leave()
+            raise
+
+    @classmethod
+    def elected(cls, application_id: str, settings: Settings) -> Standby:
+        """Start Spark and return when this driver is elected.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers.
+            SparkRuntimeError: If Spark does not start.
+        """
+        progress = ProgressLog(application_id)
+        standby = cls(application_id, settings, progress)
+        try:
+            if not standby._election.wait(1):
+                progress.event("standing-by", "standing by: another driver runs the application")
+                standby._election.wait()
+            progress.event("elected", "this driver is elected to run the application")
+        except BaseException:
+            standby._election.leave()
+            raise
+        return standby
+
+    def lease(self, take: Callable[[], Lease]) -> Lease:
+        """Take the lease, once a driver of this host that stands still, and so holds it, has ended.
+
+        Args:
+            take: Takes it.
+
+        Raises:
+            ApplicationRunningError: If another driver is elected meanwhile.
+        """
+        while True:
+            try:
+                return take()
+            except ApplicationRunningError:
+                if self._ended.wait(_LEASE_S):
+                    raise
+
+    def attach_to(self, run: ApplicationRun) -> None:
+        """Give a starting application the session, and end it once another driver is elected."""
+        run.session = self._session
+        self._election.when_replaced(lambda: run.end_with(self._replaced()))
+
+    def leave(self) -> None:
+        """Take part no more."""
+        self._election.leave()
+
+    def _replaced(self) -> ApplicationRunningError:
+        return ApplicationRunningError(
+            f"another driver of application {self._id!r} has been elected, because this one was not heard of for longer than its "
+            "session: it stood still, or could not reach the brokers. Nothing is lost. Start it again to have it stand by"
+        )

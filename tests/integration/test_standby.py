@@ -1,0 +1,125 @@
+"""Several drivers of one application: one runs it, and another one goes on when that dies, ends or stands still."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.core.topology.topology import Topology
+from millstream.testing.crash import Topics
+from millstream.testing.crash.app import Job
+from millstream.testing.crash.processes import Program
+
+from .helpers import Apps, committed_records, eventually
+from .topologies import counts_in_kafka
+
+pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
+
+
+log = logging.getLogger(__name__)
+
+
+def of(topics: Topics) -> Topology:
+    return counts_in_kafka(topics.input, topics.output)
+
+
+class Drivers:
+    """Drivers of one application with one checkpoint, each a program of its own; and what they have to count."""
+
+    def __init__(self, apps: Apps, home: Path, settings: dict[str, Any]) -> None:
+        self.apps, self.home = apps, home
+        self.source, self.sink = apps.topic("in", 1), apps.topic("out", 1)
+        self.sent = 0
+        self.settings = {
+            "bootstrap_servers": apps.kafka.bootstrap_servers,
+            "master": "local[2]",
+            "state_dir": str(apps.home),
+            "statestore_cache_max_bytes": 0,
+            "spark": {"spark.ui.enabled": "false"},
+            **settings,
+        }
+
+    def start(self, name: str, **settings: Any) -> Program:
+        (self.home / name).mkdir()
+        topics = Topics(self.source, self.sink, "ask", "contents")
+        job = Job(self.apps.id, of, topics, {**self.settings, **settings}, standby=True)
+        program = Program(self.home / name, job)
+        program.start()
+        return program
+
+    def send(self) -> None:
+        self.apps.kafka.produce(self.source, [(None, "word")])
+        self.sent += 1
+
+    def counts(self) -> list[int]:
+        records = committed_records(self.apps.kafka, self.sink)
+        return [int.from_bytes(record.value or b"", "big") for record in records]
+
+    def await_counts(self, what: str) -> None:
+        eventually(lambda: self.sent in self.counts(), what, within_s=120)
+
+
+@contextmanager
+def two(drivers: Drivers, **second: Any) -> Iterator[tuple[Program, Program]]:
+    """A driver that runs, and one that stands by.
+
+    Args:
+        drivers: What starts them.
+        **second: Other settings of the second.
+    """
+    programs = [drivers.start("first")]
+    try:
+        drivers.send()
+        drivers.await_counts("the first driver")
+        programs.append(drivers.start("second", **second))
+        eventually(lambda: "standing by" in programs[1].log.read_text(), "the second to stand by")
+        yield programs[0], programs[1]
+    finally:
+        for program in programs:
+            program.kill()
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_a_driver_that_is_killed_is_replaced(
+    apps_without_spark: Apps, tmp_path: Path, guarantee: str
+) -> None:
+    drivers = Drivers(apps_without_spark, tmp_path, {"processing_guarantee": guarantee})
+    with two(drivers) as (first, second):
+        begin = time.monotonic()
+        first.kill()
+        drivers.send()
+        eventually(lambda: "is elected" in second.log.read_text(), "the election")
+        elected_s = time.monotonic() - begin
+        drivers.await_counts("the second driver")
+        log.info(
+            "%s: elected after %.1f s, a result after %.1f s", guarantee, elected_s, time.monotonic() - begin
+        )
+        assert sorted(set(drivers.counts())) == [1, 2]
+        assert elected_s < 10
+        assert second.stop(grace_s=60) == 0, second.last_words()
+
+
+def test_a_driver_that_ends_is_followed_at_once_and_one_that_stood_still_ends(
+    apps_without_spark: Apps, tmp_path: Path
+) -> None:
+    once = {"processing_guarantee": "exactly_once", "checkpoint_location": str(tmp_path / "checkpoint")}
+    drivers = Drivers(apps_without_spark, tmp_path, once)
+    with two(drivers, state_dir=str(tmp_path / "another-host")) as (first, second):
+        family = first.victims("main")
+        for process in family:
+            process.send_signal(signal.SIGSTOP)
+        eventually(lambda: "is elected" in second.log.read_text(), "the second to be elected")
+        for process in family:
+            process.send_signal(signal.SIGCONT)
+        eventually(lambda: first.exit_code() is not None, "the first to end", within_s=60)
+        assert "another driver of application" in first.last_words()
+        drivers.send()
+        drivers.await_counts("the second driver")
+        assert sorted(drivers.counts()) == [1, 2]
