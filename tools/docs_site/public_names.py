@@ -6,6 +6,7 @@ of the public name. Types in signatures that are not public stay text.
 
 from __future__ import annotations
 
+import builtins
 import inspect
 from functools import cache
 from typing import Any
@@ -84,7 +85,7 @@ def _signature(
 def _resolve(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: nodes.Element
 ) -> nodes.Element | None:
-    if node.get("refdomain") != "py":
+    if node.get("refdomain") != "py" or hasattr(builtins, node["reftarget"]):  # bytes is not ms.serdes.bytes
         return None
     if target := _public_names(env).get(node["reftarget"]):
         return env.domains.python_domain.resolve_xref(
