@@ -28,12 +28,12 @@ from millstream.core.runtime.batch_plan import BatchPlan
 from millstream.core.runtime.inputs import informed
 from millstream.core.runtime.messages import BufferedRecords
 from millstream.core.runtime.remaining_inputs import TaskInput, lets_tasks_continue
+from millstream.core.runtime.wait_settings import WaitSettings
 from millstream.core.state.memory import MemoryStores
 from millstream.core.topology.evolution import Remembered
 from millstream.core.topology.layout import lay_out
 from millstream.drivers.spark.planner.inputs import InputPlanner, Outlook, TaskInputPlanner
 from millstream.drivers.spark.planner.repartitions import Repartitions
-from millstream.drivers.spark.spec import WaitSettings
 from unit.helpers import forwarding
 
 from .engines import Visits

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaException
 import millstream as ms
 from millstream.core.model.ids import TopicPartition
 from millstream.core.runtime.batch_plan import Initialization
+from millstream.core.runtime.wait_settings import WaitSettings
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import decode_manifest
 from millstream.core.topology.analysis.ranges import in_ranges
@@ -23,7 +24,7 @@ from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.executor import statelog
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.drivers.spark.executor.host_spec import HostSpec
-from millstream.drivers.spark.spec import SourceSpec, TopologySpec, WaitSettings
+from millstream.drivers.spark.spec import SourceSpec, TopologySpec
 from simulation.broker import Broker, Entry
 from simulation.checks import Watch, WrongError, check_changelog, check_results, check_store
 from simulation.clients import Producer, Reader

@@ -12,6 +12,7 @@ from millstream.core.model.positions import Offsets
 from millstream.core.ports import Fetcher, Sender, Threads, TopicReader
 from millstream.core.runtime.batch_plan import Initialization
 from millstream.core.runtime.bounds import RunEnd
+from millstream.core.runtime.wait_settings import WaitSettings
 from millstream.core.topology.evolution import Lineage, Remembered
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
@@ -93,21 +94,6 @@ class TopologySpec:
 
 
 _NOTHING: Final[Any] = None
-
-
-@dataclass(frozen=True)
-class WaitSettings:
-    """How long tasks wait for empty inputs, and how much they buffer meanwhile.
-
-    Attributes:
-        idle_ms: How long an empty input without lag is waited for; -1 waits for nothing.
-        records: Maximum number of records that are buffered per partition.
-        size: Maximum number of bytes that are buffered per partition.
-    """
-
-    idle_ms: int = 0
-    records: int = 50_000
-    size: int = 16_000_000
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from millstream.core.metrics.metric import total_of
 from millstream.core.model.errors import ControlError
@@ -15,37 +14,9 @@ from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.analysis.ranges import divided_plan
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.executor import measures
+from millstream.edge.status.range_status import RangeStatus
 
 _RATE_WINDOW_S = 10.0
-
-
-@dataclass(frozen=True)
-class RangeStatus:
-    """What a key range is doing.
-
-    Attributes:
-        number: Its number in its partition group, from 0.
-        of: Into how many ranges the group is divided.
-        first_hash: The first hash of its keys.
-        end_hash: The first hash behind them.
-        positions: By partition, as ``topic-partition``, the offset before which it has processed everything.
-        lag: Records of these partitions, of all ranges, behind that.
-        records_per_s: Records that it has processed per second, over the last ten seconds.
-        busy: Share of the last ten seconds that its tasks took on executors.
-        state_bytes: Bytes of the log of its stores.
-        placed: Host and executor on which it ran last.
-    """
-
-    number: int
-    of: int
-    first_hash: int
-    end_hash: int
-    positions: Mapping[str, int]
-    lag: int
-    records_per_s: float
-    busy: float
-    state_bytes: int
-    placed: str
 
 
 class Recent:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from millstream.edge.lab.html import status_html
-from millstream.edge.planning.key_ranges import RangeStatus
 from millstream.edge.status.async_status import CallStatus
+from millstream.edge.status.range_status import RangeStatus
 from millstream.edge.status.thread_status import ThreadStatus
 
 

@@ -152,7 +152,7 @@ class TestIntake:
                 task[1:], {TopicPartition("own", int(task[-1])): 7}, calls=CallReport(room=room)
             )
             book.committed(0, [report])
-        return dict(book.held({1: ["in", "more"]}).room)
+        return dict(book.buffered_inputs({1: ["in", "more"]}).room)
 
     def test_is_what_a_task_says_that_reads_the_partition(self) -> None:
         assert self.room(t0_0=100, t0_1=0) == {TopicPartition("own", 0): 100, TopicPartition("own", 1): 0}
@@ -178,7 +178,7 @@ class TestIntake:
             for n in range(4)
         ]
         book.committed(0, reports)
-        assert book.held({}).room == {TopicPartition("own", 0): room}
+        assert book.buffered_inputs({}).room == {TopicPartition("own", 0): room}
 
 
 def test_what_threads_have_done_is_added_up_per_task() -> None:

@@ -15,10 +15,10 @@ from millstream.core.runtime.batch_plan import BatchPlan
 from millstream.core.runtime.inputs import CoProcessed, Input, co_processed, informed, writers
 from millstream.core.runtime.messages import BufferedRecords
 from millstream.core.runtime.remaining_inputs import RemainingInputs, TaskInput, lets_tasks_continue
+from millstream.core.runtime.wait_settings import WaitSettings
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.planner.lower_bounds import lower_bounds
-from millstream.drivers.spark.spec import WaitSettings
 
 Flat = dict[TopicPartition, int]
 

@@ -13,11 +13,11 @@ from millstream.core.runtime.batch_plan import BatchPlan
 from millstream.core.runtime.inputs import informed
 from millstream.core.runtime.messages import BufferedRecords
 from millstream.core.runtime.remaining_inputs import RemainingInputs, TaskInput, lets_tasks_continue
+from millstream.core.runtime.wait_settings import WaitSettings
 from millstream.core.topology.evolution import Remembered
 from millstream.core.topology.layout import Layout, lay_out
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.planner.inputs import InputPlanner, Outlook, TaskInputPlanner
-from millstream.drivers.spark.spec import WaitSettings
 
 FAST, SLOW = TopicPartition("fast", 0), TopicPartition("slow", 0)
 NOTHING = BufferedRecords()

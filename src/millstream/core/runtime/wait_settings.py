@@ -1,0 +1,20 @@
+"""How long tasks wait for records of empty inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class WaitSettings:
+    """How long tasks wait for empty inputs, and how much they buffer meanwhile.
+
+    Attributes:
+        idle_ms: How long an empty input without lag is waited for; -1 waits for nothing.
+        records: Maximum number of records that are buffered per partition.
+        size: Maximum number of bytes that are buffered per partition.
+    """
+
+    idle_ms: int = 0
+    records: int = 50_000
+    size: int = 16_000_000
