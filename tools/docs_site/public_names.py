@@ -23,7 +23,7 @@ import millstream
 _DATA_MODULES = (
     "millstream.core.model.serdes",
     "millstream.core.model.windows",
-    "millstream.core.model.punctuation",
+    "millstream.core.topology.processor",
 )
 """Where values are documented by the string behind them, besides the module that gives them."""
 
