@@ -29,7 +29,9 @@ def preload() -> None:
     for module in PRELOADED:
         importlib.import_module(module)
     # In a fork of the fork server it is set already: its parent is not the executor.
-    os.environ.setdefault(importlib.import_module("millstream.drivers.async_worker").EXECUTOR, str(os.getppid()))
+    os.environ.setdefault(
+        importlib.import_module("millstream.drivers.async_worker").EXECUTOR, str(os.getppid())
+    )
     gc.freeze()
 
 
