@@ -22,7 +22,7 @@ _SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 _PROGRAM = """
 import json, sys
 from millstream.drivers.spark.driver.session import session_for
-from millstream.edge.settings.settings import settings_from
+from millstream.edge.settings.settings_loading import settings_from
 from millstream.drivers.spark.driver.session import session_for
 from millstream.edge.settings.settings_loading import settings_from
 
