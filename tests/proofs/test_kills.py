@@ -123,7 +123,7 @@ def killed(
             twice=False,
         )
 
-    report = unspoiled(run, seed, tell=print)
+    report = unspoiled(run, seed, log_report=print)
     with EmbeddedKafka(directory=at / "kafka") as kafka:
         return report, Evidence(
             kafka.consume("calls-input"),
