@@ -137,7 +137,17 @@ def newest_state(patch: pytest.MonkeyPatch) -> None:
 def keep_no_rows(patch: pytest.MonkeyPatch) -> None:
     """Rows are gone when an aborted transaction has to be repeated."""
     made = sink._Rows.__init__
-    patch.setattr(sink._Rows, "__init__", lambda self, batches, keep: made(self, batches, keep=False))
+
+    def forgetful(self: Any, batches: Any) -> None:
+        made(self, batches)
+        self._kept = _Nothing()
+
+    patch.setattr(sink._Rows, "__init__", forgetful)
+
+
+class _Nothing(list[Any]):
+    def append(self, row: Any) -> None:
+        """Keep no row."""
 
 
 class _Constant:
