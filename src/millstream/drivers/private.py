@@ -20,8 +20,8 @@ from typing import IO, Final
 
 PREFIX: Final = "millstream-private-"
 
-_LONGEST: Final = 40
-"""Bytes of a path that leave room for a socket in it: a socket's path has at most 103 bytes on macOS, 107 on Linux."""
+_LONGEST: Final = 30
+"""Bytes of a path that leave room for a private directory in it, where Spark puts its sockets: Spark takes at most 60 bytes."""
 _SHORT: Final = "/tmp"
 _MAKING: Final = threading.Lock()
 _SETTLED_S: Final = 60.0

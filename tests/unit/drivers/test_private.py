@@ -60,6 +60,19 @@ def test_a_long_path_of_temporary_files_is_not_used(tmp_path: Path, monkeypatch:
     assert made.parent == Path("/tmp")
 
 
+def test_spark_takes_a_private_directory_however_long_the_path_of_temporary_files_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for length in range(5, 70):
+        parent = Path("/tmp") / ("p" * length)
+        parent.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(parent))
+        directory = private.private_directory()
+        directory.rmdir()
+        parent.rmdir()
+        assert len(str(directory)) <= 60
+
+
 def test_all_that_follow_a_link_find_one_directory(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(private.directory_behind, [tmp_path / "link"] * 64))
