@@ -24,6 +24,9 @@ sys.stdin.read()
 """
 
 
+LONGEST = private._LONGEST
+
+
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -63,6 +66,7 @@ def test_a_long_path_of_temporary_files_is_not_used(tmp_path: Path, monkeypatch:
 def test_spark_takes_a_private_directory_however_long_the_path_of_temporary_files_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(private, "_LONGEST", LONGEST)
     for length in range(5, 70):
         parent = Path("/tmp") / ("p" * length)
         parent.mkdir()
