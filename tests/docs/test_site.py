@@ -64,7 +64,7 @@ def test_sphinx_reads_the_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def documented() -> dict[str, list[str]]:
-    """Give the names in the API reference by the public module, without its package."""
+    """Return the names in the API reference by the public module, without its package."""
     names: dict[str, list[str]] = {}
     for page in API:
         for module, listed in re.findall(
@@ -75,7 +75,7 @@ def documented() -> dict[str, list[str]]:
 
 
 def own(module: Any) -> set[str]:
-    """Give the functions and classes that a module defines for its users."""
+    """Return the functions and classes that a module defines for its users."""
     return {
         name
         for name, value in vars(module).items()

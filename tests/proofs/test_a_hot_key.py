@@ -65,7 +65,7 @@ def send(apps: Apps, topic: str, numbers: Sequence[int]) -> dict[int, float]:
 
 
 def memory(async_worker: int) -> tuple[int, int]:
-    """Give the bytes that an async worker and the largest of Spark's Python workers have for themselves."""
+    """Return the bytes that an async worker and the largest of Spark's Python workers have for themselves."""
     workers = [0]
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # some end at any time

@@ -62,7 +62,7 @@ class Election:
         self._broker = Broker(settings, self._topic, True, timeout_s)
         self._broker.ensure_topic(self._topic, 1, DRIVER_CONFIG, replication_factor)
         self._consumer: Consumer = made(Consumer, {**settings, "group.id": self._topic, **_OWN})
-        self._elected, self._leaving = threading.Event(), threading.Event()
+        self._elected, self._replaced, self._leaving = (threading.Event() for _ in range(3))
         self._in_doubt = False
         self._on_replaced: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._take_part, name="millstream-election", daemon=True)
@@ -79,9 +79,22 @@ class Election:
         """
         return self._elected.wait(timeout_s)
 
+    def wait_replaced(self, timeout_s: float) -> bool:
+        """Wait until another driver is elected in place of this one.
+
+        Args:
+            timeout_s: How long to wait, seconds.
+
+        Returns:
+            Whether one is.
+        """
+        return self._replaced.wait(timeout_s)
+
     def when_replaced(self, call: Callable[[], None]) -> None:
-        """Call a function, in another thread, once another driver is elected in place of this one."""
+        """Call a function once another driver is elected in place of this one: in another thread, or now if one is already."""
         self._on_replaced = call
+        if self._replaced.is_set():
+            call()
 
     def leave(self) -> None:
         """Leave the group; another driver is elected at once. Leaving twice is harmless."""
@@ -99,12 +112,14 @@ class Election:
                 log.warning("the election by %s: %s", self._topic, error)
             if self._in_doubt and self._has_another_driver():
                 self._in_doubt = False
+                self._replaced.set()
                 threading.Thread(target=self._on_replaced, name="millstream-replaced", daemon=True).start()
         self._consumer.close()
 
     def _assigned(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         if partitions:
             self._in_doubt = False
+            self._replaced.clear()
             self._elected.set()
 
     def _revoked(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:

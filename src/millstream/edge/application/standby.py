@@ -6,7 +6,6 @@ state directory. What a takeover costs is the session of the dead driver's group
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -38,7 +37,6 @@ class Standby:
     def __init__(self, application_id: str, settings: Settings, progress: ProgressLog) -> None:
         self._id = application_id
         self._progress = progress
-        self._ended = threading.Event()
         home = settings.home(application_id)
         make_private(home)
         log = attach(settings.output, home / _LOG)
@@ -49,7 +47,6 @@ class Standby:
             settings.replication_factor,
             settings.request_timeout_ms / 1000,
         )
-        self._election.when_replaced(self._ended.set)
         try:
             self._session.of(settings)()
         except BaseException:
@@ -89,11 +86,11 @@ class Standby:
             try:
                 return take()
             except ApplicationRunningError:
-                if self._ended.wait(_LEASE_S):
+                if self._election.wait_replaced(_LEASE_S):
                     raise
 
     def attach_to(self, run: ApplicationRun) -> None:
-        """Give a starting application the session, and end it once another driver is elected."""
+        """Hand the session to a starting application, and end the application once another driver is elected."""
         run.session = self._session
         self._election.when_replaced(lambda: run.end_with(self._replaced()))
 

@@ -72,7 +72,7 @@ def await_end(address: AsyncWorkerAddress, otherwise: str) -> None:
 
 @contextmanager
 def executor() -> Iterator[subprocess.Popen[bytes]]:
-    """Give what an async worker ends with."""
+    """Return what an async worker ends with."""
     process = subprocess.Popen(["sleep", "1000"])
     try:
         yield process

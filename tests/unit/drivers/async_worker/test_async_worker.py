@@ -30,7 +30,7 @@ MANY = 2_000
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[AsyncWorkerAddress]:
-    """Give the address of an async worker that ends with the tests."""
+    """Return the address of an async worker that ends with the tests."""
     with executor() as process:
         address = AsyncWorkerAddress(uuid4().hex, process.pid, process_directory() / "async-workers")
         yield address
