@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from millstream.drivers.cache import cache_directory
 
@@ -43,6 +44,10 @@ class Apicurio:
     def __init__(self, url: str, process: subprocess.Popen[bytes]) -> None:
         self.url = url
         self._process = process
+
+    def client(self) -> SchemaRegistryClient:
+        """Make a client as others use it; a request that gets no answer within ten seconds is sent again."""
+        return SchemaRegistryClient({"url": self.url, "timeout": 10})
 
     def pause(self) -> None:
         """Stop it as a debugger does: connections are accepted, and nothing answers."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -17,7 +16,7 @@ from pyspark.sql import SparkSession
 import millstream as ms
 from millstream.core.model.errors import SerdeError, UnavailableError
 from millstream.core.model.serdes import written
-from millstream.drivers.schemas import registry_serde
+from millstream.drivers.schemas import client, registry_serde
 
 from .apicurio import Apicurio, apicurio
 from .helpers import Apps, latest
@@ -49,15 +48,14 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apicurio]:
 
 def client_writes(registry: Apicurio, schema: Any, topic: str, value: Any) -> bytes:
     """Serialise as any client of Confluent's does."""
-    serializer = AvroSerializer(SchemaRegistryClient({"url": registry.url}), json.dumps(schema))
+    serializer = AvroSerializer(registry.client(), json.dumps(schema))
     data = serializer(value, SerializationContext(topic, MessageField.VALUE))
     assert data is not None
     return data
 
 
 def client_reads(registry: Apicurio, data: bytes | None) -> Any:
-    client = SchemaRegistryClient({"url": registry.url})
-    return AvroDeserializer(client)(data, SerializationContext("any", MessageField.VALUE))
+    return AvroDeserializer(registry.client())(data, SerializationContext("any", MessageField.VALUE))
 
 
 def topology(registry: Apicurio, source: str, sink: str) -> ms.Topology:
@@ -90,15 +88,15 @@ def test_versions_of_a_producer_are_read_and_results_are_for_every_client(
         for key, value in latest(apps.kafka.consume(sink), ms.serdes.bytes).items()
     }
     assert found == {"x": {"cents": 350, "orders": 2}, "y": {"cents": 107, "orders": 2}}
-    client = SchemaRegistryClient({"url": registry.url})
-    assert {f"{source}-value", f"{sink}-value", "Total"} <= set(client.get_subjects())
-    assert client.get_versions(f"{source}-value") == [1, 2]
+    subjects = registry.client()
+    assert {f"{source}-value", f"{sink}-value", "Total"} <= set(subjects.get_subjects())
+    assert subjects.get_versions(f"{source}-value") == [1, 2]
 
 
 def test_an_incompatible_schema_is_refused(registry: Apicurio) -> None:
     written(ms.serdes.avro(Order, registry=registry.url), Order("a", 1), "paid", "value", ())
-    client = SchemaRegistryClient({"url": registry.url})
-    client.set_compatibility("paid-value", "BACKWARD")
+    subjects = registry.client()
+    subjects.set_compatibility("paid-value", "BACKWARD")
     other = {**ORDER, "fields": [*FIELDS, {"name": "must", "type": "string"}]}
     with pytest.raises(SerdeError, match=r"avro: .*409"):
         written(
@@ -109,20 +107,22 @@ def test_an_incompatible_schema_is_refused(registry: Apicurio) -> None:
             (),
         )
     with pytest.raises(SchemaRegistryError):
-        client.get_version("paid-value", 2)
+        subjects.get_version("paid-value", 2)
 
 
+@pytest.mark.parametrize("settings", [{"timeout": 1}, {}], ids=["timeout-set", "timeout-of-ours"])
 def test_a_registry_that_does_not_answer_costs_no_record(
-    registry: Apicurio, monkeypatch: pytest.MonkeyPatch
+    registry: Apicurio, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     data = client_writes(registry, ORDER, "paused", {"id": "a", "cents": 1})
     builder = ms.StreamsBuilder()
-    orders = ms.serdes.avro(Order, registry={"url": registry.url, "timeout": 1, "max.retries": 0})
+    orders = ms.serdes.avro(Order, registry={"url": registry.url, "max.retries": 0, **settings})
     builder.stream("paused", value=orders).map_values(lambda order: str(order.cents)).to("out")
     policies = ms.ErrorPolicies(deserialize="skip")
     registry.pause()
     try:
         monkeypatch.setattr(registry_serde, "_PATIENCE_S", 0)
+        monkeypatch.setattr(client, "_TIMEOUT_S", 1)
         with (
             ms.testing.TopologyTestDriver(builder.build(), policies=policies) as driver,
             pytest.raises(UnavailableError, match="has not answered"),

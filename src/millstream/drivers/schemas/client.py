@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from millstream.core.model.errors import SettingsError
 
+_TIMEOUT_S: Final = 10
+"""How long a request may take where the user sets no ``timeout``; the client itself would wait for ever."""
 _CLIENTS: dict[tuple[int, tuple[tuple[str, Any], ...]], SchemaRegistryClient] = {}
 _LOCK = threading.Lock()
 
@@ -22,7 +24,8 @@ def registry_of(given: str | Mapping[str, Any]) -> Registry:
     """Return the settings of a client.
 
     Args:
-        given: The address, or settings of ``confluent_kafka.schema_registry.SchemaRegistryClient`` by name.
+        given: The address, or settings of ``confluent_kafka.schema_registry.SchemaRegistryClient`` by name. Its ``timeout`` (of one request,
+            in seconds) is 10 unless set.
 
     Raises:
         SettingsError: If there is no address.
@@ -39,14 +42,14 @@ def client_of(registry: Registry) -> SchemaRegistryClient:
     Raises:
         SettingsError: If a secret does not exist, or the client does not take a setting.
     """
-    at = (os.getpid(), registry)  # a forked process must not share connections
+    key = (os.getpid(), registry)  # a forked process must not share connections
     with _LOCK:
-        if at not in _CLIENTS:
+        if key not in _CLIENTS:
             settings = {name: value.fetch() if hasattr(value, "fetch") else value for name, value in registry}
             try:
-                _CLIENTS[at] = SchemaRegistryClient.new_client(settings)
+                _CLIENTS[key] = SchemaRegistryClient.new_client({"timeout": _TIMEOUT_S, **settings})
             except (TypeError, ValueError) as error:
                 raise SettingsError(
                     f"the client of the schema registry does not take its settings: {error}"
                 ) from None
-        return _CLIENTS[at]
+        return _CLIENTS[key]
