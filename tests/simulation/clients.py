@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -276,6 +276,10 @@ class Reader:
         for first in range(0, len(found), _AT_ONCE):
             self._broker.scheduler.step(f"fetches {planned.topic}-{planned.partition}")
             yield _columns(found[first : first + _AT_ONCE])
+
+    def fetch_all(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, Iterator[Records]]]:
+        for planned in ranges:
+            yield planned, self.fetch(planned)
 
     def sample_bytes(self, planned: OffsetRange) -> float | None:
         return None

@@ -238,6 +238,9 @@ class Fetcher(Protocol):
     def fetch(self, planned: OffsetRange) -> Iterator[Records]:
         """Read a range, in offset order, a few thousand records at a time."""
 
+    def fetch_all(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, Iterator[Records]]]:
+        """Read ranges one after the other; each is read to its end before the next."""
+
     def sample_bytes(self, planned: OffsetRange) -> float | None:
         """Return the average size of a few records of a range, key and value, bytes; None if they cannot be read soon."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from millstream.core.model.errors import BrokerUnavailableError
 from millstream.core.model.ids import TopicPartition
@@ -58,6 +58,10 @@ class FakeTopic:
             end = min(at + self._at_once, planned.end)
             keys, values, timestamps = zip(*self.entries[planned.partition][at:end], strict=True)
             yield Records(list(keys), list(values), list(timestamps), list(range(at, end)))
+
+    def fetch_all(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, Iterator[Records]]]:
+        for planned in ranges:
+            yield planned, self.fetch(planned)
 
     def sample_bytes(self, planned: OffsetRange) -> float | None:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
@@ -30,6 +30,7 @@ from millstream.drivers.kafka.clients import (
     translated,
     warm,
 )
+from millstream.drivers.kafka.small_ranges import collect, groups_of
 
 _CHUNK_RECORDS = 20_000
 _CHUNK_BYTES = 4 << 20
@@ -110,6 +111,31 @@ class KafkaFetcher:
         except BaseException:
             discard(consumer)
             raise
+
+    def fetch_all(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, Iterator[Records]]]:
+        """Read ranges one after the other; small ones of different partitions are fetched together.
+
+        Each yields what :meth:`fetch` does, and has to be read before the next.
+
+        Raises:
+            OffsetsLostError: As :meth:`fetch`.
+            BrokerUnavailableError: As :meth:`fetch`.
+        """
+        for group in groups_of(ranges, _CHUNK_RECORDS):
+            collected = self._collected(group) if len(group) > 1 else None
+            for number, planned in enumerate(group):
+                yield planned, self.fetch(planned) if collected is None else _columns(collected[number])
+
+    def _collected(self, group: Sequence[OffsetRange]) -> list[list[Any]] | None:
+        consumer = self._consumer()
+        try:
+            collected = collect(consumer, group, _CHUNK_RECORDS)
+        except BaseException:
+            discard(consumer)
+            raise
+        if collected is None:
+            discard(consumer)
+        return collected
 
     def sample_bytes(self, planned: OffsetRange) -> float | None:
         """Return the larger of the average record sizes at both ends of a range.

@@ -170,8 +170,8 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, RowRead)
         with wire.crossing(), wire.paused_gc():
             fetcher: Fetcher = in_executor(self._option)
-            for planned in partition.ranges:
-                for records in fetcher.fetch(planned):
+            for planned, fetched in fetcher.fetch_all(partition.ranges):
+                for records in fetched:
                     yield _rows(planned, wire.to_arrow(records))
 
 

@@ -215,8 +215,8 @@ class GlobalRestore:
         """Read ranges, so many records at a time; there is always at least one list, which completes the copy."""
         chunks: list[_Chunk] = []
         count = size = 0
-        for planned in to_read:
-            for records in self._topics.fetcher.fetch(planned):
+        for planned, fetched in self._topics.fetcher.fetch_all(to_read):
+            for records in fetched:
                 chunks.append(_Chunk(planned.partition, records, records.offsets[-1] + 1))
                 count, size = count + len(records), size + records.byte_count()
                 if count >= _RECORDS_AT_ONCE or size >= _BYTES_AT_ONCE:

@@ -39,8 +39,8 @@ def _rows(spec: SourceSpec, planned: PlannedRead) -> Iterator[pa.RecordBatch]:
         yield wire.arrow_rows([_task_row(spec.topology, wire.TICK, task, planned, initialization)])
     for task, message in planned.inputs:
         yield wire.arrow_rows([_task_row(spec.topology, wire.INPUTS, task, planned, message.encode())])
-    for wanted in planned.ranges:
-        yield from _range_rows(spec, wanted, planned)
+    for wanted, fetched in spec.fetcher.fetch_all(planned.ranges):
+        yield from _range_rows(spec, wanted, fetched, planned)
 
 
 def _task_row(
@@ -58,11 +58,12 @@ def _task_row(
     )
 
 
-def _range_rows(spec: SourceSpec, wanted: OffsetRange, planned: PlannedRead) -> Iterator[pa.RecordBatch]:
+def _range_rows(
+    spec: SourceSpec, wanted: OffsetRange, fetched: Iterator[Records], planned: PlannedRead
+) -> Iterator[pa.RecordBatch]:
     topology = spec.topology
     tasks = topology.layout.tasks_of[TopicPartition(wanted.topic, wanted.partition)]
     merged = wanted.topic in topology.plan.repartition_topics
-    fetched = spec.fetcher.fetch(wanted)
     if merged:
         fetched = merged_by_time(fetched)
     if topology.plan.runs_before_shuffle(topology.plan.subtopologies[tasks[0].subtopology]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -25,6 +25,10 @@ class Samples:
 
     def fetch(self, planned: OffsetRange) -> Iterator[Records]:
         raise AssertionError("nobody reads whole ranges to sample")
+
+    def fetch_all(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, Iterator[Records]]]:
+        for planned in ranges:
+            yield planned, self.fetch(planned)
 
     def sample_bytes(self, planned: OffsetRange) -> float | None:
         self.asked.append(planned)

@@ -1,0 +1,96 @@
+"""Many small ranges are read with one assignment, and give what each gives when it is read alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from millstream.core.model.errors import OffsetsLostError
+from millstream.core.model.record import Records
+from millstream.core.ports import OffsetRange
+from millstream.drivers.kafka import fetch, small_ranges
+from millstream.drivers.kafka.fetch import KafkaFetcher
+
+from .helpers import Apps
+
+pytestmark = pytest.mark.broker
+
+PARTITIONS = 24
+
+
+@pytest.fixture
+def assigned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many partitions each assignment had."""
+    sizes: list[int] = []
+
+    class Counting(Consumer):
+        def assign(self, partitions: list[Any]) -> None:
+            sizes.append(len(partitions))
+            super().assign(partitions)
+
+    monkeypatch.setattr(fetch, "Consumer", Counting)
+    return sizes
+
+
+def columns(chunks: Iterator[Records]) -> list[tuple[Any, ...]]:
+    return [(r.keys, r.values, r.timestamps, r.offsets, r.headers) for r in chunks]
+
+
+def filled(apps: Apps, seed: int) -> tuple[str, dict[int, int]]:
+    """Write to a topic, with transactions of which some are aborted; return the topic and where its partitions end."""
+    chance, topic = random.Random(seed), apps.topic("in", PARTITIONS)
+    producer = Producer({"bootstrap.servers": apps.kafka.bootstrap_servers, "transactional.id": apps.id})
+    producer.init_transactions(60)
+    for _ in range(6):
+        producer.begin_transaction()
+        for _ in range(60):
+            value = b"%d" % chance.randrange(10**6)
+            producer.produce(topic, value, b"k", chance.randrange(PARTITIONS), headers={"h": value})
+        producer.flush(60)
+        end = producer.abort_transaction if chance.random() < 0.4 else producer.commit_transaction
+        end(60)
+    return topic, apps.kafka.end_offsets(topic)
+
+
+@pytest.mark.parametrize("read_committed", [True, False])
+def test_ranges_read_together_have_the_records_of_ranges_read_alone(
+    apps_without_spark: Apps, assigned: list[int], read_committed: bool
+) -> None:
+    apps = apps_without_spark
+    topic, ends = filled(apps, 7)
+    chance = random.Random(8)
+    starts = {partition: chance.randrange(end + 1) for partition, end in ends.items()}
+    ranges = [OffsetRange(topic, p, starts[p], chance.randint(starts[p], end)) for p, end in ends.items()]
+    settings = {"bootstrap.servers": apps.kafka.bootstrap_servers}
+    fetcher = KafkaFetcher(settings, apps.id, read_committed)
+    together = [(planned, columns(records)) for planned, records in fetcher.fetch_all(ranges)]
+    assert assigned == [PARTITIONS]
+    assert together == [(planned, columns(fetcher.fetch(planned))) for planned in ranges]
+    assert any(chunks for _, chunks in together)
+
+
+def test_a_range_that_is_gone_is_named_and_the_others_are_read(
+    apps_without_spark: Apps, assigned: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_ranges, "_QUIET_S", 1.0)
+    monkeypatch.setattr(fetch, "_QUIET_S", 1.0)
+    apps, topic = apps_without_spark, apps_without_spark.topic("in", 2)
+    apps.kafka.produce(topic, [("k", "v")] * 3, partition=0)
+    ranges = [OffsetRange(topic, 0, 0, 3), OffsetRange(topic, 1, 0, 5)]
+    settings = {"bootstrap.servers": apps.kafka.bootstrap_servers}
+    reading = KafkaFetcher(settings, apps.id).fetch_all(ranges)
+    assert [len(records) for records in next(reading)[1]] == [3]
+    with pytest.raises(OffsetsLostError, match="ends at offset 0, but offsets up to 5"):
+        list(next(reading)[1])
+    assert assigned == [2, 1, 1]
+
+
+def test_groups_keep_the_order_and_no_partition_occurs_twice() -> None:
+    a, b, c = OffsetRange("t", 0, 0, 5), OffsetRange("t", 1, 0, 5), OffsetRange("t", 0, 5, 9)
+    large, empty = OffsetRange("t", 2, 0, 11), OffsetRange("t", 3, 4, 4)
+    assert list(small_ranges.groups_of([a, b, c, large, empty], 10)) == [[a, b], [c], [large], [empty]]
+    assert list(small_ranges.groups_of([], 10)) == []
