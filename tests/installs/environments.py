@@ -18,7 +18,7 @@ EXTRAS: Final = {  # what each brings: modules that a program can import then
     "rocksdb": ["millstream.drivers.rocksdb"],
     "schemas": ["millstream.drivers.schemas.registry_serde", "millstream.drivers.schemas.typed_json"],
     "opentelemetry": ["millstream.tracing"],
-    "prometheus": ["millstream.edge.metrics.exposition"],
+    "prometheus": ["prometheus_client"],
     "testing": ["psutil"],
     "uvloop": ["uvloop"],
     "all": [
