@@ -192,7 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     found = {axis: list(_cases(axis, options.rounds, options.at)) for axis in options.axes.split(",")}
     if options.out:
-        results = {axis: [{**asdict(case), "ms": ms} for case, times in runs] for axis, runs in found.items()}
+        results = {axis: [{**asdict(case), "ms": times} for case, times in runs] for axis, runs in found.items()}
         options.out.write_text(json.dumps(results) + "\n")
     return 0
 
@@ -237,7 +237,7 @@ def _show(console: Console, axis: str, runs: Sequence[tuple[Case, Mapping[str, S
     if axis in ("partitions", "quiet") and len(runs) > 1:
         sizes = [case.partitions for case, _ in runs]
         for phase in PHASES:
-            fixed, each = fitted(sizes, [median(times[phase]) for _, ms in runs])
+            fixed, each = fitted(sizes, [median(times[phase]) for _, times in runs])
             console.print(f"{phase}: {fixed:.0f} ms and {each:.2f} ms per partition")
 
 
