@@ -232,10 +232,6 @@ class Processor(Generic[K, V, K2, V2]):
 def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, ...]:
     """Return the stores that a supplier provides in its attribute ``stores``, or returns from its function of that name.
 
-    Args:
-        name: Name of the processor.
-        supplier: A class or a function.
-
     Raises:
         TopologyError: If they are not stores.
 
