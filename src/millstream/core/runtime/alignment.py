@@ -94,14 +94,7 @@ class Alignment:
 
 
 def aligned(group: CoProcessed, now: Situation, index: TimeIndex, pace: Pace | None = None) -> Alignment:
-    """Plan co-processed partitions.
-
-    Args:
-        group: The partitions to plan together.
-        now: What there is to read, and what tasks have buffered.
-        index: The broker's time index.
-        pace: Result of the last aligned batch.
-    """
+    """Plan how far co-processed partitions are read."""
     budget = _total(now.start, now.admitted)
     plan: Alignment | None
     if now.ends == now.log_ends and _total(now.start, now.ends) <= budget:
@@ -162,7 +155,7 @@ class _Search:
         return min((at.timestamp_ms for at in first.values()), default=0)
 
     def _offsets(self, time_ms: int) -> Positions:
-        """Return the first offset at or after a time by partition, or the end if there is none."""
+        """Return, by partition, the first offset at or after a time, or the end if there is none."""
         first = self._index.offsets_for_times(dict.fromkeys(self._lagging, time_ms))
         return {p: first[p].offset if p in first else self._now.log_ends[p] for p in self._lagging}
 

@@ -31,7 +31,7 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class BufferedRecords:
-    """The records that the tasks of an application have buffered, as their reports say.
+    """Records that the tasks have buffered, from their reports.
 
     Attributes:
         buffered: Records, bytes and largest timestamp (ms) by input that has any, all lanes together.
@@ -49,17 +49,16 @@ class BufferedRecords:
 
 @dataclass(frozen=True)
 class PlanningOrders:
-    """What the application answers the planner.
+    """The answer of the application to the planner.
 
     Attributes:
         hold: Whether no micro-batch may begin.
-        intake: Whether topics from outside are read; not while the application drains.
+        intake: Whether external topics are read; not while the application drains.
         paused: Topics that are not read.
         rates: Maximum records per second by throttled topic.
         commit: Whether a processor asked for a commit, which ends the trigger interval.
         due: Tasks to wake now.
-        records: The records that tasks have buffered.
-        times: Partition times that were reported.
+        times: Partition times, as reported.
         oldest: The oldest micro-batch with an unfinished record, by topic before the shuffle; None if unknown.
         bytes_per_record: Average size of the records read so far; None before the first.
     """

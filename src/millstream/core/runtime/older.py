@@ -18,7 +18,6 @@ def check_older(before: Remembered, now: Routing) -> None:
     """Check that records still reach the tasks with the state of their keys, as far as an older checkpoint shows.
 
     Args:
-        before: The content of the checkpoint.
         now: The routing of the next start.
 
     Raises:
@@ -30,12 +29,7 @@ def check_older(before: Remembered, now: Routing) -> None:
 
 
 def assumed(before: Remembered, now: Routing) -> Routing:
-    """Return the routing of an older checkpoint, assuming the current grouping.
-
-    Args:
-        before: The content of the checkpoint.
-        now: The routing of the next start.
-    """
+    """Return the routing of an older checkpoint, assuming the current grouping."""
     with_stores = [part for part in before.parts.values() if part.stores]
     routes = {
         topic: _assumed_route(topic, count, before, now, _origins(part, now))

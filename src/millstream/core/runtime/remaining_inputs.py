@@ -40,7 +40,6 @@ class RemainingInputs:
     to_be_written: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON that the offset holds."""
         data: dict[str, Any] = {
             "lag": positions_to_json(nested(self.lag)),
             "until": positions_to_json(nested(self.until)),
@@ -55,7 +54,6 @@ class RemainingInputs:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> RemainingInputs:
-        """Decode the result of :meth:`to_json`."""
         return RemainingInputs(
             flat(positions_from_json(data["lag"])),
             flat(positions_from_json(data["until"])),
@@ -85,11 +83,7 @@ class TaskInput:
     unknown: bool = False
 
     def facts(self, inputs: Collection[Input]) -> InputFacts:
-        """Return what the task is told.
-
-        Args:
-            inputs: Its inputs.
-        """
+        """Return the facts that the task gets."""
         return InputFacts(
             tuple(each.partition for each in inputs),
             self.lag,
@@ -101,7 +95,6 @@ class TaskInput:
         )
 
     def encode(self) -> bytes:
-        """Return the message to the task."""
         data = {
             "lag": positions_to_json(nested(self.lag)),
             "until": positions_to_json(nested(self.until)),
@@ -113,7 +106,6 @@ class TaskInput:
 
     @staticmethod
     def decode(message: bytes) -> TaskInput:
-        """Decode the result of :meth:`encode`."""
         data = json.loads(message)
         return TaskInput(
             flat(positions_from_json(data["lag"])),
