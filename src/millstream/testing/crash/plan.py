@@ -101,7 +101,6 @@ class Again:
     """The second kill of a double fault.
 
     Attributes:
-        target: The target.
         moment: When to kill, if the application has made no progress by then.
         choice: Selects the victim if there are several, from 0 to 1.
     """
@@ -116,9 +115,7 @@ class KillPoint:
     """A planned fault.
 
     Attributes:
-        target: The target.
         position: The number of input records that must be processed and committed first.
-        delay_ms: The delay after that, ms.
         choice: Selects the victim if there are several, from 0 to 1.
         in_transaction: Whether to wait until a transaction is open.
         stop_s: How long to stop the victim, in seconds; 0 kills it.
@@ -171,14 +168,11 @@ def plan_kills(
     """Plan the kills of a run.
 
     Args:
-        kills: The number of kills.
-        targets: The possible targets.
         records: The number of records in the workload.
         seed: Equal arguments give equal plans.
         transactions: Whether there are transactions; then about half of the kills happen while one is open.
         stops: Durations in seconds for which victims may be stopped; empty: all are killed.
         faults: The possible faults of processes.
-        twice: Whether there are double faults.
 
     Returns:
         The kills in the order of their positions.

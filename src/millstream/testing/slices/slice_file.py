@@ -82,11 +82,7 @@ def read_slice(file: str | Path) -> list[SliceRecord]:
 
 
 def merged(records: Iterable[SliceRecord]) -> Iterator[SliceRecord]:
-    """Yield records by their timestamps, as far as the order of each partition allows.
-
-    Args:
-        records: Records, those of each partition in order.
-    """
+    """Yield records by their timestamps, as far as the order of each partition allows."""
     queues: defaultdict[TopicPartition, deque[SliceRecord]] = defaultdict(deque)
     for record in records:
         queues[record.at].append(record)
