@@ -10,13 +10,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """The finding of a check.
 
     Attributes:
-        name: What was checked.
-        ok: Whether it is as it should be.
-        detail: What was found.
-        fix: What to do about it, if it is not.
+        fix: What to do if it is not ok.
     """
 
     name: str
@@ -27,16 +24,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Inquiry:
-    """What the checks are asked about.
+    """What to check.
 
     Attributes:
-        bootstrap_servers: Brokers to reach, None to leave them out.
-        topics: Topics that must exist.
+        bootstrap_servers: Brokers to reach; None skips them.
         state_dir: Where applications keep their state.
-        client: librdkafka's settings for reaching the brokers.
-        timeout_s: How long a network question may take.
-        master: Spark master whose executors are looked at, None to leave them out.
-        spark: Spark settings for that.
+        client: librdkafka's settings for the brokers.
+        timeout_s: Timeout of a network request, seconds.
+        master: Spark master whose executors are checked; None skips them.
     """
 
     bootstrap_servers: str | None
