@@ -51,7 +51,6 @@ class CallStatus:
 
 
 def call_status(report: CallReport, hottest: Mapping[str, HotKeys]) -> CallStatus:
-    """Return the status of a task's asynchronous operators."""
     return CallStatus(
         report.running,
         report.with_async_worker,
@@ -80,14 +79,13 @@ def _age_s(report: CallReport) -> float | None:
 def capacity_of(
     tasks: Mapping[str, TaskReport], in_front: Mapping[int, Collection[str]], positions: Offsets
 ) -> dict[TopicPartition, int]:
-    """Return how many more records of partitions tasks can take in.
+    """Return how many more records of each partition tasks can take.
 
     What a shuffle brings may go to any of the tasks behind it, to each about as much as to the others. So the partitions in front
     share what all of them could take if each had as little capacity as the one that has least.
 
     Args:
-        tasks: The last report of each task.
-        in_front: By number of the sub-topology, the topics that bring it records through Spark's shuffle.
+        in_front: Per sub-topology number, the topics that reach it through Spark's shuffle.
         positions: How far topics have been read.
     """
     capacities: dict[int, list[int]] = {}
@@ -106,7 +104,7 @@ def capacity_of(
 
 
 def _capacity_of_ranges(reports: Sequence[CallReport]) -> int:
-    """Return how many more records of a partition its key ranges can take in; without ranges it is one task.
+    """Return how many more records of a partition its key ranges can take; an undivided partition has one.
 
     Each range gets about as much as the others. One without capacity, whose calls hang, gets its part all the same and parks it in its
     store, so that the others go on. When it has parked too many, all of them wait.
@@ -117,11 +115,10 @@ def _capacity_of_ranges(reports: Sequence[CallReport]) -> int:
 
 
 def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:
-    """Return what is unfinished in all tasks.
+    """Return the unfinished records of all tasks.
 
     Args:
-        reports: The last one of each task.
-        until_ms: What is due later is not awaited; ms since the epoch, by the application's clock.
+        until_ms: Records that are due later are not awaited; ms since the epoch, by the application's clock.
     """
     unfinished = awaited = 0
     for report in reports:
@@ -132,7 +129,7 @@ def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:
 
 
 def call_counts(report: CallReport) -> dict[str, int]:
-    """Return what is added up over micro-batches."""
+    """Return the counts that are summed over micro-batches."""
     return {
         "settled": report.settled,
         "retries": report.retries,
@@ -145,7 +142,7 @@ def call_counts(report: CallReport) -> dict[str, int]:
 def call_metrics(
     reports: Iterable[CallReport], totals: Mapping[str, int], hottest: Iterable[HotKeys]
 ) -> dict[str, int]:
-    """Return the metrics of all tasks together; nothing if no task has asynchronous operators."""
+    """Return the metrics of all tasks together; empty without asynchronous operators."""
     all_reports = list(reports)
     if not all_reports:
         return {}
