@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.05
 _QUIET_LOOKS: Final = 10
-"""For how many looks nothing is left: what a micro-batch writes to an internal topic is seen by a later plan."""
+"""In how many consecutive checks nothing must be left: what a micro-batch writes to an internal topic is seen by a later plan."""
 
 
 class Lab:
