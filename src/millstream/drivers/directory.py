@@ -131,7 +131,6 @@ class CopyDirectory:
         )
 
     def failed(self, error: Exception) -> StoreError:
-        """Return the error for a directory that cannot be used."""
         return StoreError(
             f"the local copy in {self.path} cannot be used: {error}. Check that the disk has space and that the directory "
             "belongs to this user, or choose another with the setting state_dir; the copy may be deleted while the "

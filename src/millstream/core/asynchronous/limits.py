@@ -115,7 +115,6 @@ class Endpoints:
         return breaker.allows(now_ms)
 
     def wait(self, waiting: WaitingCall) -> None:
-        """Queue a call for its endpoint."""
         self._waiting.setdefault(waiting[0].endpoint, deque()).append(waiting)
 
     def began(self, endpoint: str) -> None:

@@ -64,7 +64,6 @@ class RunQueue:
         self._new.extendleft(reversed([*queued]))
 
     def take(self) -> WaitingCall:
-        """Remove and return the next call."""
         queue = self._next()
         self._turn_of_new = queue is self._due
         return queue.popleft()

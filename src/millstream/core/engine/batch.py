@@ -167,6 +167,5 @@ Reader = Callable[[list[bytes | None]], list[Any]]
 
 
 def readers(source: n.Source, *, columnar: bool) -> tuple[Reader, Reader]:
-    """Return what reads the keys and the values of a source."""
     read = checked if columnar else deserialised
     return partial(read, source.key), partial(read, source.value)

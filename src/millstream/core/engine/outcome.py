@@ -45,7 +45,6 @@ class TaskMetrics:
 
 
 def taken(counts: Counter[str]) -> dict[str, int]:
-    """Return the counts, and clear them."""
     copied = dict(counts)
     counts.clear()
     return copied

@@ -43,7 +43,6 @@ class Stretch:
     base: int
 
     def position(self, offset: int) -> int:
-        """Return the position of an offset of this log."""
         return self.base + offset - self.start
 
     def offset(self, position: int) -> int:

@@ -47,7 +47,6 @@ class SubTopology:
 
     @cached_property
     def stateless(self) -> bool:
-        """Whether every node is pure."""
         return all(node.pure for node in self.nodes.values())
 
     @cached_property

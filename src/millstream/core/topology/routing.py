@@ -82,7 +82,6 @@ class Routing:
     reaching: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
         routes = {topic: route.to_json() for topic, route in self.routes.items()}
         return {
             "routes": routes,
@@ -184,7 +183,6 @@ def _moved(before: Route, now: Route | None) -> bool:
 
 
 def _first_moved(before: Route, now: Route) -> int | None:
-    """Return the first partition that is now in another task."""
     both = enumerate(zip(before.tasks, now.tasks, strict=False))
     return next((partition for partition, (was, would_be) in both if was != would_be), None)
 

@@ -77,7 +77,6 @@ class TransactionSpec:
         return Marks(self.consumer, self.application_id, _STEP_S)
 
     def producer_settings(self, partition: int) -> dict[str, Any]:
-        """Return the settings of the producer of a Spark partition."""
         return {
             **DEFAULTS,
             **self.settings,

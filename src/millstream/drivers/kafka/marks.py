@@ -146,7 +146,6 @@ class Marks:
 
 
 def mark_offset(partition: int, mark: Mark, topic: str) -> ClientPartition:
-    """Return a mark as an offset to commit."""
     said = f"{mark.checkpoint} {mark.run} {mark.owner}" if mark.run or mark.owner else mark.checkpoint
     return ClientPartition(topic, partition, mark.number + 1, said)
 

@@ -90,7 +90,6 @@ class Standby:
         self._election.when_replaced(lambda: run.end_with(self._replaced()))
 
     def leave(self) -> None:
-        """Leave the election."""
         self._election.leave()
 
     def _replaced(self) -> ApplicationRunningError:

@@ -94,7 +94,6 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether it was not released."""
         return not self._file.closed
 
     @property

@@ -55,7 +55,6 @@ def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Cal
 
 
 def plan_lines(plan: ResetPlan, files: Files, location: str, now_ms: int) -> Iterator[str]:
-    """Describe a plan, line by line."""
     yield f"Reset of application {plan.application_id!r}"
     yield ""
     yield "Where the next start begins, in every partition (- is not known):"

@@ -29,7 +29,6 @@ class Recent:
         self._counts.append((time.monotonic(), count))
 
     def per_second(self) -> float:
-        """Return their sum per second."""
         now = time.monotonic()
         while self._counts and self._counts[0][0] < now - _RATE_WINDOW_S:
             self._counts.popleft()

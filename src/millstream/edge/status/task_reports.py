@@ -85,7 +85,6 @@ class TaskReports:
                     known.setdefault(partition, at)
 
     def restoring(self, progress: RestoreProgress) -> None:
-        """Note the progress of a restore."""
         with self.lock:
             self.restores.pop((progress.task, progress.store), None)
             if not progress.finished:
@@ -233,7 +232,6 @@ class TaskReports:
             return left_of((r.calls for r in self.tasks.values() if r.calls is not None), until_ms)
 
     def _waiting(self) -> dict[str, Waiting]:
-        """Return the waiting tasks, with their reasons."""
         waits = {task: report.waiting for task, report in self.tasks.items()}
         return {task: waiting for task, waiting in waits.items() if waiting is not None}
 
@@ -256,7 +254,6 @@ class TaskReports:
             return [f"task {task} {_waits(waits[task])}" for task in sorted(due)]
 
     def status(self, state: str, error: str | None) -> Status:
-        """Return the status."""
         with self.lock:
             lines = [progress.line() for _, progress in sorted(self.restores.items())]
             return Status(

@@ -31,7 +31,6 @@ class Viewer:
 
 
 def metrics_routes(viewer: Viewer) -> Mapping[tuple[str, str], Route]:
-    """Return the routes of the metrics port."""
     from millstream.edge.metrics.exposition import exposition
 
     def metrics(request: HttpRequest) -> HttpResponse:

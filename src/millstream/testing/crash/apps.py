@@ -367,4 +367,3 @@ APPS: Mapping[str, App] = {
         calling(),
     )
 }
-"""The applications by name."""

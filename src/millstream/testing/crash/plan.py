@@ -75,7 +75,6 @@ ON_REQUEST: frozenset[Target] = frozenset({"executor", "main", "task", "planner"
 """Targets that must be requested: they need another master or a disk, or are a special case of another target."""
 
 Fault = Literal["kill", "stop", "slow"]
-"""A fault of a process."""
 
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 

@@ -80,7 +80,6 @@ class Manifest:
 
     @property
     def current(self) -> Version:
-        """The version with its token."""
         return Version(self.version, self.history[-1] if self.history else "")
 
     def remembers(self, version: Version) -> bool:

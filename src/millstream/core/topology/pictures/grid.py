@@ -36,7 +36,6 @@ class Box(NamedTuple):
 
     @property
     def middle(self) -> int:
-        """The horizontal middle."""
         return self.x + self.width // 2
 
 

@@ -79,7 +79,6 @@ class TaskCopies:
         )
 
     def open_view(self) -> ByteStores:
-        """Open one consistent view of all stores."""
         self._views = {engine: copy.open_view() for engine, copy in self._copies.items()}
         return self
 

@@ -97,7 +97,6 @@ class ApplicationListener:
 
     @classmethod
     def here(cls, control: ControlAddress) -> ApplicationListener:
-        """Return a listener for the application in this process."""
         return cls(control, socket.gethostname())
 
     def __call__(self, progress: RestoreProgress) -> bool:

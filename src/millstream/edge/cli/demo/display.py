@@ -38,7 +38,6 @@ class Display(Protocol):
 
 
 def display_for(console: Console, look: Callable[[], Scene]) -> Display:
-    """Return the display that suits a console."""
     return LiveDisplay(console, look) if console.is_terminal else PlainDisplay(console, look)
 
 
@@ -108,7 +107,6 @@ class PlainDisplay:
 
 
 def progress_line(scene: Scene) -> str:
-    """Return the progress as a line."""
     top = ", ".join(f"{word} {count:,}" for word, count in scene.top(3))
     return (
         f"{scene.state}, batch {scene.batch}: {scene.written:,} of {scene.total:,} lines written, {scene.counted:,} counted, "
