@@ -40,7 +40,6 @@ class Work:
     """The state of an operator of a task in its async worker.
 
     Attributes:
-        running: Running calls.
         longest_ms: How long the oldest running call has been running.
         shortest_ms: The same of the newest one.
         call_ms: Recent average duration of a call; 0 before the first has ended.

@@ -25,7 +25,6 @@ class InFlightWindow:
     Args:
         limit: Initial limit of records in flight.
         limit_per_key: Initial limit of records of a key in flight; None for no limit.
-        blocking: Whether a waiting record blocks its key.
     """
 
     def __init__(self, limit: int, limit_per_key: int | None, *, blocking: bool) -> None:

@@ -19,13 +19,11 @@ class CallCounts:
 
     Attributes:
         with_async_worker: Records in flight.
-        waiting: Records that wait for a retry or a delay.
         parked: Records that could be called and were not sent.
         held: Records whose calls have ended, and that wait for earlier ones.
         room: How many more records can be taken.
         most_per_key: Unfinished records of the longest key queue.
         oldest_ms: When the oldest unfinished record arrived, ms since the epoch; None if there is none.
-        settled: Attempts that ended in this step.
         retries: Attempts in this step that will be retried.
         dead_letters: Records that went to a dead-letter topic, in this step.
         ignored: Results of this step whose tickets were no longer in flight.

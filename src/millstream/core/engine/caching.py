@@ -115,7 +115,6 @@ class _Order:
     """Numbers the updates of a task.
 
     Attributes:
-        last: The last number given.
         forwarded: The number of the update that is being forwarded, shared by all that follows from it; None if none is.
     """
 
@@ -137,7 +136,6 @@ class Cache:
         at_most: Called when it is full, before it forwards rows early, so that the peak is counted.
 
     Attributes:
-        child: Takes the changes that are forwarded.
         columns: Takes them in columns; None if what is behind cannot.
         size: Bytes it holds, about.
         put: Takes an update: key, new value, old value, timestamp, headers.

@@ -160,7 +160,6 @@ def letter_headers(
     """Return the headers of a dead letter: those of the record, Millstream's, and those of Kafka Streams (KIP-1034).
 
     Args:
-        facts: Further headers by name.
         error: What was raised; None if nothing was.
     """
     partition, offset, _, _, _, headers = record

@@ -32,9 +32,7 @@ def global_task(
     """Make the task of a global part.
 
     Args:
-        stores: Committed content of the part's stores.
         policies: What to do with records that fail; those for the dead-letter topic are skipped.
-        app_config: The value of ``context.app_config``.
         snapshot: The last return value of ``Task.snapshot``.
     """
     return Task(

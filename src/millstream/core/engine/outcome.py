@@ -73,7 +73,6 @@ class Outcome:
         calls: The metrics of each asynchronous operator.
         threads: The metrics of the threads; None if the task uses one thread.
         stream_time_ms: Stream time of the task, -1 if no record has been seen.
-        commit_requested: Whether a processor asked for a commit.
         notices: Lines for the log; at most a few per step.
     """
 
@@ -107,7 +106,6 @@ class Snapshot:
         stores: What stores remember besides their content, as JSON values.
         operators: What nodes remember, such as their stream time, by ``remembered_as``; as JSON values.
         deadlines: When the wait for an empty input ends, ms since the epoch.
-        waiting: Why the task waited, and since when.
         progress: How far each partition is finished, if records finish in another order than they arrived.
         reads_again: Whether the records from the committable offsets on are read again, so that some are known already.
     """

@@ -10,11 +10,7 @@ from millstream.core.model.ids import TopicPartition
 
 
 class TaskProgress:
-    """The progress of a task. Owned by it.
-
-    Args:
-        restored: The progress at the last commit.
-    """
+    """The progress of a task. Owned by it."""
 
     def __init__(
         self,

@@ -31,13 +31,8 @@ def replay(effects: Effects, *_: Any) -> None:
 class Recorder(Runtime):
     """The runtime of a front in a thread. Used by one thread at a time.
 
-    Args:
-        compiled: The functions of the task.
-
     Attributes:
         beyond: Returns the task's function for a border of the front.
-        stops: Whether the record stops the application.
-        node: The node whose function was called last.
     """
 
     def __init__(self, compiled: Compiled) -> None:

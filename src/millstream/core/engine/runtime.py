@@ -356,9 +356,6 @@ class Runtime:
     ) -> None:
         """Send a record to a dead-letter topic, with headers that say where and why it failed.
 
-        Args:
-            facts: Further headers by name.
-
         Raises:
             ProductionError: If there is no topic.
         """

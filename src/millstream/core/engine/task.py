@@ -49,7 +49,6 @@ class Task:
     """One task. Owned by one thread.
 
     Args:
-        stores: Committed content of the stores.
         global_stores: Content of the global stores; None if the topology has none.
         partitions_of: Returns the number of partitions of a topic, for partitioners; 0 if unknown.
         most_bytes_of: Returns the maximum size of a record for a topic in bytes; 0 if unknown.

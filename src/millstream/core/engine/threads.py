@@ -41,11 +41,7 @@ _RECORDS_PER_THREAD = 128
 
 @dataclass(frozen=True)
 class ThreadFigures:
-    """Metrics of the threads of a task.
-
-    Attributes:
-        executed: Records executed, per thread.
-    """
+    """Metrics of the threads of a task."""
 
     executed: tuple[int, ...]
     ended: int = 0
@@ -153,7 +149,6 @@ class _Block:
     """Records that are executed together; shared by the threads.
 
     Attributes:
-        effects: Effects per record.
         lines: Records that are executed one after the other; a thread takes a whole line.
         failed_at: The first record that stops the application; none behind it is executed.
         killers: Records that have ended a thread and were not executed since, with their failure, and whether it stops the

@@ -29,7 +29,6 @@ class Metric:
     Attributes:
         name: Name without ``millstream_``. For metrics of Kafka Streams, its group and name.
         labels: Names of the labels; ``application`` is added where metrics leave the process.
-        help: What it counts, in one line.
         streams: The same metric of Kafka Streams; empty if there is none.
         flat: Name in ``RunningApplication.metrics()``, summed over labels; empty to leave it out.
         part: The label by which ``metrics()`` also has ``<flat>: <value>``, or only that if ``whole`` is false.

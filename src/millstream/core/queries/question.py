@@ -83,9 +83,7 @@ class Answer:
 
     Attributes:
         value: The result of the method; entries are a list.
-        batch: The committed micro-batch.
         offsets: By topic and partition, the offset before which everything is in the answer.
-        lag: Unprocessed records in these topics.
 
     Source: ``org.apache.kafka.streams.query.StateQueryResult`` and its ``Position`` (KIP-796).
     """

@@ -48,7 +48,6 @@ class Situation:
         room: Number of records until its buffer limit is reached.
         buffered: Partitions with records that are buffered in a task.
         newest: Largest timestamp (ms) of the buffered records, per input of a task.
-        given_up: Empty inputs that are no longer waited for.
         paused: Topics that are not read now, and not waited for.
         idles: Whether tasks wait for inputs that are at their end.
     """
@@ -83,7 +82,6 @@ class Alignment:
     """A plan for co-processed partitions.
 
     Attributes:
-        ends: How far each partition is read.
         until: For some partitions, a time (ms) such that no later record is before it.
         pace: Start of the next search, None if there was no search.
     """

@@ -18,7 +18,6 @@ class TopicChanges:
     """The changes.
 
     Attributes:
-        recreated: Topics that were deleted and created again.
         grown: Unchanged topics with more partitions than before: the previous and the current number.
     """
 

@@ -27,7 +27,6 @@ class Input(NamedTuple):
     """An input of a task.
 
     Attributes:
-        partition: The partition that the task reads.
         feeders: The partitions on the broker that its records come from.
         origins: The partitions of external topics that they come from originally; without repartition topics, the feeders.
     """

@@ -35,7 +35,6 @@ class BufferedRecords:
 
     Attributes:
         buffered: Records, bytes and largest timestamp (ms) by input that has any, all lanes together.
-        given_up: Empty inputs that are no longer waited for.
         idle_until_ms: When the first of these records may be processed, because the wait for an empty input ends or calls may have
             ended; None if there are none.
         room: How many more records tasks with asynchronous operators can take in, by partition.
@@ -52,13 +51,9 @@ class PlanningOrders:
     """The answer of the application to the planner.
 
     Attributes:
-        hold: Whether no micro-batch may begin.
         intake: Whether external topics are read; not while the application drains.
-        paused: Topics that are not read.
         rates: Maximum records per second by throttled topic.
         commit: Whether a processor asked for a commit, which ends the trigger interval.
-        due: Tasks to wake now.
-        times: Partition times, as reported.
         oldest: The oldest micro-batch with an unfinished record, by topic before the shuffle; None if unknown.
         bytes_per_record: Average size of the records read so far; None before the first.
     """

@@ -17,9 +17,6 @@ from millstream.core.topology.routing import BY_KEY, BY_PRODUCER, Route, Routing
 def check_older(before: Remembered, now: Routing) -> None:
     """Check that records still reach the tasks with the state of their keys, as far as an older checkpoint shows.
 
-    Args:
-        now: The routing of the next start.
-
     Raises:
         IncompatibleTopologyError: If records would reach a store in another way than before.
     """

@@ -29,7 +29,6 @@ class Begun(NamedTuple):
     """The beginning of a micro-batch.
 
     Attributes:
-        batch: Number of the micro-batch in the checkpoint.
         positions: The offsets at which it began to read.
     """
 
@@ -41,7 +40,6 @@ def first_offset(batch: int, lane: int) -> int:
     """Return the first offset for the records that a micro-batch sends through the shuffle.
 
     Args:
-        batch: Number of the micro-batch in the checkpoint.
         lane: Number of the partition that they were read from, so that records of different partitions have different offsets.
 
     Example:

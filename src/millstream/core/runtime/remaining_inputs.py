@@ -26,7 +26,6 @@ class RemainingInputs:
     Attributes:
         lag: Records left, for partitions that have any.
         until: For partitions with lag, a time (ms) such that no record left is before it, if one is known.
-        paused: Topics that are not read now.
         bounded: Whether this is a run to a fixed end, behind which nothing is read.
         unknown: Whether no broker could say how much is left.
         to_be_written: By repartition topic, a time (ms) such that no record still to be written to it is before, if one is known.
@@ -71,7 +70,6 @@ class TaskInput:
     Attributes:
         lag: Records left, for the inputs that have any.
         until: For inputs with lag, a time (ms) such that no record left is before it, if one is known.
-        paused: Topics that are not read now.
         ended: Inputs that a run to a fixed end has read to there.
         unknown: Whether no broker could say how much is left.
     """

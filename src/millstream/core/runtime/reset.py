@@ -24,7 +24,6 @@ class Target:
 
     Attributes:
         value: An offset, a number of records (negative: back), or milliseconds since the epoch.
-        listed: The offsets for kind ``listed``.
     """
 
     kind: Literal["earliest", "latest", "offset", "shift", "time", "listed"] = "earliest"

@@ -23,8 +23,6 @@ class HotKeySample(NamedTuple):
         key: The key as short text.
         records: Records of the sample with that key.
         of: Size of the sample.
-        call_ms: Recent average duration of a call.
-        per_call: Maximum number of records in a call.
     """
 
     operator: str
@@ -41,11 +39,9 @@ class CallReport(CallCounts):
 
     Attributes:
         look_at_ms: When to look for results, or when the next attempt is due; None if nothing is unfinished.
-        running: Calls that run in the async worker.
         queued: Calls in the async worker that have not begun, by what they wait for, as in ``Queued``.
         longest_ms: How long the oldest running call has been running.
         loop_lag_ms: How late the event loop of the async worker was lately.
-        lost: Calls that the async worker has lost.
         hottest: Per operator that calls keys in order, the most frequent key.
     """
 
@@ -63,7 +59,6 @@ class StateReport:
     """The state of a task's stores that a micro-batch commits, for queries of stores.
 
     Attributes:
-        version: Its version in the task's log.
         history: Tokens of the latest versions, the newest last.
         memory: What the stores remember besides their content, by store.
     """
@@ -94,20 +89,16 @@ class TaskReport:
     """What one task did in one micro-batch.
 
     Attributes:
-        task: The task's id.
         offsets: The offset before which everything has been processed, by partition.
         wake_at_ms: When wall-clock punctuation is due next, None if never.
         stream_time_ms: Stream time, -1 if no record has been seen.
         first_record_ms: When a batch with records was planned; None without records.
-        notices: Lines for the log.
         waiting: Why the task waits for an input; None if it does not.
-        given_up: Empty inputs that are no longer waited for.
         idle_until_ms: When buffered records may be processed, because the wait for an empty input ends or calls may have ended; None
             if there are none.
         calls: The asynchronous operators; None if the task has none.
         gone: Whether the task's state was removed, and this is its last report.
         threads: What its threads did; None if it has one.
-        commit_requested: Whether a processor asked for a commit.
         shuffled: The lowest offset of a record that is unfinished or buffered, by partition of a repartition through the shuffle.
         times: The partition times, ms since the epoch, for readers that extract timestamps.
         executor: Host and executor on which the task ran; empty if it keeps no local copies.

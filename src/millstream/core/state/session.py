@@ -35,7 +35,6 @@ class SessionStore(Generic[K, V]):
     time, by end, key and start.
 
     Args:
-        stores: Committed content of the task's byte stores.
         memory: The last return value of :meth:`memory`.
 
     Source: ``org.apache.kafka.streams.state.SessionStore``.

@@ -46,7 +46,6 @@ class VersionedStore(Generic[K, V]):
     Times are int milliseconds since the epoch.
 
     Args:
-        stores: Committed content of the task's byte stores.
         memory: The last return value of :meth:`memory`.
 
     Source: KIP-889; ``org.apache.kafka.streams.state.VersionedKeyValueStore``.

@@ -42,7 +42,6 @@ class WindowStore(Generic[K, V]):
     time; in a store by time, by time, then by serialised key.
 
     Args:
-        stores: Committed content of the task's byte stores.
         memory: The last return value of :meth:`memory`.
 
     Source: ``org.apache.kafka.streams.state.WindowStore``; for timestamped stores ``TimestampedWindowStore``.

@@ -98,9 +98,6 @@ class Remembered:
     def renamed(self, names: Mapping[str, str], application_id: str) -> Remembered:
         """Return a copy with new names of stores, and of the repartitions that are named after them.
 
-        Args:
-            application_id: Prefix of the repartition topics.
-
         Raises:
             IncompatibleTopologyError: If an old name does not exist, or its new name exists already.
         """

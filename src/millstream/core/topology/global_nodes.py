@@ -42,7 +42,6 @@ class GlobalJoin(JoinsByKind, Node):
 
     Attributes:
         selector: Maps key and value of the record to the key of the row.
-        joiner: Maps key, value and row to the new value.
         kind: inner, or left: a record without a row is joined with None instead of being dropped.
     """
 

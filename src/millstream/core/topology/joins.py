@@ -51,7 +51,6 @@ class StreamTableJoin(JoinsByKind, Node):
 
     Attributes:
         other: Name of the table's node.
-        joiner: Computes the results.
         kind: What happens to records without a row.
     """
 
@@ -100,7 +99,6 @@ class TableJoin(Node):
 
     Attributes:
         other: Name of the other table's node.
-        joiner: Computes the results.
         kind: What happens to rows without a partner.
     """
 
@@ -188,7 +186,6 @@ class StreamJoin(JoinsByKind, Node):
         mine: The window store of this side's records.
         other: The window store of the other side's records.
         unmatched: The store of records without a partner so far; None for an inner join.
-        joiner: Computes the results.
         kind: What happens to records without a partner.
     """
 
@@ -229,7 +226,6 @@ class Subscribe(Node):
     """Sends the request for each change of the left table to the right one (``SubscriptionSendProcessorSupplier``). Table to stream.
 
     Attributes:
-        on: Returns the key of the right row.
         kind: Inner or left.
         value: Serde of the left values, which marks are computed from.
         ignores_null: Whether an inner join sends nothing for a change from or to a value that references no right row.
@@ -290,7 +286,6 @@ class Resolve(Node):
     Attributes:
         other: Name of the left table's node.
         stores: Names of the stores that the left table is read from.
-        joiner: Computes the results.
     """
 
     other: str

@@ -70,8 +70,6 @@ class InternalTopic:
     Attributes:
         name: ``<application id>-<name>-repartition``.
         partitions: The requested number of partitions, None to derive it from other topics.
-        upstream: Sub-topology that sends to it.
-        downstream: Sub-topology that reads it.
         through_shuffle: Whether it exists only as Spark's shuffle, not on the broker.
     """
 

@@ -351,7 +351,6 @@ class Broker:
         """Send a request, and retry while the broker is not ready.
 
         Args:
-            doing: The operation, for error texts.
             again: Codes of errors after which to retry.
 
         Raises:

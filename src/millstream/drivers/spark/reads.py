@@ -18,7 +18,6 @@ class PlannedRead(InputPartition):
 
     Attributes:
         batch: The id of the micro-batch, as chunk rows have it.
-        clock: Wall clock of the micro-batch.
         ticks: Tasks that run without records.
         initialization: What these tasks do in the first micro-batch of a run; None in others.
         inputs: Tasks, and what is known of their inputs.

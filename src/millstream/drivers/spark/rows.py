@@ -65,9 +65,6 @@ class RowSourceSpec:
     """What the source needs to know.
 
     Attributes:
-        partitions: Partition counts of the topics.
-        fetcher: Reads ranges.
-        max_records: Records per micro-batch.
         readers: How many Spark tasks can read at once.
         offset_reset: Where to begin: "earliest" or "latest".
     """

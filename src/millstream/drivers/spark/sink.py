@@ -39,7 +39,6 @@ class SinkSpec:
     Attributes:
         publisher: Sends exactly once; None if the tasks send.
         topics: Topics that are read from the broker; only their offsets are committed.
-        control: Where the application listens.
     """
 
     publisher: Publisher | None

@@ -35,11 +35,9 @@ class TopologySpec:
 
     Attributes:
         groups: Spark's grouping key of each task.
-        policies: What happens to records that fail.
         sink_partitions: Partition counts of the output topics, for partitioners.
         lineage: What of a checkpoint the topology continues.
         global_partitions: Partition counts of the topics of global stores.
-        app_config: The value of ``context.app_config``.
         sender: Sends the output of tasks where they run; None leaves that to the sink.
         dead_letters: Sends the dead letters of records that stop the application; None sends none.
         most_bytes: The maximum size of a record for the producer, bytes; 0 if unknown.
@@ -94,7 +92,6 @@ class SourceSpec:
 
     Attributes:
         topology: The application; in the planner, its outline.
-        max_records: Records per micro-batch.
         max_bytes: Bytes per micro-batch.
         readers: How many Spark tasks can read at once.
         offset_reset: Where to begin without offsets: "earliest", "latest" or "none".
@@ -104,7 +101,6 @@ class SourceSpec:
         waits: How long tasks wait for empty inputs, and how much they buffer meanwhile.
         trigger_interval_ms: Shortest time between the beginnings of micro-batches, unless a processor asks for a commit.
         checkpoint: The id of a new checkpoint.
-        run: The id of the application's run.
         end: Where a run to the end stops.
     """
 

@@ -49,11 +49,7 @@ class Resources:
     """What an application gets at its start.
 
     Attributes:
-        group_offsets: Commits the group's offsets.
-        flow_control: The topics that are paused or throttled.
         record_deleter: Deletes processed records of repartition topics.
-        disconnect: Closes the connections to the broker.
-        copies: Returns where and how local copies are kept.
         drain_timeout_s: How long a stop may take to finish unfinished records.
         transactional: Whether transactions commit the offsets.
         spark_log: File for Spark's output; None means this program's output.

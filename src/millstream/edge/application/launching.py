@@ -58,7 +58,6 @@ class Environment:
     """The surroundings of an application, for as long as it runs.
 
     Attributes:
-        clients: Creates Kafka's clients.
         bound: When the run ends.
     """
 

@@ -28,7 +28,6 @@ class ReplaceableQuery:
 
     Attributes:
         current: The query; None before the first start.
-        launch: Starts the next query.
         lock: Held while the query is stopped or replaced.
         unchanging: Set unless one query is being replaced by another.
         hold: Set while the planner must not plan.

@@ -26,11 +26,7 @@ _LEASE_S: Final = 0.2
 
 
 class Standby:
-    """A driver in the election of its application; created by :meth:`elected`.
-
-    Args:
-        progress: Logs that the driver waits.
-    """
+    """A driver in the election of its application; created by :meth:`elected`."""
 
     def __init__(self, application_id: str, settings: Settings, progress: ProgressLog) -> None:
         self._id = application_id

@@ -46,7 +46,6 @@ class ResetPlan:
     """What a reset will do.
 
     Attributes:
-        moves: The moves of the partitions of input topics.
         internal: Partition counts of the internal topics to delete.
         kept_internal: Positions in internal topics that stay.
         others: Topics with a matching name that belong to another group, and that group.

@@ -29,7 +29,6 @@ class StartFacts:
         location: Its checkpoint, for errors.
         begun: The id that an earlier start on this host has chosen for a new checkpoint; empty if none has.
         take_over: Whether it may take over from another checkpoint.
-        was_reset: Returns whether the application was reset.
         goes_on: Returns whether it can continue from Kafka alone, without the other checkpoint.
     """
 

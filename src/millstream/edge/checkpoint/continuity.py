@@ -42,7 +42,6 @@ class Continuity:
     Attributes:
         plan: The plan, with the checkpoint's numbers of sub-topologies.
         remembered: The topology of the checkpoint.
-        renamed_stores: New name per old name of a store.
     """
 
     plan: Plan
@@ -124,7 +123,6 @@ def continuity(plan: Plan, progress: Progress | None, renamed_stores: Mapping[st
 
     Args:
         progress: How far the checkpoint has come; None without one.
-        renamed_stores: New name per old name of a store.
 
     Raises:
         IncompatibleTopologyError: If the topology cannot continue the checkpoint.
@@ -210,7 +208,6 @@ def check_left_behind(
     """Refuse to drop records that have been read: buffered ones, and unfinished ones if ``unfinished`` is set.
 
     Args:
-        manifests: Reads the manifests of the tasks.
         unfinished: Whether unfinished records of a removed operator must not be lost.
 
     Raises:

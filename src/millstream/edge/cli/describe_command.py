@@ -36,10 +36,6 @@ class TargetError(MillstreamError):
 def described(target: str, form: str) -> str:
     """Describe a target.
 
-    Args:
-        target: ``module:attribute``.
-        form: A key of ``FORMATS``.
-
     Raises:
         TargetError: If there is no such module or attribute, or it is no topology.
         TopologyError: If the topology is not valid.

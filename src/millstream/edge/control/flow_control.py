@@ -31,7 +31,6 @@ class FlowLimits:
     """Which topics are paused, and which are throttled.
 
     Attributes:
-        paused: Topics that are not read.
         kept: Those that stay paused after a restart.
         rates: Maximum records per second, by throttled topic.
 

@@ -144,7 +144,6 @@ class Guard:
 
     Attributes:
         letters: The dead-letter topic.
-        partitions: Partition counts of the existing topics.
         to: The topic for all records; None sends each to its original topic.
         most_replays: How often a record may be sent back.
     """

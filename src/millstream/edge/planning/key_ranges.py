@@ -74,11 +74,7 @@ def range_status(
     work: TaskWork,
     ends: Offsets,
 ) -> dict[str, RangeStatus]:
-    """Return the status of the key ranges, by task.
-
-    Args:
-        ends: How far topics can be read.
-    """
+    """Return the status of the key ranges, by task."""
     found: dict[str, RangeStatus] = {}
     last = flat(ends)
     for task, report in sorted(reports.items(), key=lambda item: TaskId.parse(item[0])):

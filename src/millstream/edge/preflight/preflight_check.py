@@ -26,10 +26,7 @@ class PreflightReport:
     Attributes:
         plan: One line per sub-topology: tasks, topics, stores.
         topics: One line per input or output topic, with its partitions.
-        creates: One line per topic that the start creates.
         checkpoint: What the checkpoint means for the stores.
-        permissions: One line per needed permission.
-        problems: Why it would not start.
     """
 
     plan: tuple[str, ...] = ()

@@ -34,10 +34,7 @@ class Surroundings:
     """The surroundings of an application that faults affect.
 
     Attributes:
-        state: The application's ``state_dir``.
-        clock: The application's clock, if it can be moved.
         network: The network between application and brokers, if it can be cut.
-        space: The disk of the state, if it can be filled.
     """
 
     kafka: EmbeddedKafka

@@ -142,7 +142,6 @@ def check_contents(expected: Expected, contents: Mapping[Entry, Any]) -> tuple[i
     """Compare the contents of stores with the expected ones.
 
     Args:
-        expected: The results that the oracle expects.
         contents: The contents from the application, by store and key.
 
     Returns:

@@ -116,7 +116,6 @@ class KillPoint:
     Attributes:
         position: The number of input records that must be processed and committed first.
         choice: Selects the victim if there are several, from 0 to 1.
-        in_transaction: Whether to wait until a transaction is open.
         stop_s: How long to stop the victim, in seconds; 0 kills it.
         slow: Whether to slow it instead of stopping it.
         again: The second kill of a double fault, or None.

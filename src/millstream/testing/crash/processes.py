@@ -97,9 +97,6 @@ class Program:
 
         Args:
             grace_s: The time until SIGKILL, in seconds.
-
-        Returns:
-            Its exit code.
         """
         if self._process is not None:
             self._process.end(grace_s=grace_s)

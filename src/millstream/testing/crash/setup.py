@@ -35,10 +35,7 @@ class Setup:
     """The parameters of a run.
 
     Attributes:
-        guarantee: The setting ``processing_guarantee``.
         seed: Determines workload, kill points and victims.
-        records: The number of records in the workload.
-        engine: The setting ``store_engine``.
         disk: A directory for checkpoint and state, on a small file system; None: next to the logs.
     """
 

@@ -28,7 +28,6 @@ class Feeder:
     """Writes the workload, each record exactly once despite faults of the broker. Use it from one thread.
 
     Args:
-        records: The workload, in order.
         partitions: The partition count of the topic; records without a key go to the partitions in turn.
     """
 

@@ -40,7 +40,6 @@ class Acknowledgements:
     """The unacknowledged records of one processor. Owned by the task.
 
     Args:
-        name: The processor's node.
         most: At so many unacknowledged records, no more are taken.
     """
 

@@ -20,7 +20,6 @@ class CallFailures:
     """The failed calls of one operator. Owned by its in-flight records.
 
     Args:
-        operator: The operator's node.
         policy: The policy for a record whose call failed for good.
     """
 

@@ -73,7 +73,6 @@ class InFlightRecords:
 
     Args:
         request_of: Returns the function to call for a record, and its arguments.
-        apply: Applies the effects of a result.
         per_key: How many records of a key may be in flight; with one, the next is issued after the effects of the last are applied.
     """
 

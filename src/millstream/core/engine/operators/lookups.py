@@ -35,7 +35,6 @@ def lookup(table: str, compiled: Compiled, *, forwarded: bool = False) -> Lookup
     """Return the function that gives the rows of a table.
 
     Args:
-        table: Name of the table's node.
         forwarded: Whether to give rows as they were forwarded, not the newest.
     """
     return _lookup(compiled.node(table), compiled, forwarded)

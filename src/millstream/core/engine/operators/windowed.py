@@ -97,7 +97,6 @@ class Windower:
         open: The windows that were not emitted yet; None if each update is emitted.
         closes_after_ms: How long after its end a window closes, ms of stream time. A window that includes its end closes 1 ms
             later.
-        takes_null_values: Whether records without a value are added.
         observe: Advances the time of the store to that of a record, which may belong to another key range.
     """
 
@@ -115,7 +114,6 @@ class Aggregation(NamedTuple):
     """A compiled windowed aggregation.
 
     Attributes:
-        advance: Advances the stream time; closes nothing.
         clock: Watches its input; None unless it closes when idle.
     """
 

@@ -20,9 +20,6 @@ from millstream.core.model.record import PartitionTimes, Records
 def divided(records: Records, ranges: int) -> list[Records]:
     """Split the records of one partition by key range; the order stays.
 
-    Args:
-        ranges: The number of ranges.
-
     Example:
         >>> words = Records([b"to", b"be", b"or"], [b""] * 3, [5, 9, 7], [0, 1, 2])
         >>> [(part.keys, part.times.before, part.times.end) for part in divided(words, 2)]

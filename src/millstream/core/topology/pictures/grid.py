@@ -56,11 +56,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """Boxes with the lines between them.
-
-    Attributes:
-        paths: Each line as an SVG path.
-    """
+    """Boxes with the lines between them."""
 
     boxes: Mapping[str, Box]
     paths: Sequence[str]

@@ -36,7 +36,6 @@ class Outgoing:
         at: The primary partition that its key chooses.
         timestamp: Timestamp, ms since the epoch; 0 for now.
         delivered: The callback for its delivery; None without one.
-        message: The client's delivery report.
     """
 
     at: TopicPartition

@@ -134,7 +134,6 @@ def configured(
     """Set what a query copies when it starts; the session's own settings are restored afterwards.
 
     Args:
-        conf: The user's Spark settings.
         shuffle_partitions: Number of shuffle partitions of a new checkpoint; None for a power of two up to the number of cores,
             at most 8. An old checkpoint keeps its number.
     """

@@ -30,7 +30,6 @@ class Wanted:
     """A Spark setting that a query needs.
 
     Attributes:
-        without: What is lost without it.
         default: Spark's default, for a setting that is read when a session is created; None if each query can set it.
         guards: Whether it protects a local session from others; a cluster is protected as a whole.
     """

@@ -34,9 +34,7 @@ class CopiesSpec:
 
     Attributes:
         directory: Parent directory of the local copies on each host, as ``<task>/<engine>``.
-        engines: The engine of each store of the topology.
         memory_bytes: Memory for the local copies of a worker, all engines together.
-        run: The id of the application's run.
     """
 
     directory: str

@@ -79,8 +79,6 @@ class GlobalPart:
 
     Attributes:
         topic_id: The broker's id of its topic; empty if unknown.
-        policies: What to do with records that fail.
-        app_config: The value of ``context.app_config``.
     """
 
     part: SubTopology

@@ -22,8 +22,6 @@ class HostSpec:
     """What the task host needs to know. Crosses as cloudpickle.
 
     Attributes:
-        copies: Where and how local copies are kept.
-        listener: Receives the progress of restores.
         global_topics: Reads the topics of global stores; None without such stores.
         max_task_idle_ms: How long a task waits for an empty input; -1 does not wait.
         cache_bytes: Size limit of a task's caches; with 0 every update of a table is forwarded.

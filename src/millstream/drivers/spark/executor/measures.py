@@ -30,7 +30,6 @@ class StepFacts:
     """What a task did in a micro-batch, as input of the measures.
 
     Attributes:
-        task: The task's id.
         read: By topic, records that came from the broker, and their bytes.
         removed: Unfinished records of removed operators, by their store.
         restored: Changes applied from the log to the local copies, beyond those of the previous micro-batch.

@@ -30,12 +30,8 @@ class RestoreProgress:
     """Progress of the restore of one store of one task.
 
     Attributes:
-        task: The task's id.
-        why: Why the local copy is restored.
         from_version: The version of the local copy before; None if it was empty.
         done: Records done; one that is read but not yet written counts as half.
-        seconds: Time since the beginning.
-        finished: Whether this is the last report.
     """
 
     task: str

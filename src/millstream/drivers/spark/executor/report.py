@@ -62,7 +62,6 @@ def report_of(
     Args:
         calls: Report of its asynchronous operators; None without them.
         undelivered: Lines about restores that did not reach the application.
-        more: Further attributes of the report.
     """
     outcome, look_at_ms = step.outcome, None if calls is None else calls.look_at_ms
     return TaskReport(

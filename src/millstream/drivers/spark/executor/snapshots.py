@@ -63,7 +63,6 @@ def snapshot_from_json(
 
     Args:
         data: The stored snapshot; None for a new task.
-        renamed_stores: New name per old name of a store.
     """
     if data is None:
         return None
@@ -105,7 +104,6 @@ class TaskMemory:
     Attributes:
         snapshot: None for a new task.
         stores: Fingerprints of its stores, by name.
-        engines: Engines of the local copies, by store.
         published: Stores whose changelog topics have their whole content.
         unfinished: Unfinished records by store, in case an edit removes the operator.
         routing: How records reach the task, for a rebuild without the checkpoint; None if it publishes nothing.
@@ -137,11 +135,7 @@ class TaskMemory:
     def from_json(
         data: Mapping[str, Any], renamed_stores: Mapping[str, str] = MappingProxyType({})
     ) -> TaskMemory:
-        """Decode the result of :meth:`to_json`, also of an older version; empty data is a new task.
-
-        Args:
-            renamed_stores: New name per old name of a store.
-        """
+        """Decode the result of :meth:`to_json`, also of an older version; empty data is a new task."""
         return TaskMemory(
             snapshot_from_json(data.get("task"), renamed_stores),
             with_new_names(data.get("stores", {}), renamed_stores),

@@ -113,9 +113,6 @@ class StateLog:
     ) -> Manifest:
         """Drop expired byte stores, append the changes, compact a little, and park the same changes.
 
-        Args:
-            copy: The local copies of the task.
-
         Returns:
             The manifest of the next version; the same manifest if nothing changed.
         """

@@ -88,8 +88,6 @@ class TaskRun:
 
     Args:
         rows: The chunk rows of the task, in order.
-        head: Spark's state of the manifest.
-        segments: Spark's state of the segments.
     """
 
     def __init__(self, spec: HostSpec, rows: list[Row], head: Any, segments: Any) -> None:

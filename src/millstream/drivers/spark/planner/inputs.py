@@ -32,7 +32,6 @@ class Outlook:
         admitted: End of its fair share.
         ends: How far it may be read now; paused topics are missing.
         log_ends: How far it could be read without limits.
-        paused: Topics that are not read now.
         bounded: Whether ``log_ends`` are the fixed ends of a run to the end.
         bytes_per_record: Average size; None if unknown.
         before: What the previous micro-batch left of the inputs; None if unknown.

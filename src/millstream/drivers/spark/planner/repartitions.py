@@ -56,11 +56,7 @@ class Repartitions:
         return any(ends[topic] != end for topic, end in log_ends.items())
 
     def without_full(self, positions: Offsets, ends: Offsets, records: BufferedRecords) -> Offsets:
-        """Return how far topics may be read, without those of tasks whose buffer is full.
-
-        Args:
-            positions: First offset of each partition.
-        """
+        """Return how far topics may be read, without those of tasks whose buffer is full."""
         most = self._spec.waits.records
         limited = dict(ends)
         for (topic, partition), (count, *_) in records.buffered.items():

@@ -20,7 +20,6 @@ class Step:
     Attributes:
         ended: None while it lasts.
         result: The address of what it started.
-        failed: Whether it ended with an error.
     """
 
     name: str
@@ -39,11 +38,8 @@ class Scene:
 
     Attributes:
         steps: In the order of their beginnings.
-        total: Lines to write.
         written: Lines that the broker has acknowledged.
         counted: Lines whose offsets the application has committed.
-        state: The application's state.
-        batch: Its last committed micro-batch.
         records_per_s: Records that its tasks process per second.
         counts: Words with their counts, as read from the output topic.
     """

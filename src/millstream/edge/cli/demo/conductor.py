@@ -53,8 +53,6 @@ class Verdict:
     """The result of the check of the counts.
 
     Attributes:
-        words: Number of words in the lines.
-        different: Number of distinct words.
         wrong: Words whose counts differ: word, right count, count in the topic.
         seconds: From the first line written to the last count read.
     """

@@ -32,11 +32,7 @@ class DemoError(MillstreamError):
 
 
 class Feeder(threading.Thread):
-    """Writes lines at a steady pace. Its producer connects at once, so that the first line does not wait for it.
-
-    Args:
-        stop: Ends the writing early.
-    """
+    """Writes lines at a steady pace. Its producer connects at once, so that the first line does not wait for it."""
 
     def __init__(self, servers: str, topic: str, lines: Sequence[str], stop: threading.Event) -> None:
         super().__init__(name="millstream-demo-feeder", daemon=True)

@@ -153,7 +153,6 @@ def executor_findings(facts: Facts, limits: dict[str, str], own: dict[str, str])
     """Return a finding for each problem of an executor, or one that describes it.
 
     Args:
-        limits: Version limits by package.
         own: The driver's versions of Python, and of packages that must be equal.
     """
     name = f"executor {facts['executor']} on {facts['host']}"

@@ -10,11 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """The finding of a check.
-
-    Attributes:
-        fix: What to do if it is not ok.
-    """
+    """The finding of a check."""
 
     name: str
     ok: bool
@@ -28,8 +24,6 @@ class Inquiry:
 
     Attributes:
         bootstrap_servers: Brokers to reach; None skips them.
-        state_dir: Where applications keep their state.
-        client: librdkafka's settings for the brokers.
         timeout_s: Timeout of a network request, seconds.
         master: Spark master whose executors are checked; None skips them.
     """

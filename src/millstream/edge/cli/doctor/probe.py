@@ -24,9 +24,7 @@ class Wanted:
     """What to probe.
 
     Attributes:
-        modules: The module of each package.
         addresses: Host and port of what must be reachable.
-        directories: Directories that must be writable.
         timeout_s: Timeout of a connection, seconds.
     """
 
