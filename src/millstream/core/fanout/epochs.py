@@ -28,6 +28,7 @@ class Stretch:
         log: The log: a partition of the primary topic or of the fan-out topic.
         start: The first offset of the epoch in this log.
         end: The first offset after it; None for the current epoch.
+        base: The position of ``start``.
 
     Example:
         >>> stretch = Stretch(TopicPartition("orders-fanout-0", 1), KeyRange(1, 4), start=5, end=9, base=100)
@@ -59,6 +60,7 @@ class Epoch:
     """A period in which the routes of a partition's keys do not change.
 
     Attributes:
+        base: The position at which it begins.
         stretches: One per log, in the order of their key ranges.
     """
 
