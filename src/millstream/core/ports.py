@@ -154,7 +154,10 @@ class LocalCopy(Protocol):
 
 
 OpenLocalCopy = Callable[[str, int, str], LocalCopy]
-"""Opens the local copy in a directory, given its memory limit in bytes and the id of the application's run; in one process, the same directory gives the same copy."""
+"""Opens the local copy in a directory, given its memory limit in bytes and the id of the application's run (empty: its own run).
+
+In one process, the same directory gives the same copy.
+"""
 
 
 class OffsetRange(NamedTuple):

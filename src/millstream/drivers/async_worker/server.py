@@ -43,7 +43,7 @@ _LARGEST: Final = 1 << 34
 _STDERR: Final = 2
 _MOST_FUNCTIONS: Final = 1_000
 _COLLECT: Final = (50_000, 20, 50)
-"""Thresholds of the garbage collector: rare, because tens of thousands of calls wait here, and scanning them costs more than making them."""
+"""Thresholds of the garbage collector: it runs rarely, because scanning tens of thousands of calls costs more than making them."""
 
 
 class FunctionCache:

@@ -46,7 +46,7 @@ class SinkSpec:
     control: ControlAddress
 
     def to_option(self) -> str:
-        """Return the spec as an option; the driver's part has no publisher."""
+        """Return the spec as an option; the driver's part is the address of the application."""
         return option_of(self.control, self)
 
 
@@ -75,7 +75,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
         self._option = option
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send the records of a Spark task; return when they are acknowledged, or their transaction is committed."""
+        """Send the records of a Spark task in a transaction and commit it, unless the tasks have sent them themselves."""
         with wire.crossing(), wire.paused_gc():
             context = TaskContext.get()
             assert context is not None

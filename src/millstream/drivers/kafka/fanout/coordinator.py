@@ -85,7 +85,7 @@ class Coordinator:
         self._log.close()
 
     def _phase(self, producer: Producer, state: PartitionState, fenced: set[str], wait_s: float) -> set[str]:
-        """Run a phase; return the sessions fenced so far."""
+        """Begin a phase; return the sessions that it had to fence. Those in ``fenced`` were fenced before."""
         write(producer, self._log, state, fenced)
         ledger, number = self._log.ledger, state.history.primary.partition
         self._log.expect(lambda: ledger.state(number).phase == state.phase, "the phase of the change")

@@ -63,7 +63,10 @@ def send_modules(session: SparkSession, pickled: bytes, wanted: Collection[str] 
 
 
 def own_modules(pickled: bytes) -> dict[str, Path]:
-    """Return the paths of the program's own top-level modules that a pickle needs, and of those that they import."""
+    """Return the paths of the program's own top-level modules that a pickle needs, and of those that they import.
+
+    Functions of the main program are pickled by value, so its own imports count, too.
+    """
     main = _main_file()
     return _closure(_named_in(pickled) | (_imports(main.read_bytes()) if main and main.is_file() else set()))
 

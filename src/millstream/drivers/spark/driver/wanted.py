@@ -114,7 +114,10 @@ QUERY_CONF: Final[Mapping[str, str]] = {want.name: want.value for want in WANTED
 AS_READ_CONF: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
 }
-"""Further settings for queries whose readers run no user function: a range that is read again gives the same rows, so Spark need not compare them."""
+"""Further settings for queries whose readers run no user function.
+
+A range that is read again gives the same rows, so Spark need not compare them.
+"""
 
 SESSION_CONF: Final[Mapping[str, str]] = {
     want.name: want.value for want in WANTED if want.default is not None and not want.guards

@@ -58,7 +58,10 @@ class Planner:
         """The end of a run to the end; None in other runs."""
         self._begun = False
         self._must_wait = False
-        """Whether a run to the end waits for the broker, for its own open transaction, or for paused or throttled topics. It must still plan something, or Spark would end the query."""
+        """Whether a run to the end waits for the broker, for its own open transaction, or for paused or throttled topics.
+
+        Spark ends such a query if there is nothing to plan.
+        """
         self._throttle = Throttle()
         self._last_began_s: float | None = None
         """When the last micro-batch with records was planned, monotonic seconds; None before."""
