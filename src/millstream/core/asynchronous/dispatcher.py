@@ -172,7 +172,7 @@ class Dispatcher:
     def unblock(self, tickets: Collection[Ticket]) -> None:
         """Unblock the keys of waiting records: the task sends the records behind them in time.
 
-        The record itself may never come again: another async worker may have got it in the meantime.
+        The waiting record may never come back: another async worker may have it by then.
         """
         self._key_queues.unblock(tickets)
 

@@ -199,7 +199,7 @@ class AsyncWorkerConnection:
     def _started(self) -> socket.socket:
         """Start an async worker until one answers. Of several, one gets the lock and the others end.
 
-        The one that won it may be about to end, so another one is started as long as none answers.
+        The one with the lock may be about to end, so another one is started until one answers.
         """
         path = self._address.socket
         deadline = time.monotonic() + _START_S

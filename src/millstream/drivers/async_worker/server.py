@@ -230,8 +230,8 @@ def _is_alive(process: int) -> bool:
 def _release_in_child(path: Path, lock: int) -> None:
     """Release the async worker's descriptors in a child that a user's function forks.
 
-    With a child that holds the socket, its connections or the lock, nobody could tell that the async worker has died, and no other could
-    take its place. The descriptors stay in use, as objects that the child has copies of may close them once more.
+    If a child held the socket, its connections or the lock, nobody could tell that the async worker has died, and no other
+    could replace it. The descriptors are replaced, not closed: objects that the child has copied may close them again.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in [lock, *_sockets_at(path)]:

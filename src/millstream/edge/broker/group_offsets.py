@@ -69,7 +69,7 @@ class GroupOffsets:
     def by_others(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return what another process has committed: our offset, and the committed one.
 
-        Each is returned once. None is, while offsets of ours may or may not have arrived.
+        Each is returned once; none is returned while the outcome of a commit of ours is unknown.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -103,8 +103,8 @@ class GroupOffsets:
     def planned(self, positions: Offsets) -> None:
         """Note that a micro-batch is planned from these positions.
 
-        What was committed before beyond them is forgotten: another process did so, or the topic is another one. Offsets that
-        could not be committed yet may still be those of a micro-batch that was done again.
+        Offsets committed before this start beyond them are forgotten: another process committed them, or the topic was
+        recreated. Offsets that could not be committed yet are kept: they may belong to a repeated micro-batch.
         """
         with self._lock:
             self._planned = self._planned or not self._uncommitted

@@ -75,7 +75,7 @@ class Clients:
     def most_bytes_in(self, topics: Mapping[str, int]) -> dict[str, int]:
         """Return the maximum size of a record for topics with a smaller limit than the producer's, bytes.
 
-        A producer that compresses is not bound by them: the broker measures what is compressed.
+        A producer that compresses is not limited by them: the broker measures the compressed size.
         """
         producer = self.settings.client("producer", self.application_id)
         if any(producer.get(name, "none") != "none" for name in _COMPRESSION):

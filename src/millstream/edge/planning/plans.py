@@ -16,8 +16,9 @@ def planned(
 ) -> Plan:
     """Split the topology as the settings say.
 
-    Exactly once with changelog topics, each task must commit on its own what it has consumed and what it has changed, so that
-    it can be rebuilt without a checkpoint. Spark's shuffle would take records from one task's transaction to another's.
+    For exactly once with changelog topics, each task must commit its input and its changes in one transaction, so that it can
+    be rebuilt without a checkpoint. Spark's shuffle would move records from one task's transaction to another's, so it is not
+    used.
 
     Raises:
         TopologyError: If the topology is not valid, or has nothing for a task to do.

@@ -81,8 +81,8 @@ def capacity_of(
 ) -> dict[TopicPartition, int]:
     """Return how many more records of each partition tasks can take.
 
-    What a shuffle brings may go to any of the tasks behind it, to each about as much as to the others. So the partitions in front
-    share what all of them could take if each had as little capacity as the one that has least.
+    Records of a shuffle are spread evenly over the tasks behind it. So the partitions before it share the capacity of all these
+    tasks, each counted with the smallest one.
 
     Args:
         in_front: Per sub-topology number, the topics that reach it through Spark's shuffle.
@@ -106,8 +106,8 @@ def capacity_of(
 def _capacity_of_ranges(reports: Sequence[CallReport]) -> int:
     """Return how many more records of a partition its key ranges can take; an undivided partition has one.
 
-    Each range gets about as much as the others. One without capacity, whose calls hang, gets its part all the same and parks it in its
-    store, so that the others go on. When it has parked too many, all of them wait.
+    Records are spread evenly over the ranges. A range without capacity, because its calls hang, stores its share, so that the
+    others continue; when it has stored too many, all of them wait.
     """
     if len(reports) > 1 and any(report.parked >= _MOST_PARKED for report in reports):
         return 0

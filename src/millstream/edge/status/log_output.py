@@ -39,8 +39,6 @@ _PANDAS: Final = (
 def attach(output: Output, file: Path) -> Path | None:
     """Log to the terminal, unless the program has configured logging; the first application of a process decides.
 
-    The first application of a process decides for all.
-
     Args:
         file: File for everything else; an older file is renamed to ``<file>.1``.
 

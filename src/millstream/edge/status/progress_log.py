@@ -140,7 +140,7 @@ def summary(status: Status, metrics: Mapping[str, int], seconds: float) -> str:
 class RepeatedWarnings:
     """Repeated warnings: the first of a kind is logged, later ones are counted.
 
-    Two are of one kind if they differ in numbers and quoted text only.
+    Warnings are of one kind if they differ only in numbers and quoted text.
     """
 
     def __init__(self, warn: Callable[[str], None]) -> None:

@@ -126,7 +126,7 @@ class TaskReports:
     def finish(self, offsets: Offsets, read: Offsets) -> dict[TopicPartition, int]:
         """Note the finished offsets of topics before Spark's shuffle; return those that changed and must be committed.
 
-        They do not go back: a record that was finished once stays finished.
+        Offsets never go back, because a finished record stays finished.
         """
         news: dict[TopicPartition, int] = {}
         with self.lock:
@@ -187,7 +187,7 @@ class TaskReports:
     def due(self, now_ms: int, resting: Collection[int] = ()) -> list[str]:
         """Return the tasks to wake; those of resting sub-topologies only for their unfinished records.
 
-        When the clock goes back, all are woken that wait for a time: by the new clock they may have to wait for less.
+        When the clock goes back, all tasks that wait for a time are woken, because their wait may be shorter by the new clock.
         """
         with self.lock:
             if now_ms < self._asked_ms:

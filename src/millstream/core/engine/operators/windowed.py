@@ -38,10 +38,7 @@ from millstream.core.topology.folds import Fold
 from millstream.core.topology.nodes import Node
 
 Add = Callable[[Any, Any, int, Headers, int], bool]
-"""Adds a record (key, value, timestamp, headers) to its windows that are not closed, and returns whether it was late for one.
-
-It returns whether the record was late for one of its windows.
-"""
+"""Adds a record (key, value, timestamp, headers) to its windows that are not closed, and returns whether it was late for one."""
 
 
 class OpenWindows(Protocol):

@@ -228,8 +228,7 @@ def manifests(session: SparkSession, location: str, batch: int) -> list[bytes]:
 def rescale(session: SparkSession, location: str, partitions: int) -> None:
     """Move the state of a stopped query to another number of partitions, as a micro-batch without records.
 
-    Nothing is lost if this is cut off: the state of the micro-batch before stays as it is, and the same rescale, done again,
-    begins anew.
+    An interruption loses nothing: the state of the previous micro-batch stays, and a repeated rescale starts again.
 
     Raises:
         SparkRuntimeError: If Spark refuses.

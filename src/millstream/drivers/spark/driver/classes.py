@@ -26,7 +26,8 @@ def archive_options() -> str:
 def keep_classes() -> None:
     """Start making an archive of the classes that the JVM has loaded, if it has recorded them; returns at once.
 
-    A JVM whose class path has more than Spark's jars starts without: a directory cannot be archived, other jars may come and go.
+    A JVM with more than Spark's jars on its class path gets no archive: directories cannot be archived, and other jars may
+    change.
     """
     archive, context = _archive(), SparkContext._active_spark_context
     if archive is None or not archive.noted or context is None:

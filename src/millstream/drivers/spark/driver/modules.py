@@ -74,7 +74,7 @@ def own_modules(pickled: bytes) -> dict[str, Path]:
 def _closure(names: Collection[str]) -> dict[str, Path]:
     """Return the paths of the program's own modules among these, and of those that they import.
 
-    A module in a zip file is not sent, because whoever gave the file to Spark has sent it; but what it imports may lie elsewhere.
+    A module in a zip file is not sent, because the user has given the file to Spark; but its imports may be elsewhere.
     """
     modules: dict[str, Path] = {}
     seen: set[str] = set()

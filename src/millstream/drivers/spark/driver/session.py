@@ -51,8 +51,8 @@ _IN_THIS_PROCESS: Final = re.compile(r"local(\[.*\])?")
 def _guarded(master: str, scratch: Path, protected: bool) -> dict[str, str]:
     """Return settings that keep other users and hosts from reaching a session.
 
-    A local session has no business on the network: whoever can reach its block manager could read what Spark ships to its tasks,
-    the settings of Kafka clients among it. So it listens on the loopback interface, and there only to those who know a secret.
+    A local session needs no network, and whoever reaches its block manager can read what Spark sends to its tasks, such as
+    settings of Kafka clients. So it listens on the loopback interface only, and requires a secret there.
 
     Args:
         scratch: A directory that only this user may enter.
@@ -85,8 +85,8 @@ def session_for(
 ) -> SparkSession:
     """Return the active session, or a new one.
 
-    A new one has what the user has given Spark (``spark-submit``, ``spark-defaults.conf``), and over it what is given here; what
-    nobody has given has a default.
+    A new one has Millstream's defaults, overridden by the user's settings of Spark (``spark-submit``, ``spark-defaults.conf``),
+    overridden by the arguments.
 
     Args:
         application_id: Name of a new Spark application, unless the user names it.
@@ -187,8 +187,8 @@ def scheme_of(session: SparkSession, location: str) -> str:
 def use_this_python() -> None:
     """Make workers of a local session use this Python, unless the user has chosen one.
 
-    PySpark takes ``python3`` from ``PATH`` if ``PYSPARK_PYTHON`` is not set; in an environment that is not activated that is
-    another Python. A session on Spark Connect has no context here, and its server chooses.
+    PySpark takes ``python3`` from ``PATH`` if ``PYSPARK_PYTHON`` is not set; unless the environment is activated, that is
+    another Python. The server of a Spark Connect session chooses itself.
     """
     context = SparkContext._active_spark_context
     if context is not None and is_local(str(context.master)) and not os.environ.get("PYSPARK_PYTHON"):

@@ -202,6 +202,6 @@ def _made_with(session: SparkSession) -> Mapping[str, str]:
 def is_settable(session: SparkSession, name: str) -> bool:
     """Return whether a setting takes effect for a query that starts now.
 
-    Spark does not count those of its own RocksDB and the file manager as modifiable, but a query reads them when it starts.
+    Spark reports those of its RocksDB and of the file manager as not modifiable, but a query reads them when it starts.
     """
     return name.startswith(STATE_STORE) or name == FILE_MANAGER or session.conf.isModifiable(name)

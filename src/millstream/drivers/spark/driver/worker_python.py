@@ -57,7 +57,7 @@ def _is_installed_spark() -> bool:
 def start_fork_server(log: Path | None) -> None:
     """Start the fork server for the Python processes of the next JVM; it ends with this process.
 
-    There is one only on Linux, and only if the JVM finds the script.
+    Does nothing except on Linux, if the JVM finds the script.
 
     Args:
         log: File for its output; None means this program's output.

@@ -79,8 +79,8 @@ class GlobalEnds:
 def global_ends(plan: BatchPlan, spec: SourceSpec) -> Offsets | None:
     """Return the global ends of a micro-batch; None without global stores.
 
-    A micro-batch that was planned by a topology without one of the stores, and has to be run by one that has it, sees that
-    store as it is now: nobody has seen it before.
+    If a micro-batch was planned without a store that an edited topology has, it sees that store as it is now, because no
+    micro-batch has seen it before.
     """
     counts = spec.topology.global_partitions
     if not counts:

@@ -140,7 +140,8 @@ class TaskInputPlanner:
     ) -> Iterator[tuple[str, TaskInput]]:
         """Return the tasks that wait for inputs and take part in a micro-batch, with their input facts.
 
-        A task takes part that gets records or a tick, or for which other inputs than before have lag, a known time or a pause.
+        A task takes part if it gets records or a tick, or if the set of its inputs with lag, a known time or a pause has
+        changed.
 
         Args:
             start: The previous plan.
@@ -192,7 +193,7 @@ def _lag_of(each: Input, remaining: RemainingInputs) -> tuple[Flat, list[int]]:
 def _still_known(group: CoProcessed, ends: Mapping[TopicPartition, int], now: Outlook) -> Flat:
     """Return the known times of partitions that do not advance: those of the previous micro-batch.
 
-    Where nothing may be read, in the first micro-batch of a run, that time is 0 if no other is known.
+    In the first micro-batch of a run, which reads nothing, an unknown time is 0.
     """
     if not group.writing:
         return {}

@@ -24,8 +24,8 @@ class RecordSizes:
     def per_record(self, reported: float | None, positions: Offsets, allowed: Offsets) -> float | None:
         """Return the average size of a record, bytes; None if unknown.
 
-        Before any task has reported, a few records are read of each of the largest topics, once, if more records wait than are taken
-        without that. The topic with the largest records counts.
+        Before any task has reported, and if more records wait than a micro-batch of unknown size may hold, a few records of
+        each of the largest topics are read, once. The topic with the largest records counts.
 
         Args:
             reported: The average that tasks have reported in this run; None before the first report.

@@ -34,7 +34,7 @@ class Repartitions:
     def settling(self, ends: Offsets) -> bool:
         """Return whether to wait a moment until everything that the last micro-batch wrote can be read.
 
-        That takes milliseconds, unless a transaction hangs; nobody waits for one of those.
+        That takes milliseconds, unless a transaction hangs; hanging transactions are not waited for.
         """
         try:
             if not self._counts or not self.incomplete(ends):

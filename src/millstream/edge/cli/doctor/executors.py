@@ -105,7 +105,7 @@ def _probed(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
 def _cores(context: Any) -> int:
     """Wait until no more executors come; return the number of slots.
 
-    A barrier stage of more tasks never begins, and ``defaultParallelism`` is at least 2, whatever there is.
+    A barrier stage with more tasks never begins, and ``defaultParallelism`` is at least 2 in any case.
     """
     scala = context._jsc.sc()
     profile = scala.resourceProfileManager().defaultResourceProfile()
