@@ -113,8 +113,8 @@ class LocalCopy(Protocol):
     ) -> None:
         """Drop byte stores, write changes of committed batches, and set their version. No view may be open.
 
-        An engine may need several transactions. One that is cut off between them leaves the old version on its way to the
-        new one, so nobody takes the copy for either.
+        An engine may need several transactions. An interruption between them leaves the old version on its way to the new
+        one, so the copy is not mistaken for either.
 
         Raises:
             StoreError: If the content cannot be written, for example because the disk is full.

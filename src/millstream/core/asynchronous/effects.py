@@ -46,7 +46,7 @@ class Started(NamedTuple):
 
 
 class CallContext:
-    """What the function of ``process_async`` can see and do. Made anew for each attempt.
+    """What the function of ``process_async`` can see and do. A new one is created for each attempt.
 
     Source: KIP-28, ``ProcessorContext``, as far as it can be had away from the task.
 

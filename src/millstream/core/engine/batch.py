@@ -75,7 +75,7 @@ class Column:
 
 @dataclass(slots=True)
 class Columns:
-    """A batch of records, or of changes of a table of which nobody needs the old values.
+    """A batch of records, or of changes of a table whose old values are not needed.
 
     Attributes:
         keys: Per record.

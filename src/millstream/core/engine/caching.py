@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from millstream.core.topology.plan import SubTopology
 
 DEFAULT_CACHE_BYTES: Final = 10 << 20
-"""What the caches of a task may hold, unless somebody says otherwise."""
+"""Default size limit of the caches of a task."""
 
 _OVERHEAD: Final = 200
 """What a row that waits costs beside its key and its value, bytes."""
 _SAMPLED: Final = 64
-"""One of so many rows is serialised to find out how large rows are."""
+"""One of this many rows is serialised, to estimate the size of rows."""
 
 _RowKey = bytes | tuple[bytes, int, int]
 _Entry = tuple[Any, ...]
@@ -175,7 +175,7 @@ class Cache:
         return None if entry is None else (entry[_OLD],)
 
     def put_columns(self, columns: Columns) -> None:
-        """Take a batch of updates, none of which deletes, of a table whose old values nobody needs."""
+        """Take a batch of updates, none of which deletes, of a table whose old values are not needed."""
         count = len(columns.timestamps)
         newest = dict(zip(self._row_keys(columns.keys), range(count)))
         if len(newest) < count:
@@ -206,7 +206,7 @@ class Cache:
         self.child(key, new, old, timestamp, headers)
 
     def forward_columns(self) -> bool:
-        """Forward what waits in columns; tell whether that was possible."""
+        """Forward waiting columns; return whether that was possible."""
         if self._block is None or self.columns is None:
             return False
         (columns, pieces, number), self._block, self.size = self._block, None, 0

@@ -47,7 +47,7 @@ class Form(NamedTuple):
 
     Attributes:
         calls_functions: Whether it, or what is behind it, calls functions of the user.
-        by_rows: Whether it only hands on record by record.
+        by_rows: Whether it only passes on record by record.
     """
 
     call: ColumnsCall
@@ -233,7 +233,7 @@ def each(columns: Columns, call: Call, runtime: Runtime) -> None:
 
 
 def _as_stream(node: n.Node, call: Call) -> Call:
-    """Return a function of changes, where a node has them, as one of records; nobody needs the old values."""
+    """Return a function of changes, if the node has them, as one of records, without old values."""
     if not node.table:
         return call
     return lambda key, value, timestamp, headers: call(key, value, None, timestamp, headers)

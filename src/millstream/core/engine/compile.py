@@ -84,7 +84,7 @@ class Compiled:
         return _fan_out([self._calls[child.name] for child in children], node.table)
 
     def late(self, node: n.Node) -> Call | None:
-        """Return the function that takes the late records of a node; None if nobody asked for them."""
+        """Return the function that takes the late records of a node; None if the topology does not use them."""
         late = (child for child in self._sub.children(node.name) if isinstance(child, Late))
         return next((self._calls[child.name] for child in late), None)
 
@@ -172,6 +172,6 @@ def compile_node(node: n.Node, compiled: Compiled) -> Call:
     """Compile a node to its closure; overloaded per type of node.
 
     Raises:
-        TopologyError: If nobody knows how nodes of its type run.
+        TopologyError: If no compiler is registered for its type.
     """
     raise TopologyError(f"the engine does not know nodes of type {type(node).__name__} ({node.name!r})")

@@ -72,7 +72,7 @@ class BatchPlan:
 
     Attributes:
         topology: The topology it was planned for, and the offset at which each partition ends.
-        tick: Grows when tasks take part without records: all of them in the first micro-batch of a run, else those that are woken.
+        tick: Increases when tasks run without records: all tasks in the first micro-batch of a run, else those that are woken.
         inputs: What is left of the inputs that tasks may wait for; None if no task has to know.
         initialization: What tasks do in the first micro-batch of a run; None in others.
         woken: The tasks whose wall-clock punctuation is due; if ``tick`` grows without them, all tasks take part.

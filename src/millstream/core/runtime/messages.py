@@ -12,7 +12,7 @@ from millstream.core.runtime.origins import Begun
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What the planner tells the application before it plans a micro-batch.
+    """The planner's request to the application before it plans a micro-batch.
 
     Attributes:
         positions: The offset up to which each partition was planned.

@@ -98,7 +98,7 @@ class AsyncWorkerServer:
         self._asked_at = 0.0
 
     async def serve(self) -> None:
-        """Serve until the executor is gone, or nobody has asked for long."""
+        """Serve until the executor is gone, or no question has come for long."""
         loop = asyncio.get_running_loop()
         self._asked_at = loop.time()
         self._socket.unlink(missing_ok=True)

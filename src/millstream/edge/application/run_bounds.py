@@ -20,9 +20,9 @@ Until: TypeAlias = Literal["end"] | int | datetime | timedelta | None
 """When an application ends by itself:
 
 * ``"end"``: when it has processed what is in the topics at the start;
-* an int: the same, but at most so many records of the topics from outside, evenly from their partitions;
+* an int: the same, but at most that many records of external topics, evenly from their partitions;
 * a ``datetime``: the same, but each partition up to its first record with that timestamp or a later one (without a zone: UTC);
-* a ``timedelta``: after it has run for so long, whatever comes;
+* a ``timedelta``: after that time, in any case;
 * None: never.
 """
 

@@ -24,7 +24,7 @@ class TopologyEdit:
     """What an edit does.
 
     Attributes:
-        kept: Stores that go on with their content.
+        kept: Stores that keep their content.
         begun: Stores that begin empty.
         dropped: Stores whose content is deleted.
         reads: Topics that are read from now on.

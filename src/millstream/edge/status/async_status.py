@@ -26,11 +26,11 @@ class CallStatus:
         running: Calls that run.
         with_async_worker: Records that the async worker has: their calls run or will.
         waiting: Records that wait for a retry or a delay.
-        reasons: How many records wait for what: a ``retry``, a ``delay``; of those that the async worker has, the ``line`` in front of them, a
-            ``place`` among those that run, the ``rate`` limit, a ``breaker``, their ``time``, which is near.
-        parked: Records that could be called and have not been handed over.
-        held: Records whose calls have ended, and that wait for those in front of them.
-        most_per_key: Unfinished records of the key that has most.
+        reasons: Waiting records by reason: a ``retry`` or a ``delay``; in the async worker, earlier records of their ``line``, a ``place`` among
+            the running calls, the ``rate`` limit, a circuit ``breaker``, or their due ``time``, which is near.
+        parked: Records that could be called and were not sent to the async worker.
+        held: Records whose calls have ended, and that wait for earlier ones.
+        most_per_key: Unfinished records of the key with the most.
         oldest_s: Age of the oldest unfinished record, seconds; None if there is none.
         longest_s: For how long the oldest call that runs has been running, seconds.
         loop_lag_ms: By how much the event loop of the async worker was late lately.

@@ -14,7 +14,7 @@ from typing import Final
 from millstream.core.runtime.task_report import HotKeySample
 
 _LATELY: Final = 10_000
-"""After so many sampled records, all counts are halved."""
+"""After this many sampled records, all counts are halved."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ _QUIET = {"log_level": 0}
 
 
 class DemoError(MillstreamError):
-    """The demo cannot go on."""
+    """The demo cannot continue."""
 
 
 class Feeder(threading.Thread):
