@@ -76,13 +76,11 @@ def store_of(byte_store: str) -> str:
 
 
 class Version(NamedTuple):
-    """Which committed state a local copy holds.
+    """The committed state in a local copy.
 
     Attributes:
-        number: The batch number.
-        token: The token of the attempt that made it.
-        toward: While the copy is on its way to a later version, the token of that version, else empty: some of the changes up
-            to there may be in it already.
+        token: The token of the attempt that committed it.
+        toward: The token of a later version to which only some changes were written; else empty.
     """
 
     number: int
@@ -105,18 +103,18 @@ class LocalCopy(Protocol):
     """Whether no other process can have it open from its first use to :meth:`close_view`."""
 
     def version(self) -> Version | None:
-        """Return the version of the content, None for an empty copy."""
+        """Return the version of the content; None for an empty copy."""
 
     def why_empty(self) -> str:
-        """Say why an empty copy is empty, for people: it is missing, or was thrown away."""
+        """Return why an empty copy is empty, as text for people."""
 
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
     ) -> None:
         """Drop byte stores, write changes of committed batches, and set their version. No view may be open.
 
-        An engine may need several transactions. One that is cut off between them leaves the old version on its way to the
-        new one, so nobody takes the copy for either.
+        An engine may need several transactions. An interruption between them leaves the old version on its way to the new
+        one, so the copy is not mistaken for either.
 
         Raises:
             StoreError: If the content cannot be written, for example because the disk is full.
@@ -124,7 +122,7 @@ class LocalCopy(Protocol):
         """
 
     def names(self) -> frozenset[str]:
-        """Return the names of the byte stores that exist."""
+        """Return the names of the existing byte stores."""
 
     def wipe(self) -> None:
         """Remove everything, before a rebuild from the log."""
@@ -137,31 +135,33 @@ class LocalCopy(Protocol):
         """
 
     def close_view(self) -> None:
-        """End the view that open_view gave, if there is one, and let go of what the next batch's process may need.
+        """Close the view, if one is open, and release what the next batch's process may need.
 
         Raises:
-            StoreError: If the copy takes more memory than it may, and cannot give it back.
-            DamagedCopyError: If the copy turned out to be damaged; it is empty by now.
+            StoreError: If the copy takes more memory than allowed, and cannot release it.
+            DamagedCopyError: If the copy turned out to be damaged; it is empty now.
         """
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Keep the changes of a batch that is not committed yet beside the copy.
+        """Save the changes of an uncommitted batch beside the copy.
 
         Raises:
             StoreError: If they cannot be written, for example because the disk is full.
         """
 
     def parked(self, version: Version) -> ParkedChanges | None:
-        """Return the parked changes of exactly this version, if they are here and whole."""
+        """Return the parked changes of exactly this version; None if they are missing or damaged."""
 
 
 OpenLocalCopy = Callable[[str, int, str], LocalCopy]
-"""Opens the local copy in a directory, with the bytes of memory it may take, in a run of the application (its id; empty is a run
-of its own); repeated calls in one process give the same one."""
+"""Opens the local copy in a directory, given its memory limit in bytes and the id of the application's run (empty: its own run).
+
+In one process, the same directory gives the same copy.
+"""
 
 
 class OffsetRange(NamedTuple):
-    """A planned piece of a partition: offsets ``start`` (included) to ``end`` (excluded)."""
+    """A planned range of a partition: ``start`` is included, ``end`` is not."""
 
     topic: str
     partition: int
@@ -170,27 +170,27 @@ class OffsetRange(NamedTuple):
 
 
 class TimedOffset(NamedTuple):
-    """A record by its place and time: its offset, and its timestamp in ms since the epoch."""
+    """A record by its offset and timestamp, ms since the epoch."""
 
     offset: int
     timestamp_ms: int
 
 
 class TimeIndex(Protocol):
-    """The broker's index of timestamps. Each call is one round trip, however many partitions it is about."""
+    """The broker's index of timestamps. Each call is one round trip for any number of partitions."""
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, TimedOffset]:
-        """Return the first record at or after a time (ms) per partition; partitions that have none are left out."""
+        """Return the first record at or after a time (ms) per partition; partitions without one are omitted."""
 
     def newest(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, TimedOffset]:
-        """Return the record with the largest timestamp per partition; empty partitions are left out."""
+        """Return the record with the largest timestamp per partition; empty partitions are omitted."""
 
 
 class TopicFacts(NamedTuple):
-    """What tells a topic from another one of the same name, and from itself before.
+    """Identifies a topic, also when it is recreated or gets more partitions.
 
     Attributes:
-        id: The broker's id of the topic; empty if the broker gives none.
+        id: The broker's id of the topic; empty if the broker has no ids.
         partitions: Number of partitions.
     """
 
@@ -199,64 +199,64 @@ class TopicFacts(NamedTuple):
 
 
 class TopicReader(TimeIndex, Protocol):
-    """What the planner asks the broker."""
+    """The planner's requests to the broker."""
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the number of partitions of each topic that exists."""
+        """Return the number of partitions of each existing topic."""
 
     def topic_facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
-        """Return id and number of partitions of each topic that exists."""
+        """Return id and number of partitions of each existing topic."""
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Return the first offset that the broker still has, per partition."""
 
     def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the offset after the last record that may be read, per partition."""
+        """Return the offset after the last readable record, per partition."""
 
     def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
-        """Return the first offset of a record at or after a time; partitions that have none are left out."""
+        """Return the first offset of a record at or after a time; partitions without one are omitted."""
 
     def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the offset after the last record, per partition, those of open transactions included."""
+        """Return the offset after the last record, including those of open transactions, per partition."""
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the group's committed offsets; partitions without one are left out."""
+        """Return the group's committed offsets; partitions without one are omitted."""
 
     def taken_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return how far the group has read, where that is beyond its committed offsets; else those."""
+        """Return the group's positions: its committed offsets, or how far it has read beyond them."""
 
     def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the offsets that a reset has put down for the next start; none if the group has moved on since."""
+        """Return the offsets that a reset has committed for the next start; empty if the group has committed since."""
 
 
 class Fetcher(Protocol):
     """Reads planned ranges."""
 
     def connect(self) -> None:
-        """Connect now, so that the first range need not wait for it."""
+        """Connect, so that the first range does not wait for it."""
 
     def fetch(self, planned: OffsetRange) -> Iterator[Records]:
-        """Read a range, in offset order, a few thousand records at a time."""
+        """Read a range in offset order, a few thousand records at a time."""
 
     def fetch_all(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, Iterator[Records]]]:
         """Read ranges one after the other; each is read to its end before the next."""
 
     def sample_bytes(self, planned: OffsetRange) -> float | None:
-        """Return the average size of a few records of a range, key and value, bytes; None if they cannot be read soon."""
+        """Return the average size of a few records of a range, bytes of key and value; None if they cannot be read soon."""
 
 
 class ChangelogReader(Protocol):
-    """Reads what the application has written to its own topics."""
+    """Reads the internal topics of the application."""
 
     def extent(self, topic: str, partition: int) -> OffsetRange:
-        """Return what a partition holds now; one that does not exist is empty."""
+        """Return the current offset range of a partition; empty if it does not exist."""
 
     def read(self, there: OffsetRange) -> Iterator[Records]:
-        """Read what :meth:`extent` gave."""
+        """Read the records of a range that :meth:`extent` returned."""
 
 
 class BatchId(NamedTuple):
-    """Which micro-batch: the checkpoint it belongs to, its number there, and the run of the application that planned it.
+    """Identifies a micro-batch: its checkpoint, its number there, and the run of the application that planned it.
 
     A batch that is run again keeps its id. Two copies of a checkpoint plan batches of one number, but in different runs.
     """
@@ -270,14 +270,14 @@ class Sender(Protocol):
     """Sends records at least once."""
 
     def publish(self, topic: str, records: Records) -> None:
-        """Hand records to the client, which sends them in the background.
+        """Pass records to the client, which sends them in the background.
 
         Raises:
             ProductionError: If the broker refused a record.
         """
 
     def flush(self) -> None:
-        """Return when everything that this process has published is acknowledged.
+        """Wait until all records that this process has published are acknowledged.
 
         Raises:
             ProductionError: If the broker refused a record.
@@ -285,56 +285,57 @@ class Sender(Protocol):
 
 
 class Delivery(Protocol):
-    """What one Spark partition sends in one micro-batch, exactly once: ``begin``, any number of ``publish``, ``commit``.
+    """The exactly-once output of a Spark partition in a micro-batch: ``begin``, any number of ``publish``, ``commit``.
 
     A delivery that was aborted is repeated from ``begin``.
     """
 
     def begin(self, batch: BatchId) -> bool:
-        """Begin; tell whether there is anything left to do: a batch that was delivered before must not be sent again."""
+        """Begin; return False if the batch was delivered before and must not be sent again."""
 
     def publish(self, topic: str, records: Records) -> None:
-        """Hand records to the client.
+        """Pass records to the client.
 
         Raises:
             ProductionError: If the broker refused a record.
-            DeliveryAbortedError: If everything since ``begin`` was taken back and can be repeated.
+            DeliveryAbortedError: If everything since ``begin`` was aborted and can be repeated.
         """
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Return when everything is acknowledged.
+        """Wait until everything is acknowledged.
 
         Args:
-            offsets: The offsets before which everything has been processed.
+            offsets: Per partition, the offset before which everything has been processed.
 
         Raises:
             ProductionError: If the broker refused a record.
-            DeliveryAbortedError: If everything since ``begin`` was taken back and can be repeated, or if only ``begin`` can tell.
+            DeliveryAbortedError: If everything since ``begin`` was aborted and can be repeated, or the outcome is unknown until
+                the next ``begin``.
         """
 
     def abort(self) -> None:
-        """Take back what can be taken back; never raises."""
+        """Abort as far as possible; never raises."""
 
 
 class Publisher(Protocol):
     """Sends records exactly once."""
 
     def delivery(self, partition: int) -> Delivery:
-        """Return the delivery of what a Spark partition puts out."""
+        """Return the delivery of a Spark partition."""
 
 
 class OffsetCommitter(Protocol):
-    """Tells Kafka what has been processed."""
+    """Commits what has been processed to Kafka."""
 
     def commit(
         self,
         offsets: Mapping[TopicPartition, int],
         taken: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
-        """Commit the group's offsets, and how far it has read where that is beyond them."""
+        """Commit the group's offsets, and its positions beyond them."""
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the group's committed offsets, of topics with their partition counts; partitions without one are left out."""
+        """Return the group's committed offsets; partitions without one are omitted."""
 
 
 PartitionGrouper = Callable[[Mapping[str, int]], Sequence[frozenset[TopicPartition]]]
@@ -343,7 +344,7 @@ of their task numbers."""
 
 
 Work = Callable[[], bool]
-"""A piece of work that is called again and again until it says that there is no more to do."""
+"""A piece of work; called repeatedly until it returns False."""
 
 
 class Threads(Protocol):
@@ -351,14 +352,14 @@ class Threads(Protocol):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of threads."""
 
     def run(self, work: Sequence[Work]) -> tuple[BaseException | None, ...]:
-        """Do several pieces of work at once, each in a thread of its own, and wait for all of them.
+        """Run pieces of work in parallel, each in its own thread, and wait for all of them.
 
         Args:
-            work: At most ``count`` pieces; each is called until it returns false, or raises.
+            work: At most ``count`` pieces; each is called until it returns False or raises.
 
         Returns:
-            Per piece what it raised, which has ended its thread; None if it came to its end.
+            Per piece, the exception that ended its thread; None if it was completed.
         """

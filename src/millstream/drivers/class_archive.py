@@ -30,7 +30,7 @@ from millstream.drivers.private import is_private, locked, make_private, process
 _SWITCH: Final = "MILLSTREAM_CLASS_ARCHIVES"
 _OFF: Final = ("off", "false", "no", "0")
 _KEPT: Final = 3
-"""Archives of a program that are kept, the last used: environments that are used in turn have jars and archives of their own."""
+"""How many archives of a program are kept, the last used: environments used in turn have different jars."""
 _SILENT: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 _MAKE: Final = """partial=$1 archive=$2 notes=$3; shift 3
 {
@@ -48,12 +48,10 @@ class ClassArchive:
     """The archive for JVMs that run one program from one directory of jars. ``MILLSTREAM_CLASS_ARCHIVES=off`` does without.
 
     Args:
-        program: What runs, part of the file's name.
-        java: The command that runs it.
-        jars: Directory of its jars.
+        program: Name of the program, part of the file's name.
 
     Attributes:
-        file: The archive, which may not be there yet; empty if it could not be made.
+        file: The archive, which may not exist yet; an empty file if it could not be made.
 
     Example:
         >>> archive = ClassArchive("kafka", "/usr/bin/java", Path("/opt/kafka/libs"))
@@ -70,11 +68,7 @@ class ClassArchive:
         self._wanted = _is_wanted(java)
 
     def options(self, *, note: bool = False) -> list[str]:
-        """Return the options by which a JVM uses the archive; without an archive none.
-
-        Args:
-            note: If there is no archive, the JVM is to note what it loads, for :meth:`make`.
-        """
+        """Return JVM options that use the archive or, if there is none and ``note`` is set, that record classes for :meth:`make`."""
         if not self._wanted:
             return []
         try:
@@ -89,15 +83,11 @@ class ClassArchive:
 
     @property
     def noted(self) -> bool:
-        """Whether a JVM was told to note its classes, and no archive has been begun since."""
+        """Whether a JVM was told to record its classes, and no archive was begun since."""
         return self._notes is not None
 
     def make(self, class_path: str) -> None:
-        """Begin to make the archive, if the JVM has noted its classes and no other program is at it; returns at once.
-
-        Args:
-            class_path: The class path of the JVM, as it was told.
-        """
+        """Start making the archive, if the JVM has recorded its classes and no other program is making it; returns at once."""
         if self._notes is None:
             return
         notes, self._notes = self._notes, None
@@ -114,7 +104,6 @@ class ClassArchive:
         return [f"-XX:DumpLoadedClassList={self._notes}"]
 
     def _begin(self, notes: Path, class_path: str, lock: int) -> None:
-        """Start the JVM that makes the archive; it inherits the lock."""
         self._remove_old()
         text = notes.read_text()
         partial, kept = self.file.with_suffix(".partial"), self.file.with_suffix(".classes")
@@ -146,7 +135,7 @@ def _is_wanted(java: str) -> bool:
 
 @cache
 def _release(java: str) -> str | None:
-    """Return what a Java says about itself, in a file; None if it says nothing, or has archives of another kind."""
+    """Return the release file of a Java; None if it has none, or makes archives of another kind."""
     runtime = runtime_of(java)
     try:
         text = (runtime / "release").read_text()

@@ -29,7 +29,7 @@ _BOOT_MARK: Final = "boot-id"
 _KEY, _VALUE = itemgetter(0), itemgetter(1)
 
 DEFAULT_MEMORY_BYTES: Final = 512 << 20
-"""How much memory of a worker its local copies may take, if nothing is said."""
+"""Default limit of a worker's memory for its local copies."""
 
 MISSING: Final = "the local copy is missing"
 OTHER_BOOT: Final = "the local copy was made before the operating system was started anew"
@@ -38,15 +38,14 @@ DAMAGED: Final = "the local copy was damaged"
 
 
 class CopyDirectory:
-    """One local copy's directory. Owned by the copy.
+    """The directory of a local copy. Owned by the copy.
 
     Args:
-        path: Where it is.
         kept: How many parked versions are kept.
 
     Attributes:
-        why_empty: Why an empty copy is empty, for people.
-        damage: That the copy is damaged, from when it was found until it is thrown away.
+        why_empty: Why the copy is empty, as text for people.
+        damage: The error, from when damage was found until the copy is thrown away; None otherwise.
     """
 
     def __init__(self, path: str, kept: int) -> None:
@@ -56,10 +55,10 @@ class CopyDirectory:
         self._kept = kept
 
     def prepare(self) -> None:
-        """Make the directory, and empty it if its content cannot be trusted.
+        """Create the directory, and empty it if its content cannot be trusted.
 
         Raises:
-            StoreError: If it cannot be made.
+            StoreError: If it cannot be created.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -73,11 +72,7 @@ class CopyDirectory:
             raise self.failed(error) from error
 
     def clear(self, why: str) -> None:
-        """Remove the copy's content.
-
-        Args:
-            why: Why it is empty from now on.
-        """
+        """Remove the copy's content; ``why`` explains from now on why it is empty."""
         self.why_empty = why
         for path in self.path.iterdir():
             if path.is_dir():
@@ -86,7 +81,7 @@ class CopyDirectory:
                 path.unlink(missing_ok=True)
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str]) -> None:
-        """Keep the changes of a batch that is not committed yet; those of long ago are removed.
+        """Save the changes of an uncommitted micro-batch, and remove those of old ones.
 
         Raises:
             StoreError: If they cannot be written.
@@ -105,7 +100,7 @@ class CopyDirectory:
                 old.unlink(missing_ok=True)
 
     def parked(self, version: Version) -> ParkedChanges | None:
-        """Return the parked changes of exactly this version, if they are here and whole."""
+        """Return the parked changes of exactly this version; None if they are missing or damaged."""
         try:
             return parked.decode(self._file(version).read_bytes())
         except OSError:
@@ -115,11 +110,7 @@ class CopyDirectory:
             return None
 
     def damaged(self, what: str) -> DamagedCopyError:
-        """Remember that the copy is damaged, and say so: whoever reads may be a function of the user that goes on.
-
-        Args:
-            what: What was found where.
-        """
+        """Remember that the copy is damaged, and return the error: a user's function may catch it and go on."""
         self.damage = DamagedCopyError(
             f"the local copy in {self.path} is damaged: {what}. It is thrown away and rebuilt from the log; if this happens "
             "again, look at the disk and the memory of the host"
@@ -127,25 +118,19 @@ class CopyDirectory:
         return self.damage
 
     def throw_away(self) -> None:
-        """Empty the directory if the copy was found to be damaged. No file of it may be open."""
+        """Empty the directory if the copy is damaged. None of its files may be open."""
         if self.damage is not None:
             self.damage = None
             self.clear(DAMAGED)
 
     def moved(self, seen: Version | None, found: Version | None) -> CopyMovedError:
-        """Say that the copy has another version than its user has seen.
-
-        Args:
-            seen: The version that was seen.
-            found: The version that is there.
-        """
+        """Return the error for a copy with another version than its user has seen."""
         return CopyMovedError(
             f"the local copy in {self.path} went from {seen} to {found} while this attempt of the task was at work: another "
             "attempt writes it, perhaps on an executor that has outlived its application. If it happens again, stop that one"
         )
 
     def failed(self, error: Exception) -> StoreError:
-        """Say that the directory cannot be used."""
         return StoreError(
             f"the local copy in {self.path} cannot be used: {error}. Check that the disk has space and that the directory "
             "belongs to this user, or choose another with the setting state_dir; the copy may be deleted while the "
@@ -159,12 +144,10 @@ class CopyDirectory:
 def in_parts(
     changes: Mapping[str, Iterable[StoreChange]], budget: int, entry_bytes: int
 ) -> list[dict[str, list[StoreChange]]]:
-    """Sort changes by key and cut them into parts, one per transaction of an engine. There is always one.
+    """Sort changes by key, and split them into parts of at most ``budget`` bytes, one per transaction; at least one part.
 
     Args:
-        changes: Changes by byte store.
-        budget: Bytes that a transaction may take.
-        entry_bytes: What a change takes in it beside its value.
+        entry_bytes: Bytes of a change in a transaction, besides its value.
     """
     parts: list[dict[str, list[StoreChange]]] = []
     room = 0
@@ -184,14 +167,14 @@ def in_parts(
 
 
 def on_its_way(held: Version | None, version: Version) -> Version:
-    """Return the version of a copy of which some changes are written, and others not yet."""
+    """Return the version of a copy to which only some changes were written."""
     if version.toward or version.number < 0:
         return version
     return RESTORING if held is None else held._replace(toward=version.token)
 
 
 def version_to_bytes(version: Version) -> bytes:
-    """Write a version for a copy's own files.
+    """Encode a version for a copy's own files.
 
     Example:
         >>> version_from_bytes(version_to_bytes(Version(7, "ab", "cd")))
@@ -201,6 +184,5 @@ def version_to_bytes(version: Version) -> bytes:
 
 
 def version_from_bytes(data: bytes) -> Version:
-    """Read what :func:`version_to_bytes` gave."""
     number, token, toward = data.decode().split(" ")
     return Version(int(number), token, toward)

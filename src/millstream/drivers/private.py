@@ -21,7 +21,7 @@ from typing import IO, Final
 PREFIX: Final = "millstream-private-"
 
 _LONGEST: Final = 30
-"""Bytes of a path that leave room for a private directory in it, where Spark puts its sockets: Spark takes at most 60 bytes."""
+"""Length of the longest directory for private directories, bytes: Spark puts its sockets there, and takes at most 60 bytes."""
 _SHORT: Final = "/tmp"
 _MAKING: Final = threading.Lock()
 _SETTLED_S: Final = 60.0
@@ -31,11 +31,8 @@ _SETTLED_S: Final = 60.0
 def make_private(directory: Path) -> None:
     """Make a directory, with its parents, that only this user may enter; one that exists is closed to others.
 
-    Args:
-        directory: The directory.
-
     Raises:
-        OSError: If it cannot be made, or belongs to somebody else.
+        OSError: If it cannot be made, or belongs to another user.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
@@ -45,11 +42,7 @@ def make_private(directory: Path) -> None:
 
 
 def private_directory(suffix: str = "") -> Path:
-    """Make a directory with a random name among the temporary files.
-
-    Args:
-        suffix: End of its name, for people who look at it.
-    """
+    """Make a directory with a random name among the temporary files; the suffix is for people."""
     parent = tempfile.gettempdir()
     if len(os.fsencode(parent)) > _LONGEST:
         parent = _SHORT
@@ -73,11 +66,7 @@ def _process_directory() -> Path:
 
 
 def directory_behind(link: Path) -> Path:
-    """Return the private directory that a symbolic link names: several processes agree on one with a random name.
-
-    Args:
-        link: The link, in a directory that only this user may write to. It is made if it is not there.
-    """
+    """Return the private directory that a symbolic link names; the first process that asks creates both."""
     parent = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)
@@ -115,7 +104,7 @@ def _is_abandoned(directory: Path) -> bool:
 
 
 def locked(path: Path) -> IO[str] | None:
-    """Lock a file, which is made if it is not there; None if another process holds it."""
+    """Lock a file, which is created if missing; return None if another process holds the lock."""
     lock = path.open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,10 +115,10 @@ def locked(path: Path) -> IO[str] | None:
 
 
 def is_private(directory: Path) -> bool:
-    """Return whether a file or directory is this user's, and nobody else may enter, read or write it.
+    """Return whether a file or directory belongs to this user, and other users have no access.
 
     Raises:
-        OSError: If it is not there.
+        OSError: If it does not exist.
     """
     facts = directory.lstat()
     return facts.st_uid == os.getuid() and not facts.st_mode & 0o077

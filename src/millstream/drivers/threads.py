@@ -18,10 +18,7 @@ from millstream.core.ports import Work
 
 
 class TaskThreads:
-    """The threads of one task. Implements ``Threads``; owned by the task.
-
-    Args:
-        count: How many there are.
+    """A number of threads for one task. Implements ``Threads``; owned by the task.
 
     Example:
         >>> done = []
@@ -37,11 +34,9 @@ class TaskThreads:
 
     @property
     def count(self) -> int:
-        """How many there are."""
         return self._count
 
     def run(self, work: Sequence[Work]) -> tuple[BaseException | None, ...]:
-        """Do several pieces of work at once, and wait for all; see ``Threads.run``."""
         jobs = [_Job(each) for each in work]
         for job in jobs:
             _idle_thread().give(job)
@@ -57,23 +52,16 @@ class TaskThreads:
 
 @dataclass(frozen=True)
 class ThreadsOfTasks:
-    """Gives the threads of each task. Crosses as cloudpickle.
-
-    Attributes:
-        counts: The number of threads per task.
-    """
+    """Returns the threads of each task, by its count. Crosses as cloudpickle."""
 
     counts: Mapping[TaskId, int]
 
     def __call__(self, task: TaskId) -> TaskThreads | None:
-        """Return the threads of a task; None if it has one."""
         count = self.counts.get(task, 1)
         return TaskThreads(count) if count > 1 else None
 
 
 class _Job:
-    """A piece of work in a thread."""
-
     def __init__(self, work: Work) -> None:
         self.error: BaseException | None = None
         self.ended = threading.Event()
@@ -81,7 +69,7 @@ class _Job:
         self._work = work
 
     def run(self) -> bool:
-        """Do the work to its end; tell whether the thread lives on."""
+        """Run the job to its end; return whether the thread lives on."""
         try:
             while not self.given_up and self._work():
                 pass
@@ -91,7 +79,7 @@ class _Job:
 
 
 class _Thread(threading.Thread):
-    """A thread that does one job after the other, until one ends it."""
+    """A thread that runs one job after the other, until a job ends it."""
 
     def __init__(self) -> None:
         super().__init__(name="millstream-task-thread", daemon=True)
@@ -99,11 +87,9 @@ class _Thread(threading.Thread):
         self.start()
 
     def give(self, job: _Job) -> None:
-        """Hand work to the thread."""
         self._jobs.put(job)
 
     def run(self) -> None:
-        """Do jobs."""
         lives = True
         while lives:
             job = self._jobs.get()
@@ -114,12 +100,12 @@ class _Thread(threading.Thread):
 
 
 _IDLE: list[_Thread] = []
-"""Threads of this process that have nothing to do; lists are taken from and added to atomically."""
+"""Idle threads of this process; operations on the list are atomic."""
 os.register_at_fork(after_in_child=_IDLE.clear)  # a child has none of its parent's threads
 
 
 def _idle_thread() -> _Thread:
-    """Return the thread that was busy last, so that of many threads the same few are used; a new one if all are busy."""
+    """Return the idle thread that was busy last, so that few threads are used; a new one if all are busy."""
     try:
         return _IDLE.pop()
     except IndexError:

@@ -25,7 +25,7 @@ PRELOADED = (
 
 
 def preload() -> None:
-    """Import what every worker of an operator imports, keep the garbage collector from it, and say whose the workers are."""
+    """Import what operator workers need, freeze it for the garbage collector, and note the executor's process id."""
     for module in PRELOADED:
         importlib.import_module(module)
     # In a fork of the fork server it is set already: its parent is not the executor.

@@ -46,19 +46,13 @@ _NOT_HEARD_YET = {*_NOT_YET, KafkaError.UNKNOWN_TOPIC_OR_PART}
 
 @final
 class BrokerAdmin:
-    """Administrative requests; any thread may use it. ``EmbeddedKafka`` documents each request.
-
-    Args:
-        client: A client connected to the broker.
-        servers: Its bootstrap servers.
-    """
+    """Administrative requests; any thread may use it. ``EmbeddedKafka`` documents each request."""
 
     def __init__(self, client: AdminClient, servers: str) -> None:
         self._client = client
         self._servers = servers
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str | int]) -> None:
-        """Create a topic and wait until its leaders answer."""
         settings = {key: str(value) for key, value in {"retention.ms": -1, **config}.items()}
         topic = NewTopic(name, num_partitions=partitions, config=settings)
         self._all_of(f"create topic {name}", lambda client: client.create_topics([topic]))
@@ -66,17 +60,14 @@ class BrokerAdmin:
         self.end_offsets(name)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and wait until it has disappeared."""
         self._all_of(f"delete topic {name}", lambda client: client.delete_topics([name]))
         self._await(lambda: not self._partitions_of(name), f"topic {name} to disappear")
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
-        """Delete the records before the given offset of each partition."""
         offsets = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
         self._all_of(f"delete records of {topic}", lambda client: client.delete_records(offsets))
 
     def end_offsets(self, topic: str, isolation: Isolation = "read_uncommitted") -> dict[int, int]:
-        """Return the end offsets by partition, as seen with an isolation level."""
         latest = OffsetSpec.latest()
         wanted = {TopicPartition(topic, partition): latest for partition in self.partitions(topic)}
         level = {"isolation_level": _LEVELS[isolation]}
@@ -86,7 +77,6 @@ class BrokerAdmin:
         return {partition.partition: result.offset for partition, result in answer.items()}
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """Return the offsets that a group has committed, by partition."""
         # Not the admin client's list_consumer_group_offsets, in which librdkafka crashes while a coordinator moves. With
         # read_uncommitted, the request does not wait for open transactions of a killed program, which end at their timeout.
         settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
@@ -103,7 +93,6 @@ class BrokerAdmin:
         return {partition.partition: partition.offset for partition in answer if partition.offset >= 0}
 
     def partitions(self, topic: str) -> list[int]:
-        """Return the partitions of an existing topic."""
         deadline = time.monotonic() + (_HEARD_WITHIN_S if "," in self._servers else 0)
         while not (partitions := self._partitions_of(topic)) and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)  # brokers of a cluster learn of a new topic at different times

@@ -99,7 +99,6 @@ class Broker:
 
     Args:
         home: Its directory; existing storage in it is reused.
-        options: The options of the broker.
         member: Its number, ports and cluster.
 
     Raises:
@@ -119,12 +118,10 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Host and port of the broker."""
         return f"{HOST}:{self._member.port}"
 
     @property
     def process(self) -> TiedProcess | None:
-        """The process, or None if it does not run."""
         return self._process if self._process and self._process.exit_code() is None else None
 
     def launch(self) -> None:
@@ -150,9 +147,6 @@ class Broker:
     def await_answer(self, brokers: Collection[int]) -> None:
         """Wait until the broker answers and its metadata contain all running brokers.
 
-        Args:
-            brokers: The numbers of the running brokers.
-
         Raises:
             PortTakenError: If another program has one of its ports.
             EmbeddedKafkaError: If it did not start; the message ends with the last lines of its log.
@@ -174,33 +168,17 @@ class Broker:
         raise self._failure(f"did not answer within {_START_TIMEOUT_S:.0f} s")
 
     def end(self, *, orderly: bool) -> None:
-        """End the process and wait until it has exited.
-
-        Args:
-            orderly: Whether the broker may close its logs first; otherwise it is killed.
-        """
+        """End the process and wait until it has exited; killed unless ``orderly``, so that it can close its logs."""
         if self._process is not None:
             self._process.end(grace_s=_STOP_TIMEOUT_S if orderly else 0.0)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the broker, if it runs.
-
-        Args:
-            number: For example ``signal.SIGSTOP``.
-        """
+        """Send a signal to the broker, if it runs."""
         if self._process is not None:
             self._process.signal(number)
 
     def run_main(self, main: str, arguments: list[str], *, stdin: str = "") -> str:
         """Run a Java class of Kafka and wait until it ends.
-
-        Args:
-            main: The name of the class.
-            arguments: Its arguments.
-            stdin: Its standard input.
-
-        Returns:
-            Its standard output.
 
         Raises:
             EmbeddedKafkaError: If it failed or took longer than two minutes.

@@ -48,11 +48,9 @@ class ManualAsyncWorker:
 
     @property
     def now_ms(self) -> int:
-        """The current time of the loop's clock, ms since the epoch."""
         return self._loop.now_ms
 
     def offer(self, task: TaskId, calls: Iterable[Call]) -> None:
-        """Accept the calls that a task issues."""
         for call in calls:
             self._dispatchers[task, call.ticket.operator].offer(call, self.now_ms)
 
@@ -78,7 +76,6 @@ class ManualAsyncWorker:
         self._loop.run_to(max(self.now_ms, min([to_ms, *wakes])))
 
     def close(self) -> None:
-        """Cancel running calls and close the event loop."""
         for future in self._running.values():
             future.cancel()
         self._loop.run_to(self.now_ms)
@@ -142,11 +139,9 @@ class _ManualLoop(asyncio.SelectorEventLoop):
 
     @property
     def now_ms(self) -> int:
-        """The current time of the loop's clock, ms since the epoch."""
         return self._begin_ms + round(self._passed * 1000)
 
     def time(self) -> float:
-        """Return the loop's time, in seconds since its start."""
         return self._passed
 
     def pass_time(self, timeout: float | None) -> None:

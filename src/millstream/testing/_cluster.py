@@ -31,8 +31,6 @@ class Cluster:
 
     Args:
         home: An existing directory; storage in it is reused. Several brokers each have a subdirectory.
-        options: The options of every broker.
-        size: The number of brokers.
     """
 
     def __init__(self, home: Path, options: BrokerOptions, size: int) -> None:
@@ -42,14 +40,10 @@ class Cluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Host and port of every broker."""
         return ",".join(broker.bootstrap_servers for broker in self._brokers)
 
     def start(self) -> AdminClient:
-        """Start all brokers on free ports and wait until they answer.
-
-        Returns:
-            A client that is connected to them.
+        """Start all brokers on free ports, wait until they answer, and return a connected client.
 
         Raises:
             EmbeddedKafkaError: If a broker did not start; the message ends with the last lines of its log.
@@ -65,10 +59,7 @@ class Cluster:
         """Restart one broker, or all, with the same ports and data; those that still run are stopped in order first.
 
         Args:
-            broker: The number of the broker, from 0; None: all.
-
-        Returns:
-            A client that is connected to all brokers.
+            broker: The number of the broker, from 0; None for all.
 
         Raises:
             EmbeddedKafkaError: If a broker did not start; the message ends with the last lines of its log.
@@ -81,7 +72,7 @@ class Cluster:
         """End one broker, or all, and wait until they have exited.
 
         Args:
-            broker: The number of the broker, from 0; None: all.
+            broker: The number of the broker, from 0; None for all.
             orderly: Whether they may close their logs first; otherwise they are killed.
         """
         chosen = self._chosen(broker)
@@ -94,12 +85,7 @@ class Cluster:
             one.end(orderly=orderly)
 
     def signal(self, broker: int | None, number: signal.Signals) -> None:
-        """Send a signal to one broker, or all; brokers that do not run are skipped.
-
-        Args:
-            broker: The number of the broker, from 0; None: all.
-            number: For example ``signal.SIGSTOP``.
-        """
+        """Send a signal to one broker, from 0, or all; brokers that do not run are skipped."""
         for one in self._chosen(broker):
             one.signal(number)
 
@@ -157,14 +143,7 @@ class Cluster:
 
 
 def free_ports(number: int) -> list[int]:
-    """Return TCP ports that are free at this moment.
-
-    Args:
-        number: The number of ports.
-
-    Returns:
-        Distinct port numbers.
-    """
+    """Return distinct TCP ports that are free at this moment."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for one in sockets:

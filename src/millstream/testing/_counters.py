@@ -18,9 +18,7 @@ class Counters:
 
     Attributes:
         dropped: Dropped records, by reason.
-        processed: Processed records.
         enforced: Records processed although an empty input might have brought an earlier one.
-        counted: The counters of processors.
         calls: Calls by outcome, under the names of their metrics.
     """
 
@@ -31,7 +29,6 @@ class Counters:
     calls: Counter[str] = field(default_factory=Counter)
 
     def add(self, outcome: Outcome) -> None:
-        """Count a step of a task."""
         metrics = outcome.metrics
         self.dropped.update(metrics.dropped)
         self.processed += metrics.processed

@@ -10,8 +10,6 @@ class HangingTransaction(NamedTuple):
     """A transaction that is open in one partition although its coordinator no longer knows it.
 
     Attributes:
-        topic: The topic.
-        partition: Its partition.
         start_offset: The transaction's first offset in the partition.
     """
 
@@ -25,7 +23,6 @@ def find_hanging(tool: Callable[..., str], nodes: Iterable[int]) -> list[Hanging
 
     Args:
         tool: Runs a Kafka command line tool, given its name and arguments.
-        nodes: The ids of the brokers.
 
     Returns:
         One entry per partition, regardless of how many replicas report it.

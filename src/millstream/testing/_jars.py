@@ -59,11 +59,7 @@ def resolve_jars(*modules: str, folder: str) -> Path:
     """Resolve modules and their dependencies into a folder of the cache, unless it is already complete.
 
     Args:
-        modules: Maven coordinates, ``organisation:name:version``; they are resolved together, including version conflicts.
-        folder: Name of the folder in the cache directory.
-
-    Returns:
-        The directory with the jars.
+        modules: Maven coordinates, ``organisation:name:version``; resolved together, including version conflicts.
 
     Raises:
         EmbeddedKafkaError: If Java or Ivy is missing, a module cannot be resolved, or the cache cannot be written.

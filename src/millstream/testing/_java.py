@@ -113,7 +113,6 @@ class TiedProcess:
 
     @property
     def pid(self) -> int:
-        """The process id of the child."""
         return self._process.pid
 
     def exit_code(self) -> int | None:
@@ -128,11 +127,7 @@ class TiedProcess:
         return code
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the child; does nothing if it has ended.
-
-        Args:
-            number: For example ``signal.SIGSTOP``.
-        """
+        """Send a signal to the child; does nothing if it has ended."""
         self._process.send_signal(number)
 
     def end(self, *, grace_s: float = 0.0) -> None:

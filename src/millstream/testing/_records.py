@@ -57,10 +57,7 @@ def write_all(servers: str, topic: str, records: Iterable[Outgoing], *, partitio
     """Write records in order and wait until the broker has acknowledged all of them.
 
     Args:
-        servers: Bootstrap servers.
-        topic: Name of the topic.
-        records: The records to write.
-        partition: The partition to write to; None: by the hash of the key, as in Java.
+        partition: The partition to write to; None chooses by the hash of the key, as in Java.
 
     Raises:
         EmbeddedKafkaError: If a record was not acknowledged.
@@ -117,16 +114,10 @@ def _positive(timestamp: int) -> int:
 def read_all(
     servers: str, topic: str, ends: Mapping[int, int], *, isolation: Isolation
 ) -> list[ConsumedRecord]:
-    """Read all records of a topic below given offsets.
+    """Read the records of a topic below given offsets, by partition, then by offset.
 
     Args:
-        servers: Bootstrap servers.
-        topic: Name of the topic.
-        ends: For each partition to read, the offset before which to stop.
-        isolation: Kafka's isolation level.
-
-    Returns:
-        The records by partition, then by offset.
+        ends: Per partition to read, the offset to stop before.
 
     Raises:
         EmbeddedKafkaError: If the broker sent nothing for half a minute.

@@ -53,21 +53,13 @@ class RunnerSettings:
 class Runner:
     """Runs the tasks of a plan. Owned by the test driver.
 
-    Args:
-        plan: The topology, split into sub-topologies.
-        layout: The tasks of the plan.
-        topics: The topics of the driver.
-        settings: How to run the tasks.
-        begin: The state from which the tasks continue.
-
     Attributes:
         now_ms: The wall clock, ms since the epoch.
         tasks: All tasks; those of global stores come first.
         sent: Records sent and not read yet, by topic.
         produced: The topics to which records were sent.
-        counters: What has been counted.
         committable: Per partition the offset before which every record is finished.
-        unfinished: Numbers of unfinished records of asynchronous operators, per task and store.
+        unfinished: Unfinished records of asynchronous operators, by task and store.
         waiting: For each waiting task, the reason.
     """
 
@@ -113,7 +105,6 @@ class Runner:
 
     @property
     def makes_calls(self) -> bool:
-        """Whether the topology has asynchronous operators."""
         return self._async_worker is not None
 
     @property
@@ -188,7 +179,6 @@ class Runner:
         self._run()
 
     def begin(self) -> None:
-        """Begin a micro-batch in every task."""
         for each in self.tasks.values():
             each.begin(self.now_ms)
             self._inform(each)

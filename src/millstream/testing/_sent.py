@@ -11,16 +11,10 @@ Serdes = tuple[Serde[Any], Serde[Any]]
 
 
 class Sent(NamedTuple):
-    """A record that was sent to a topic.
+    """A serialised record that was sent to a topic; the timestamp is in ms since the epoch.
 
     Attributes:
-        key: The serialised key.
-        value: The serialised value.
-        timestamp: Milliseconds since the epoch.
-        headers: Its headers.
-        partition: Its partition.
-        serdes: The key and value serdes of the sink.
-        topic: The topic.
+        serdes: Key and value serdes of the sink.
     """
 
     key: bytes | None

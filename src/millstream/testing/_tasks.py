@@ -21,13 +21,10 @@ class DriverTask:
 
     Args:
         make: Creates the task from the last result of :meth:`Task.snapshot`, or None.
-        stores: Committed content.
         keep_processors: Whether to keep one task object for all micro-batches.
-        snapshot: The snapshot from which the task continues.
 
     Attributes:
         task: The task object of the current micro-batch.
-        stores: Committed content.
     """
 
     def __init__(
@@ -45,7 +42,6 @@ class DriverTask:
 
     @property
     def id(self) -> TaskId:
-        """The task's id."""
         return self.task.id
 
     def begin(self, now_ms: int) -> None:

@@ -20,9 +20,7 @@ class Topics:
     """The topics and offsets that a broker would keep. Owned by the test driver.
 
     Args:
-        partitions: Partition counts of external topics and sink topics; None gives every topic 1 partition,
-            including repartition topics.
-        ends: The next offset of each partition.
+        partitions: Partition counts of external and sink topics; None gives every topic, also repartition topics, 1 partition.
     """
 
     def __init__(self, partitions: PerTopic | None, ends: Mapping[TopicPartition, int]) -> None:
@@ -46,11 +44,9 @@ class Topics:
         self._withheld.setdefault(topic, [])
 
     def is_withheld(self, topic: str) -> bool:
-        """Return whether the records of a topic are withheld."""
         return topic in self._withheld
 
     def keep(self, at: TopicPartition, records: Records) -> None:
-        """Store records of a withheld topic."""
         self._withheld[at.topic].append((at, records))
 
     def release(self, topic: str) -> list[tuple[TopicPartition, Records]]:
@@ -58,15 +54,10 @@ class Topics:
         return self._withheld.pop(topic, [])
 
     def withheld_records(self, at: TopicPartition) -> int:
-        """Return the number of withheld records of a partition."""
         return sum(len(records) for where, records in self._withheld.get(at.topic, ()) if where == at)
 
     def laid_out(self, plan: Plan, kept: Mapping[str, int] | None = None) -> Layout:
         """Lay out a plan over these topics and remember the partition counts of its repartition topics.
-
-        Args:
-            plan: The topology, split into sub-topologies.
-            kept: Earlier partition counts of repartition topics.
 
         Raises:
             SettingsError: If ``partitions`` names a topic that is neither read nor written.
@@ -114,7 +105,6 @@ class Topics:
         return at
 
     def partitions_of(self, topic: str) -> int:
-        """Return the partition count of a topic."""
         if topic in self._internal:
             return self._internal[topic]
         return self._given if isinstance(self._given, int) else self._given.get(topic, 1)

@@ -20,7 +20,6 @@ class Forwarded(NamedTuple):
     """A record that a processor forwarded.
 
     Attributes:
-        record: The record.
         child: The child it was forwarded to; None: all children.
     """
 

@@ -22,11 +22,10 @@ class Queued(NamedTuple):
     """Calls that have not begun, by what they wait for.
 
     Attributes:
-        line: Others of their line in front of them.
-        place: Others, because as many run as may.
-        rate: The rate limit.
-        breaker: An endpoint that is left alone.
-        time: Their own time, which is near.
+        line: Earlier calls of their line.
+        place: Running calls, of which there are as many as allowed.
+        breaker: An open circuit breaker.
+        time: Their due time, which is near.
     """
 
     line: int = 0
@@ -38,17 +37,14 @@ class Queued(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to see of an operator of a task in its async worker.
+    """The state of an operator of a task in its async worker.
 
     Attributes:
-        running: Calls that run.
-        queued: Calls that will.
-        longest_ms: For how long the oldest of those that run has been running.
-        shortest_ms: The same of the newest.
-        call_ms: How long a call took lately, on average; 0 before the first has ended.
-        early_ms: In how many milliseconds the first of those is due that are to begin at a time; None if there are none.
-        next_ms: In how many milliseconds the async worker next looks whether a call begins or is given up, 0 if there are answers that
-            nobody has fetched; None if it waits for nothing but answers.
+        longest_ms: How long the oldest running call has been running.
+        shortest_ms: The same of the newest one.
+        call_ms: Recent average duration of a call; 0 before the first has ended.
+        early_ms: In how many ms the first delayed call is due; None if there are none.
+        next_ms: In how many ms a call may begin or time out, 0 if there are results to fetch; None if only results are awaited.
     """
 
     running: int
@@ -62,13 +58,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Answered:
-    """What an async worker answers.
+    """The answer of an async worker.
 
     Attributes:
-        settled: The in-flight tickets whose calls have ended, in that order, and what has become of them.
+        settled: The in-flight tickets whose calls have ended, in that order, with their results.
         lost: The in-flight tickets that it does not know.
-        work: What there is to see, by operator.
-        loop_lag_ms: By how much the event loop was late lately: a function that blocks it holds all others up.
+        work: The state of each operator.
+        loop_lag_ms: How late the event loop was lately; a function that blocks it delays all others.
     """
 
     settled: tuple[tuple[Ticket, Settled], ...] = ()
@@ -90,17 +86,15 @@ class AsyncWorker(Protocol):
         *,
         options: Mapping[str, Calls] | None = None,
     ) -> Answered:
-        """Report the in-flight tickets of a task, have calls made, and return the results of the others.
+        """Report the in-flight tickets of a task, send calls, and return the results.
 
         Args:
-            task: The task.
-            batch: Number of the micro-batch; a question of an earlier one than the last is refused.
+            batch: Number of the micro-batch; questions of earlier micro-batches than the last are refused.
             now_ms: The application's wall clock, ms since the epoch.
-            in_flight: All in-flight tickets of the task, with those of ``calls``; None if it has reported them in this micro-batch:
-                then no results are returned.
-            calls: The calls to make.
-            options: The options of each operator that calls.
+            in_flight: All in-flight tickets of the task, including those of ``calls``; None if the task has reported them in
+                this micro-batch, and then no results are returned.
 
         Raises:
-            AsyncWorkerError: If no async worker can be reached or started, a function cannot be pickled, or the question is too late.
+            AsyncWorkerError: If no async worker can be reached or started, a function cannot be pickled, or the question is too
+                late.
         """

@@ -27,17 +27,16 @@ from millstream.core.model.errors import ProcessingError
 
 _NOT_CALLED = (skip, retry, delay, dead_letter)
 LEAST_MS: Final = 1
-"""How long a record waits at least: one that would not wait at all would be called again and again in the same moment."""
+"""The least wait of a record, so that a function is not called again in the same moment."""
 
 
 class Ticket(NamedTuple):
     """The name of a call.
 
     Attributes:
-        operator: The node.
-        number: The record, counted per operator and task.
+        number: The number of the record in its operator and task.
         turn: How often the record has been sent, from 1.
-        epoch: Which attempt at which micro-batch sent it.
+        epoch: The attempt at a micro-batch that has sent it.
     """
 
     operator: str
@@ -47,14 +46,14 @@ class Ticket(NamedTuple):
 
 
 TicketGroup: TypeAlias = tuple[str, int]
-"""What tickets of one operator that were sent together share: epoch and turn."""
+"""What tickets of one operator share that were sent together: epoch and turn."""
 
 InFlightTickets: TypeAlias = Mapping[TicketGroup, Set[int]]
-"""Tickets of one operator: the numbers of each group. Tens of thousands of them are sent in each micro-batch."""
+"""Tickets of one operator: the numbers by group. A micro-batch may send tens of thousands of them."""
 
 
 def grouped(tickets: Iterable[Ticket]) -> dict[str, dict[TicketGroup, set[int]]]:
-    """Return tickets as they are sent, by operator."""
+    """Group tickets for sending, by operator."""
     groups: dict[str, dict[TicketGroup, set[int]]] = {}
     for operator, number, turn, epoch in tickets:
         groups.setdefault(operator, {}).setdefault((epoch, turn), set()).add(number)
@@ -72,13 +71,11 @@ class Call(NamedTuple):
     """A call that the async worker is to make.
 
     Attributes:
-        ticket: Its name.
-        function: What to call.
-        args: With what; in a batch, each argument is a list.
-        queue_key: Calls with one queue key wait for each other; None waits for no other.
-        attempt: From 1.
-        begun_ms: When the first attempt began, None if this is it.
-        endpoint: Whose circuit breaker it is about.
+        args: Its arguments; in a batch, each is a list.
+        queue_key: Calls with the same key wait for each other; None waits for no other.
+        attempt: The number of the attempt, from 1.
+        begun_ms: When the first attempt began; None if this is the first.
+        endpoint: Names its circuit breaker.
         due_ms: When it may begin, ms since the epoch; 0 is at once.
     """
 
@@ -93,7 +90,7 @@ class Call(NamedTuple):
 
 
 class Raised(NamedTuple):
-    """What a call that raised gives in place of a result."""
+    """The exception of a call, in place of a result."""
 
     error: Exception
 
@@ -109,14 +106,13 @@ Why: TypeAlias = Literal["retry", "delay", "until"]
 
 @dataclass(frozen=True)
 class Waits:
-    """Another attempt is due.
+    """Another attempt is due, or the call is delayed.
 
     Attributes:
-        due_ms: When, ms since the epoch.
-        attempt: The number of that attempt.
-        begun_ms: When the first attempt began; None if that one counts as the first.
-        why: Whether an attempt failed, or it was too early: for a while, or until a time that the function named.
-        cause: Why it failed, for people; empty if it was too early.
+        due_ms: When it is due, ms since the epoch.
+        begun_ms: When the first attempt began; None if the next one counts as the first.
+        why: Whether an attempt failed, or the function asked for a delay, or named a time.
+        cause: Why it failed, as text for people; empty for a delay.
     """
 
     due_ms: int
@@ -126,7 +122,7 @@ class Waits:
     cause: str = ""
 
     def moved(self, by_ms: int) -> Waits:
-        """Return the same by a clock that is ahead; a time that the function named stays."""
+        """Shift times to a clock that is ahead; a time that the function named stays."""
         if self.why == "until":
             return self
         begun_ms = None if self.begun_ms is None else self.begun_ms + by_ms
@@ -135,13 +131,12 @@ class Waits:
 
 @dataclass(frozen=True)
 class Failed:
-    """No more attempts.
+    """The call has failed for good.
 
     Attributes:
-        attempts: How many there were.
-        cause: Why, for people.
-        error: What was raised, None if nothing was.
-        to_dead_letters: Whether the call itself asked for the dead-letter topic.
+        cause: Why, as text for people.
+        error: What was raised; None if nothing was.
+        to_dead_letters: Whether the function asked for the dead-letter topic.
     """
 
     attempts: int
@@ -152,37 +147,31 @@ class Failed:
 
 @dataclass(frozen=True)
 class Skipped:
-    """There is nothing to do for the record."""
+    """The function skips the record."""
 
 
 @dataclass(frozen=True)
 class Returned:
-    """The record was not called: one of the same key in front of it waits."""
+    """The record was not called, because an earlier one of its key waits."""
 
 
 Settled: TypeAlias = Done | Waits | Failed | Skipped | Returned
-"""What becomes of a call."""
 
 
 def failed_attempt(answer: Any) -> bool:
-    """Return whether an answer says that the attempt failed."""
     return isinstance(answer, (Raised, TryAgain))
 
 
 def settle(calls: Calls, call: Call, answer: Any, *, begun_ms: int, now_ms: int, seed: str) -> Settled:
-    """Return what becomes of a call.
+    """Decide what follows from an answer.
 
     Args:
-        calls: The options of its operator.
-        call: The call.
         answer: A result, one of the answers of ``millstream.core.model.answers``, or :class:`Raised`.
-        begun_ms: When its first attempt began.
+        begun_ms: When the first attempt began, ms since the epoch.
         now_ms: When the answer came, ms since the epoch.
-        seed: Seed of the jitter.
 
     Returns:
-        What becomes of it. That a record waits never means that it waits in vain: where the next attempt would come after the
-        total timeout, it has failed already.
+        ``Waits`` only if the next attempt begins within the total timeout; otherwise ``Failed``.
     """
     if isinstance(answer, Skip):
         return Skipped()
@@ -204,12 +193,12 @@ def settle(calls: Calls, call: Call, answer: Any, *, begun_ms: int, now_ms: int,
 
 
 def lacks_parentheses(answer: Any) -> bool:
-    """Return whether an answer is a function that makes one, such as ``ms.skip`` for ``ms.skip()``."""
+    """Return whether an answer is a function such as ``ms.skip``, where ``ms.skip()`` was meant."""
     return callable(answer) and any(answer is each for each in _NOT_CALLED)
 
 
 def in_words(error: BaseException) -> str:
-    """Return an error for people, also one that cannot be printed.
+    """Return an error as text for people, also if its text cannot be computed.
 
     Example:
         >>> in_words(ValueError("no such customer"))
@@ -222,13 +211,7 @@ def in_words(error: BaseException) -> str:
 
 
 def past_deadline(calls: Calls, call: Call, now_ms: int) -> Failed | None:
-    """Return what becomes of a call that would begin after its total timeout; None if it would not.
-
-    Args:
-        calls: The options of its operator.
-        call: The call.
-        now_ms: When it would begin, ms since the epoch.
-    """
+    """Return the failure of a call that would begin after its total timeout; None if it is in time."""
     if call.begun_ms is None or (deadline := last_ms(calls, call.begun_ms)) is None or now_ms < deadline:
         return None
     total_ms = deadline - call.begun_ms
@@ -237,7 +220,7 @@ def past_deadline(calls: Calls, call: Call, now_ms: int) -> Failed | None:
 
 
 def last_ms(calls: Calls, begun_ms: int) -> int | None:
-    """Return when the total timeout of a record is over whose first attempt began at a time, ms since the epoch; None is never."""
+    """Return the end of a record's total timeout, ms since the epoch; None without a timeout."""
     return None if calls.total_timeout is None else begun_ms + millis(calls.total_timeout)
 
 
@@ -259,7 +242,7 @@ def _wait_ms(calls: Calls, call: Call, answer: TryAgain | Raised, seed: str) -> 
 
 
 def _retried(calls: Calls, failed: Failed, begun_ms: int, due_ms: int) -> Waits | Failed:
-    """Return another attempt at a time, or the failure if there is none by then."""
+    """Return another attempt, or the failure if it would be too late."""
     if not (calls.retry or Retry()).allows(failed.attempts, begun_ms, due_ms):
         return failed
     if (deadline := last_ms(calls, begun_ms)) is not None and due_ms >= deadline:

@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 
 class Progress(NamedTuple):
-    """What has been done of a partition.
+    """How far a partition has been processed.
 
     Attributes:
-        position: The offset after the last record that was taken.
-        unfinished: Runs of unfinished offsets below it, as first offset and length, in order.
+        position: The offset after the last record taken.
+        unfinished: Runs of unfinished offsets before it, as first offset and length, ascending.
 
     Example:
         >>> progress = Progress(10, ((3, 2), (7, 1)))
@@ -36,11 +36,10 @@ class Progress(NamedTuple):
 
     @property
     def committable(self) -> int:
-        """The offset that may be committed."""
         return self.unfinished[0][0] if self.unfinished else self.position
 
     def finished(self, offset: int) -> bool:
-        """Return whether the record at an offset must not run again."""
+        """Return whether the record at an offset was processed and must not run again."""
         return offset < self.position and not any(
             first <= offset < first + length for first, length in self.unfinished
         )
@@ -59,21 +58,19 @@ class UnfinishedOffsets:
         self._heap: list[int] = []
 
     def begin(self, offset: int, times: int = 1) -> None:
-        """Count a record in, once or several times."""
+        """Count an offset in, once or several times."""
         count = self._counts.get(offset, 0)
         if not count:
             heappush(self._heap, offset)
         self._counts[offset] = count + times
 
     def begin_all(self, offsets: Iterable[int]) -> None:
-        """Count several records in, each once."""
         counts = self._counts
         for offset in offsets:
             counts[offset] = counts.get(offset, 0) + 1
         self._heap = sorted(counts)
 
     def end(self, offset: int) -> None:
-        """Count a record out."""
         count = self._counts[offset]
         if count > 1:
             self._counts[offset] = count - 1
@@ -81,23 +78,17 @@ class UnfinishedOffsets:
             del self._counts[offset]
 
     def committable(self, position: int) -> int:
-        """Return the offset that may be committed.
-
-        Args:
-            position: The offset before which every record has been taken.
-        """
+        """Return the committable offset, if every record before ``position`` was taken."""
         lowest = self.lowest()
         return position if lowest is None else min(lowest, position)
 
     def lowest(self) -> int | None:
-        """Return the lowest unfinished offset; None if there is none."""
         heap = self._heap
         while heap and heap[0] not in self._counts:
             heappop(heap)
         return heap[0] if heap else None
 
     def progress(self, position: int) -> Progress:
-        """Return what has been done."""
         return Progress(position, tuple(_runs(sorted(self._counts))))
 
 

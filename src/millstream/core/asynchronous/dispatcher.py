@@ -43,12 +43,11 @@ from millstream.core.model.durations import earliest, millis
 
 
 class Dispatcher:
-    """The calls of one operator of one task, where they run. Owned by who executes them.
+    """The calls of one operator of one task, where they run. Owned by the async worker's session.
 
     Args:
-        calls: The operator's options.
         seed: Seed of the jitter of retries.
-        numbers: The numbers of the starts; shared where the end of a start may come to another dispatcher than began it.
+        numbers: Numbers of the starts; shared if the end of a start may come to a later dispatcher of the operator.
     """
 
     def __init__(self, calls: Calls, seed: str = "", numbers: Iterator[int] | None = None) -> None:
@@ -56,7 +55,7 @@ class Dispatcher:
         self._seed = seed
         self._run_queue = RunQueue()
         self._early: list[tuple[int, int, Call]] = []
-        """Calls that are not due, the first due first: when, a unique number, and the call."""
+        """Calls that are not due, as a heap of due time, unique number and call."""
         self._key_queues = KeyQueues(calls)
         self._forgotten: set[Ticket] = set()
         self._running: dict[int, _Run] = {}
@@ -69,23 +68,20 @@ class Dispatcher:
 
     @property
     def running(self) -> int:
-        """How many calls run."""
         return len(self._running)
 
     @property
     def idle(self) -> bool:
-        """Whether no call runs or waits."""
         return not (self._running or self._run_queue or self._early or self._endpoints)
 
     def queued(self, now_ms: int) -> Queued:
-        """Return how many calls have not begun, and why."""
         line, ready, breaker = self._key_queues.size, len(self._run_queue), len(self._endpoints)
         rated = len(self._running) < self._calls.max_in_flight and self._next_by_rate(now_ms) > now_ms
         place, rate = (0, ready) if rated else (ready, 0)
         return Queued(line, place, rate, breaker, len(self._early))
 
     def offer(self, call: Call, now_ms: int) -> None:
-        """Add a call; those of one key come in the order of their records."""
+        """Add a call; calls of one key must come in the order of their records."""
         queues = self._key_queues
         if not queues.limits(call):
             self._admit(call, now_ms)
@@ -97,7 +93,7 @@ class Dispatcher:
             self._admit(call, now_ms)
 
     def start(self, now_ms: int) -> list[Start]:
-        """Return what begins now."""
+        """Start the calls that may begin now, and return them."""
         queue = self._run_queue
         self._release(now_ms)
         for waiting in self._endpoints.take_tries(now_ms):
@@ -121,13 +117,7 @@ class Dispatcher:
         return starts
 
     def end(self, number: int, answers: Sequence[Any], now_ms: int) -> None:
-        """Take in the answers of a start; without effect if it has timed out.
-
-        Args:
-            number: Its number.
-            answers: One per call: a result, an answer of ``ms.retry`` and the like, or ``Raised``.
-            now_ms: The time, ms since the epoch.
-        """
+        """Process the answers of a start, one per call; ignored if it has timed out."""
         run = self._running.pop(number, None)
         if run is None:
             return
@@ -146,7 +136,7 @@ class Dispatcher:
             self._settle(call, settled)
 
     def expire(self, now_ms: int) -> list[int]:
-        """Time out what takes too long, and return its numbers, so that it can be cancelled."""
+        """Time out starts that take too long; return their numbers, so that they are cancelled."""
         expired: list[int] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, number = heappop(self._deadlines)
@@ -159,7 +149,7 @@ class Dispatcher:
         return expired
 
     def forget(self, tickets: Collection[Ticket]) -> None:
-        """Forget calls whose results nobody needs: those that have not begun are not made, and none blocks its key."""
+        """Forget calls whose results are not needed: waiting ones are not made, and none blocks its key."""
         if not tickets:
             return
         self._forgotten.update(
@@ -180,19 +170,19 @@ class Dispatcher:
             self._leave(call, None)
 
     def unblock(self, tickets: Collection[Ticket]) -> None:
-        """Let records that wait no longer block their keys: the task knows that they wait, and sends what is behind them in time.
+        """Unblock the keys of waiting records: the task sends the records behind them in time.
 
-        The record itself may never come again: another async worker may have got it in the meantime.
+        The waiting record may never come back: another async worker may have it by then.
         """
         self._key_queues.unblock(tickets)
 
     def take_settled(self) -> list[tuple[Ticket, Settled]]:
-        """Return what was settled since the last call, in order."""
+        """Return the results since the last call, in order."""
         settled, self._settled = self._settled, []
         return settled
 
     def wake_at_ms(self, now_ms: int) -> int | None:
-        """Return when something begins or times out without an answer; None if never."""
+        """Return when a call begins or times out without an answer, ms since the epoch; None if never."""
         while self._deadlines and self._deadlines[0][1] not in self._running:
             heappop(self._deadlines)
         times = [self._deadlines[0][0]] if self._deadlines else []
@@ -205,7 +195,7 @@ class Dispatcher:
         return min(times, default=None)
 
     def early_ms(self, now_ms: int) -> int | None:
-        """Return in how many milliseconds the first of the calls that wait for a time is due; None if there is none."""
+        """Return in how many ms the first delayed call is due; None if there is none."""
         return max(self._early[0][0] - now_ms, 0) if self._early else None
 
     # Waiting.
@@ -223,7 +213,7 @@ class Dispatcher:
         heappush(self._early, (call.due_ms, next(self._numbers), call))
 
     def _release(self, now_ms: int) -> None:
-        """Move what has become due to the run queue."""
+        """Move due calls to the run queue."""
         while self._early and self._early[0][0] <= now_ms:
             call = heappop(self._early)[2]
             if self._holds_slot(call):
@@ -232,11 +222,11 @@ class Dispatcher:
                 self.offer(call, now_ms)
 
     def _holds_slot(self, call: Call) -> bool:
-        """Return whether a call that is not due counts against the limit of its key already, or has none."""
+        """Return whether a delayed call counts against the limit of its key, or has no limit."""
         return self._key_queues.serial or not self._key_queues.limits(call)
 
     def _next_by_rate(self, now_ms: int) -> int:
-        """Return when the next call may begin by the rate limit: now or later."""
+        """Return when the rate limit allows the next call, now or later."""
         return now_ms if self._rate is None else self._rate.next_ms(now_ms)
 
     # Beginning.
@@ -292,7 +282,7 @@ class Dispatcher:
         self._leave(call, settled)
 
     def _leave(self, call: Call, settled: Settled | None) -> None:
-        """Let the calls behind one in the queue of its key go on, or back to the task."""
+        """Continue with the calls behind one in the queue of its key, or return them to the task."""
         if not self._key_queues.limits(call):
             return
         returned, runs = self._key_queues.leave(call, waits=isinstance(settled, Waits))
@@ -302,7 +292,7 @@ class Dispatcher:
 
 
 class _Run(NamedTuple):
-    """What runs, and since when."""
+    """A start that runs, and when it began."""
 
     start: Start
     begun_ms: int

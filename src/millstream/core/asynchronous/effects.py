@@ -27,16 +27,11 @@ Effects = tuple[tuple[str, str | None, tuple[Any, ...]], ...]
 
 
 class Started(NamedTuple):
-    """What a call of ``process_async`` is sent.
+    """The argument of a call of ``process_async``: a record, and the state of its key.
 
     Attributes:
-        operator: The node.
-        key: The record's.
-        value: The record's.
-        timestamp: The record's, ms since the epoch.
-        headers: The record's.
-        attempt: From 1.
-        state: Per connected store what it holds for the record's key.
+        attempt: The number of the attempt, from 1.
+        state: What each connected store holds for the record's key.
         origin: Topic, partition and offset of the record; None if a punctuator made it.
     """
 
@@ -51,7 +46,7 @@ class Started(NamedTuple):
 
 
 class CallContext:
-    """What the function of ``process_async`` can see and do. Made anew for each attempt.
+    """What the function of ``process_async`` can see and do. A new one is created for each attempt.
 
     Source: KIP-28, ``ProcessorContext``, as far as it can be had away from the task.
 
@@ -150,7 +145,7 @@ class CalledStore(Generic[K, V]):
 
 
 class Performing:
-    """Calls a function of the user with a record and a context, and gives its effects in place of its result.
+    """Calls the function of ``process_async``, and returns the effects instead of its result.
 
     Args:
         function: ``(record, context) -> None`` or an answer such as ``ms.skip()``; a coroutine function, or a plain one.
@@ -160,7 +155,7 @@ class Performing:
         self._function = self.__wrapped__ = function
 
     def __call__(self, started: Started) -> Any:
-        """Return the effects, or what has to be awaited for them."""
+        """Return the effects, or an awaitable of them."""
         context = CallContext(started)
         record = Record(started.key, started.value, started.timestamp, started.headers)
         return _finished(self._function(record, context), lambda result: _answer(result, context))
@@ -184,12 +179,12 @@ class Acting:
         self._function = self.__wrapped__ = function
 
     def __call__(self, keys: list[Any], values: list[Any]) -> Any:
-        """Return the answers, or what has to be awaited for them."""
+        """Return the answers, or an awaitable of them."""
         return _finished(self._function(keys, values), lambda result: _each(result, len(keys)))
 
 
 class _Awaited:
-    """An awaitable result, and what is made of it."""
+    """An awaitable whose result is mapped by a function."""
 
     def __init__(self, result: Any, finish: Callable[[Any], Any]) -> None:
         self._result = result

@@ -23,16 +23,13 @@ class InFlightWindow:
     """The in-flight window of one operator. Owned by the task.
 
     Args:
-        limit: How many records may be with the async worker, to begin with.
-        limit_per_key: How many of one key queue, to begin with; None is any number.
-        blocking: Whether a record that waits blocks its key queue.
+        limit: Initial limit of records in flight.
+        limit_per_key: Initial limit of records of a key in flight; None for no limit.
     """
 
     def __init__(self, limit: int, limit_per_key: int | None, *, blocking: bool) -> None:
         self.limit = limit
-        """How many records may be with the async worker."""
         self.in_flight = 0
-        """How many records are with the async worker."""
         self._limit_per_key = limit_per_key
         self._raised: dict[Hashable, int] = {}
         self._blocking = blocking
@@ -42,49 +39,46 @@ class InFlightWindow:
         self._due: list[tuple[int, int]] = []
         self._waiting: dict[int, int] = {}
         self._overdue: OrderedDict[int, Hashable] = OrderedDict()
-        """Records that have waited and go first, with their keys."""
+        """Records that were due and go first, with their keys."""
         self._waited: set[int] = set()
-        """Those of them that are with the async worker."""
+        """Those that were due and are in flight."""
 
     @property
     def waiting(self) -> int:
-        """How many records wait for a time."""
         return len(self._waiting)
 
     def waiting_numbers(self) -> Iterable[int]:
-        """Return the records that wait for a time."""
         return self._waiting
 
     @property
     def parked(self) -> int:
-        """How many records could be called and have not been sent."""
+        """How many records could be called and were not sent."""
         return len(self._key_of) - self.in_flight - len(self._waiting)
 
     @property
     def blocked(self) -> int:
-        """How many of the parked records cannot be called yet, because one of their key waits."""
+        """How many of the parked records must wait for one of their key."""
         if not self._blocking:
             return 0
         keys = {self._key_of[number] for number in self._waiting} - {None}
         return sum(len(self._queues[key].queue) for key in keys)
 
     def is_blocked(self, key: Hashable) -> bool:
-        """Return whether a record of a key waits and blocks the others."""
         queue = self._queues.get(key)
         return queue is not None and bool(queue.waiting)
 
     @property
     def longest(self) -> int:
-        """How many unfinished records the longest key queue has."""
+        """The number of unfinished records of the longest key queue."""
         return max((queue.size for key, queue in self._queues.items() if key is not None), default=0)
 
     def size(self, key: Hashable) -> int:
-        """Return how many unfinished records of a key are here."""
+        """Return the number of unfinished records of a key."""
         queue = self._queues.get(key)
         return 0 if queue is None else queue.size
 
     def add(self, number: int, key: Hashable) -> None:
-        """Add a record behind all others of its key; a record with the key None queues behind no other."""
+        """Add a record behind those of its key; None is no key."""
         self._key_of[number] = key
         queue = self._queues.get(key) or self._new_queue(key)
         queue.size += 1
@@ -93,7 +87,7 @@ class InFlightWindow:
             self._give_turn(key, queue)
 
     def take(self, now_ms: int) -> int | None:
-        """Return the next record to send; None if there is none or the window is full."""
+        """Return the next record to send; None if there is none, or the window is full."""
         if self._due:
             self._release(now_ms)
         while self._overdue and len(self._waited) < self.limit:
@@ -128,7 +122,7 @@ class InFlightWindow:
         self._give_turn(key, queue)
 
     def wait(self, number: int, due_ms: int) -> None:
-        """Take back a record whose next attempt is due at a time."""
+        """Let an in-flight record wait for a time."""
         key, queue = self._back(number)
         if self._blocking and key is not None:
             queue.waiting.add(number)
@@ -137,18 +131,15 @@ class InFlightWindow:
         self._give_turn(key, queue)
 
     def bring_forward(self, number: int, due_ms: int) -> None:
-        """Make a record that waits due earlier."""
+        """Make a waiting record due earlier."""
         self._waiting[number] = due_ms
         heappush(self._due, (due_ms, number))
 
     def resume(self, number: int, key: Hashable, *, due_ms: int | None, in_flight: bool) -> None:
-        """Add a record as it was before a restart; records come in the order of their numbers.
+        """Restore a record after a restart; records come in the order of their numbers.
 
         Args:
-            number: The record.
-            key: Its queue key.
-            due_ms: When its next attempt is due, if it waits.
-            in_flight: Whether it is with the async worker.
+            due_ms: When its next attempt is due; None if it does not wait.
         """
         if due_ms is None and not in_flight:
             self.add(number, key)
@@ -162,7 +153,7 @@ class InFlightWindow:
             self.wait(number, due_ms)
 
     def end(self, number: int) -> None:
-        """Forget a record that was with the async worker."""
+        """Remove an in-flight record."""
         key, queue = self._back(number)
         del self._key_of[number]
         queue.size -= 1
@@ -172,14 +163,14 @@ class InFlightWindow:
             self._give_turn(key, queue)
 
     def waits_alone(self, number: int) -> bool:
-        """Return whether a record waits and no other of its key is here."""
+        """Return whether a record waits, and no other of its key is in the window."""
         if number not in self._waiting:  # answered already, perhaps
             return False
         key = self._key_of[number]
         return key is None or self._queues[key].size == 1
 
     def remove(self, number: int) -> None:
-        """Forget a record that waits alone."""
+        """Remove a record that waits alone."""
         key = self._key_of.pop(number)
         queue = self._queues[key]
         queue.waiting.discard(number)
@@ -189,7 +180,7 @@ class InFlightWindow:
             del self._queues[key]
 
     def next_due(self) -> int | None:
-        """Return when a record that waits is due next, ms since the epoch; None if none waits."""
+        """Return when the next waiting record is due, ms since the epoch; None if none waits."""
         self._drop_stale()
         return self._due[0][0] if self._due else None
 
@@ -198,7 +189,7 @@ class InFlightWindow:
         return self._raised.get(key, 0)
 
     def raise_limits(self, limits: Mapping[Hashable, int]) -> None:
-        """Set higher limits for some keys, and the initial one for all others."""
+        """Set the raised limits of some keys, and reset all others."""
         before, self._raised = self._raised, dict(limits)
         for key in before.keys() | self._raised.keys():
             queue = self._queues.get(key)
@@ -211,7 +202,7 @@ class InFlightWindow:
         return queue
 
     def _release(self, now_ms: int) -> None:
-        """Put what has become due back in its key queue."""
+        """Put due records back in their key queues."""
         self._drop_stale()
         while self._due and self._due[0][0] <= now_ms:
             _, number = heappop(self._due)

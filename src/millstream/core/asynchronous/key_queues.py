@@ -15,30 +15,24 @@ from millstream.core.model.calls import Calls
 
 
 class KeyQueues:
-    """The key queues of one operator. Owned by its dispatcher.
-
-    Args:
-        calls: The operator's options.
-    """
+    """The key queues of one operator. Owned by its dispatcher."""
 
     def __init__(self, calls: Calls) -> None:
         self.serial = calls.order == "key"
-        """Whether the calls of a key run one by one, in order."""
         self._limit = 1 if self.serial else calls.max_in_flight_per_key
         self._queues: dict[Hashable, _KeyQueue] = {}
         self._blocked: dict[Hashable, Ticket] = {}
 
     @property
     def size(self) -> int:
-        """How many calls wait for others of their key."""
         return sum(len(queue.waiting) for queue in self._queues.values())
 
     def limits(self, call: Call) -> bool:
-        """Return whether a call may have to wait for others of its key."""
+        """Return whether a limit applies to the key of a call."""
         return call.queue_key is not None and self._limit is not None
 
     def blocks(self, call: Call) -> bool:
-        """Return whether a record in front of a new call blocks its key; the record itself unblocks it."""
+        """Return whether an earlier record blocks the key of a new call; the blocking record itself unblocks it."""
         ticket = self._blocked.get(call.queue_key)
         if ticket is None or ticket.number == call.ticket.number:
             self._blocked.pop(call.queue_key, None)
@@ -58,11 +52,11 @@ class KeyQueues:
         return False
 
     def waiting_behind(self, call: Call) -> int:
-        """Return how many calls could join a call in a batch."""
+        """Return how many waiting calls could join a call in a batch."""
         return len(self._queues[call.queue_key].waiting) if self.serial and call.queue_key is not None else 0
 
     def take_behind(self, call: Call, limit: int, now_ms: int) -> Iterable[Call]:
-        """Take the calls behind one that are due, to run in the same batch."""
+        """Remove due calls behind one, to run in the same batch."""
         if self.serial and call.queue_key is not None:
             queue = self._queues[call.queue_key]
             while limit > 0 and queue.waiting and queue.waiting[0][0].due_ms <= now_ms:
@@ -71,11 +65,7 @@ class KeyQueues:
                 yield queue.waiting.popleft()[0]
 
     def leave(self, call: Call, *, waits: bool) -> tuple[list[Ticket], list[WaitingCall]]:
-        """Remove a call that ran.
-
-        Args:
-            call: The call.
-            waits: Whether its record has to wait, which blocks its key at order ``key``.
+        """Remove a call that ran; if its record ``waits``, it blocks its key at order ``key``.
 
         Returns:
             The calls that are returned to the task, and those that may run now.
@@ -100,12 +90,10 @@ class KeyQueues:
         return returned, runs
 
     def drop(self, tickets: Collection[Ticket]) -> None:
-        """Forget waiting calls."""
         for queue in self._queues.values():
             drop(queue.waiting, tickets)
 
     def unblock(self, tickets: Collection[Ticket]) -> None:
-        """Let records no longer block their keys."""
         for key in [key for key, ticket in self._blocked.items() if ticket in tickets]:
             del self._blocked[key]
 

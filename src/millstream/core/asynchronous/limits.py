@@ -18,10 +18,6 @@ class RateLimit:
     limit holds for *every* stretch of that length, which services with a hard quota ask for; a bucket that refills would let up
     to twice as many begin in the first one.
 
-    Args:
-        calls: How many calls may begin per time.
-        per_ms: The time, ms.
-
     Example:
         >>> rate = RateLimit(2, 1000)
         >>> [rate.take(0), rate.take(400), rate.take(500), rate.next_ms(500)]
@@ -36,11 +32,11 @@ class RateLimit:
         self._begun: deque[int] = deque()
 
     def next_ms(self, now_ms: int) -> int:
-        """Return when the next call may begin: now or later."""
+        """Return when the next call may begin, now or later, ms."""
         return now_ms if len(self._begun) < self._calls else max(now_ms, self._begun[0] + self._per)
 
     def take(self, now_ms: int) -> bool:
-        """Note that a call begins, if it may."""
+        """Count a call, if it may begin now."""
         if self.next_ms(now_ms) > now_ms:
             return False
         if len(self._begun) == self._calls:
@@ -54,9 +50,6 @@ class Breaker:
 
     *closed*: calls go through; so many failures in a row open it. *open*: nothing goes through until a time. Then it is
     *half-open*: one call goes through, as a try; its failure opens the breaker again, its success closes it.
-
-    Args:
-        settings: When it opens, and for how long.
 
     Example:
         >>> breaker = Breaker(CircuitBreaker(failures=1, reset_after=100))
@@ -76,42 +69,34 @@ class Breaker:
 
     @property
     def closed(self) -> bool:
-        """Whether calls go through."""
         return self._opens_ms is None
 
     @property
     def try_at_ms(self) -> int | None:
-        """From when on one call may go through as a try; None if the breaker is closed, or a try runs."""
+        """When one call may be tried, ms since the epoch; None if the breaker is closed, or a try runs."""
         return None if self._trying else self._opens_ms
 
     def allows(self, now_ms: int) -> bool:
-        """Return whether a call may go through."""
         return self._opens_ms is None or (now_ms >= self._opens_ms and not self._trying)
 
     def began(self) -> None:
-        """Note that a call goes through."""
+        """Note that a call begins."""
         self._trying = self._opens_ms is not None
 
     def failed(self, now_ms: int) -> None:
-        """Note that an attempt failed."""
         self._failures += 1
         if self._trying or self._failures >= self._most:
             self._opens_ms = now_ms + self._reset
             self._trying = False
 
     def succeeded(self) -> None:
-        """Note that an attempt gave an answer."""
         self._failures = 0
         self._trying = False
         self._opens_ms = None
 
 
 class Endpoints:
-    """The circuit breakers of one operator, by endpoint, and the calls that wait for them.
-
-    Args:
-        settings: When a breaker opens, and for how long; None if the operator has none.
-    """
+    """The circuit breakers of one operator by endpoint, and the calls that wait for them; without settings, none."""
 
     def __init__(self, settings: CircuitBreaker | None) -> None:
         self._settings = settings
@@ -122,7 +107,6 @@ class Endpoints:
         return sum(map(len, self._waiting.values()))
 
     def allows(self, call: Call, now_ms: int) -> bool:
-        """Return whether a call may go through."""
         if self._settings is None:
             return True
         breaker = self._breakers.get(call.endpoint)
@@ -131,16 +115,14 @@ class Endpoints:
         return breaker.allows(now_ms)
 
     def wait(self, waiting: WaitingCall) -> None:
-        """Keep a call that may not go through."""
         self._waiting.setdefault(waiting[0].endpoint, deque()).append(waiting)
 
     def began(self, endpoint: str) -> None:
-        """Note that a call goes through."""
         if self._settings is not None:
             self._breakers[endpoint].began()
 
     def ended(self, endpoint: str, now_ms: int, *, failed: bool) -> Collection[WaitingCall]:
-        """Note how a call ended; return the calls that may go through now."""
+        """Note the end of a call; return the calls that may begin now."""
         breaker = self._breakers.get(endpoint)
         if breaker is None:
             return ()
@@ -151,7 +133,7 @@ class Endpoints:
         return self._waiting.pop(endpoint, ()) if breaker.closed else ()
 
     def take_tries(self, now_ms: int) -> Iterator[WaitingCall]:
-        """Take one call of each endpoint that may be tried again."""
+        """Remove and return one call of each endpoint that may be tried."""
         for endpoint in [endpoint for endpoint in self._waiting if self._breakers[endpoint].allows(now_ms)]:
             waiting = self._waiting[endpoint]
             yield waiting.popleft()
@@ -159,12 +141,12 @@ class Endpoints:
                 del self._waiting[endpoint]
 
     def try_times_ms(self) -> list[int]:
-        """Return when the endpoints that calls wait for may be tried again."""
+        """Return when the endpoints of waiting calls may be tried."""
         times = (self._breakers[endpoint].try_at_ms for endpoint in self._waiting)
         return [time for time in times if time is not None]
 
     def drop(self, tickets: Collection[Ticket]) -> list[Call]:
-        """Take the waiting calls of some tickets out."""
+        """Remove and return the waiting calls of some tickets."""
         dropped = [call for waiting in self._waiting.values() for call in drop(waiting, tickets)]
         self._waiting = {endpoint: waiting for endpoint, waiting in self._waiting.items() if waiting}
         return dropped

@@ -15,21 +15,18 @@ _NO_SUMS: Final = frozenset({"room", "most_per_key", "oldest_ms"})
 
 @dataclass(frozen=True)
 class CallCounts:
-    """What there is to see of an asynchronous operator in a task, or of all of them together (docs/reference/metrics.md).
+    """Metrics of an asynchronous operator in a task, or of all together (docs/reference/metrics.md).
 
     Attributes:
-        with_async_worker: Records sent to the async worker.
-        waiting: Records that wait for a retry or a delay.
-        delayed: Those of them that wait for a delay.
-        parked: Records that could be called and have not been sent.
-        held: Records whose calls have ended, and that wait for those in front of them.
-        room: How many more records can be taken in.
-        most_per_key: InFlightRecord records of the key that has most.
-        oldest_ms: When the oldest unfinished record came, ms since the epoch; None if there is none.
-        settled: Attempts that ended in this step.
-        retries: Attempts that will be followed by another, in this step.
+        with_async_worker: Records in flight.
+        parked: Records that could be called and were not sent.
+        held: Records whose calls have ended, and that wait for earlier ones.
+        room: How many more records can be taken.
+        most_per_key: Unfinished records of the longest key queue.
+        oldest_ms: When the oldest unfinished record arrived, ms since the epoch; None if there is none.
+        retries: Attempts in this step that will be retried.
         dead_letters: Records that went to a dead-letter topic, in this step.
-        ignored: Results of tickets that were no longer in flight, in this step.
+        ignored: Results of this step whose tickets were no longer in flight.
     """
 
     with_async_worker: int = 0
@@ -47,24 +44,24 @@ class CallCounts:
 
     @property
     def unfinished(self) -> int:
-        """All records that have come and not retired."""
+        """All records that have arrived and not retired."""
         return self.with_async_worker + self.waiting + self.parked + self.held
 
 
 @dataclass(frozen=True)
 class CallFigures(CallCounts):
-    """What there is to see of one asynchronous operator in a task.
+    """Metrics of one asynchronous operator in a task.
 
     Attributes:
-        hottest: The key that most records of a sample of those that came in this step have, how many, and of how many; None
-            where keys have no order, or nothing came.
+        hottest: The most frequent key of a sample of this step, its count, and the sample's size; None without order by key, or
+            without records.
     """
 
     hottest: tuple[str, int, int] | None = None
 
 
 def together(figures: Collection[CallCounts]) -> CallCounts:
-    """Return what there is to see of several operators as one; there is at least one."""
+    """Combine the metrics of several operators, at least one."""
     sums = {
         name: sum(getattr(counts, name) for counts in figures)
         for name in CallCounts.__dataclass_fields__
@@ -85,33 +82,32 @@ class AsyncOperatorState(Protocol):
 
     @property
     def calls(self) -> Calls | None:
-        """How the operator calls; None if it calls by itself."""
+        """The options of its calls; None if the processor makes its own."""
 
     def collect(self) -> None:
-        """Begin a step: process the results that have come since the last one."""
+        """Begin a step: process the results since the last one."""
 
     def issue(self) -> Iterable[Call]:
         """Return the calls to send to the async worker now."""
 
     def save(self) -> None:
-        """End a step: bring the store up to date."""
+        """End a step: write the stores."""
 
     def done(self, ticket: Ticket, settled: Settled) -> None:
         """Store the result of a call."""
 
     def under_way(self) -> Iterable[Ticket]:
-        """Return the tickets of the records that are with the async worker."""
+        """Return the tickets in flight."""
 
     def lost(self, ticket: Ticket) -> None:
-        """Take back a record that the async worker does not have."""
+        """Take back a call that the async worker has lost."""
 
     def next_due(self) -> int | None:
-        """Return when a record is to be sent next, ms since the epoch; None if never."""
+        """Return when a record is due, ms since the epoch; None if never."""
 
     def figures(self) -> CallFigures:
         """Return the metrics and reset the counters."""
 
 
 def first_due(operators: Iterable[AsyncOperatorState]) -> int | None:
-    """Return when a record of any operator is to be sent next; None if never."""
     return earliest(*(operator.next_due() for operator in operators))

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 
 
 class ReorderBuffer:
-    """The order of one operator. Owned by the task."""
+    """The order in which effects are applied for one operator. Owned by the task."""
 
     __slots__ = ("_finished", "_group_of", "_groups")
 
@@ -23,16 +23,16 @@ class ReorderBuffer:
 
     @property
     def finished(self) -> int:
-        """How many records are finished and wait for those in front of them."""
+        """How many finished records wait for earlier ones."""
         return len(self._finished)
 
     def size(self, group: Hashable) -> int:
-        """Return how many records of a group have come and not retired."""
+        """Return the number of unretired records of a group."""
         waiting = self._groups.get(group)
         return 0 if waiting is None else len(waiting)
 
     def add(self, number: int, group: Hashable) -> None:
-        """Add a record behind all of its group; a record with the group None has no order."""
+        """Add a record behind those of its group; None is no group."""
         if group is not None:
             waiting = self._groups.get(group)
             if waiting is None:
@@ -41,18 +41,18 @@ class ReorderBuffer:
             self._group_of[number] = group
 
     def is_alone(self, number: int) -> bool:
-        """Return whether a record has no other of its group in front or behind."""
+        """Return whether no other record of the group is unretired."""
         group = self._group_of.get(number)
         return group is None or len(self._groups[group]) == 1
 
     def remove(self, number: int) -> None:
-        """Forget a record that is alone in its group, or in none."""
+        """Remove a record that is alone in its group, or has none."""
         group = self._group_of.pop(number, None)
         if group is not None:
             del self._groups[group]
 
     def finish(self, number: int) -> list[int]:
-        """Mark a record as finished, and return those that retire now, in order."""
+        """Mark a record as finished; return the records that retire now, in order."""
         group = self._group_of.get(number)
         if group is None:
             return [number]

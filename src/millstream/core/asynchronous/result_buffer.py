@@ -23,45 +23,33 @@ _NO_NUMBERS: frozenset[int] = frozenset()
 
 
 class ResultBuffer:
-    """The results of one operator of one task. Owned by who executes the calls.
-
-    Args:
-        dispatcher: What runs the calls.
-    """
+    """The results of one operator of one task. Owned by the async worker's session."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._results: list[tuple[Ticket, Settled]] = []
         self._offered: dict[TicketGroup, dict[int, Ticket]] = {}
         self._given = 0
-        """How many of the results were returned to a micro-batch."""
+        """How many results were returned to a micro-batch."""
 
     @property
     def idle(self) -> bool:
-        """Whether no call runs or waits, and there is no result."""
+        """Whether no call runs or waits, and no result is left."""
         self._collect()
         return not self._results and self._dispatcher.idle
 
     @property
     def has_news(self) -> bool:
-        """Whether there are results that no micro-batch has taken yet."""
+        """Whether there are results that no micro-batch has got."""
         self._collect()
         return len(self._results) > self._given
 
     def knows(self, ticket: Ticket) -> bool:
-        """Return whether a call was offered under this ticket and has not been forgotten."""
+        """Return whether a call was offered under this ticket and not forgotten."""
         return ticket.number in self._offered.get((ticket.epoch, ticket.turn), _NO_NUMBERS)
 
     def begin(self, operator: str, in_flight: InFlightTickets) -> list[Ticket]:
-        """Begin a micro-batch.
-
-        Args:
-            operator: The operator.
-            in_flight: The tickets that were under way at the last commit of the task.
-
-        Returns:
-            Those of them that are lost.
-        """
+        """Begin a micro-batch with the tickets in flight at the task's last commit; return those that are lost."""
         self._collect()
         gone = set(self._take_gone(in_flight))
         if gone:
@@ -78,13 +66,12 @@ class ResultBuffer:
         return list(tickets(operator, lost))
 
     def results(self) -> list[tuple[Ticket, Settled]]:
-        """Return the results, in the order in which they came; they stay here until the next commit."""
+        """Return the results in order; they stay until the next commit."""
         self._collect()
         self._given = len(self._results)
         return self._results
 
     def offer(self, call: Call, now_ms: int) -> None:
-        """Add a call; see ``Dispatcher.offer``."""
         ticket = call.ticket
         self._offered.setdefault((ticket.epoch, ticket.turn), {})[ticket.number] = ticket
         self._dispatcher.offer(call, now_ms)

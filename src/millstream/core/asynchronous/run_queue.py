@@ -45,34 +45,30 @@ class RunQueue:
 
     @property
     def first(self) -> WaitingCall:
-        """The next call."""
         return self._next()[0]
 
     @property
     def since(self) -> int:
-        """Since when the call waits that came first, ms since the epoch."""
+        """Since when the oldest call waits, ms since the epoch."""
         return min(queue[0][1] for queue in (self._new, self._due) if queue)
 
     def add(self, queued: WaitingCall) -> None:
-        """Put a call behind all others."""
         self._new.append(queued)
 
     def add_due(self, queued: WaitingCall) -> None:
-        """Put a call whose time has come behind the others of its class."""
+        """Append a call whose due time has come to the others of its class."""
         self._due.append(queued)
 
     def add_first(self, queued: Iterable[WaitingCall]) -> None:
-        """Put calls back in front of the others, in their order."""
+        """Put calls back in front, in their order."""
         self._new.extendleft(reversed([*queued]))
 
     def take(self) -> WaitingCall:
-        """Take the next call out."""
         queue = self._next()
         self._turn_of_new = queue is self._due
         return queue.popleft()
 
     def drop(self, tickets: Collection[Ticket]) -> list[Call]:
-        """Take the calls of some tickets out."""
         return [call for queue in (self._due, self._new) for call in drop(queue, tickets)]
 
     def _next(self) -> deque[WaitingCall]:
@@ -80,7 +76,7 @@ class RunQueue:
 
 
 def drop(queue: deque[WaitingCall], tickets: Collection[Ticket]) -> list[Call]:
-    """Take the calls of some tickets out of a queue."""
+    """Remove and return the calls of some tickets."""
     dropped = [call for call, _ in queue if call.ticket in tickets]
     if dropped:
         kept = [queued for queued in queue if queued[0].ticket not in tickets]

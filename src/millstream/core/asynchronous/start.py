@@ -12,9 +12,8 @@ class Start(NamedTuple):
     """Calls that begin together.
 
     Attributes:
-        number: Its number, for its end.
         calls: One call, or those of a batch.
-        deadline_ms: When it times out, ms since the epoch; None is never.
+        deadline_ms: When it times out, ms since the epoch; None for never.
         batch: Whether the function takes lists.
     """
 
@@ -24,7 +23,7 @@ class Start(NamedTuple):
     batch: bool
 
     def run(self) -> Any:
-        """Call the function and return its result, which may have to be awaited."""
+        """Call the function; its result may be an awaitable."""
         if not self.batch:
             return self.calls[0].function(*self.calls[0].args)
         return self.calls[0].function(*(list(column) for column in zip(*(call.args for call in self.calls))))

@@ -21,7 +21,6 @@ class Column:
     """Keys or values of a batch: objects, bytes, or both; what is missing is made when it is asked for, and kept.
 
     Attributes:
-        serde: What the bytes are written with.
         data: Bytes, None for a null; None if there are objects only.
         known: Objects, None if there are bytes only.
     """
@@ -31,14 +30,13 @@ class Column:
     known: list[Any] | None = None
 
     def objects(self) -> list[Any]:
-        """Return the objects."""
         if self.known is None:
             assert self.serde is not None
             self.known = deserialised(self.serde, self.data or [])
         return self.known
 
     def serialised(self, serde: Serde[Any]) -> list[bytes | None]:
-        """Return the bytes that a serde writes.
+        """Return the bytes that a serde writes; made once, and kept.
 
         Raises:
             SerdeError: If an object does not fit, or whatever a serde of the user raises.
@@ -77,7 +75,7 @@ class Column:
 
 @dataclass(slots=True)
 class Columns:
-    """A batch of records, or of changes of a table of which nobody needs the old values.
+    """A batch of records, or of changes of a table whose old values are not needed.
 
     Attributes:
         keys: Per record.
@@ -94,12 +92,10 @@ class Columns:
     positions: Sequence[int]
 
     def with_values(self, values: list[Any], timestamps: list[int] | None = None) -> Columns:
-        """Return the same records with other values and, if given, other timestamps."""
         stamps = self.timestamps if timestamps is None else timestamps
         return Columns(self.keys, Column(known=values), stamps, self.headers, self.positions)
 
     def with_keys(self, keys: list[Any] | Column) -> Columns:
-        """Return the same records with other keys."""
         column = keys if isinstance(keys, Column) else Column(known=keys)
         return Columns(column, self.values, self.timestamps, self.headers, self.positions)
 
@@ -135,15 +131,9 @@ class Columns:
 
 
 ColumnsCall = Callable[[Columns], None]
-"""A compiled node that takes a batch of columns."""
 
 
 def serialised(serde: Serde[Any], objects: list[Any]) -> list[bytes | None]:
-    """Return the bytes of keys or values.
-
-    Raises:
-        SerdeError: If one does not fit, or whatever a serde of the user raises.
-    """
     quick: list[bytes | None] | None = quickly(serde, objects)  # type: ignore[assignment]
     if quick is not None:
         return quick
@@ -152,7 +142,6 @@ def serialised(serde: Serde[Any], objects: list[Any]) -> list[bytes | None]:
 
 
 def deserialised(serde: Serde[Any], data: Iterable[bytes | None]) -> list[Any]:
-    """Return the objects of serialised keys or values."""
     read = serde.deserialize
     return [None if item is None else read(item) for item in data]
 
@@ -175,10 +164,8 @@ def kept_serialised(source: n.Source, *, columnar: bool) -> tuple[bool, bool]:
 
 
 Reader = Callable[[list[bytes | None]], list[Any]]
-"""Reads keys or values of a source, all at once."""
 
 
 def readers(source: n.Source, *, columnar: bool) -> tuple[Reader, Reader]:
-    """Return what reads the keys and the values of a source."""
     read = checked if columnar else deserialised
     return partial(read, source.key), partial(read, source.value)

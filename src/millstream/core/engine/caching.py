@@ -44,17 +44,16 @@ if TYPE_CHECKING:
     from millstream.core.topology.plan import SubTopology
 
 DEFAULT_CACHE_BYTES: Final = 10 << 20
-"""What the caches of a task may hold, unless somebody says otherwise."""
+"""Default size limit of the caches of a task."""
 
 _OVERHEAD: Final = 200
 """What a row that waits costs beside its key and its value, bytes."""
 _SAMPLED: Final = 64
-"""One of so many rows is serialised to find out how large rows are."""
+"""One of this many rows is serialised, to estimate the size of rows."""
 
 _RowKey = bytes | tuple[bytes, int, int]
 _Entry = tuple[Any, ...]
-"""A row that waits: number of its newest update, what it is told apart by, key, newest value, forwarded value, timestamp and headers,
-then partition, chunk, index and held record that the newest update came from, its size, and its cache."""
+"""A row that waits, as the tuple that the indices below name."""
 _OLD: Final = 4
 _SIZE: Final = 11
 _CACHE: Final = 12
@@ -65,9 +64,7 @@ class Caches:
     """The caches of a task. Owned by it.
 
     Args:
-        sub: The sub-topology.
-        runtime: The task.
-        most_bytes: What they may hold together; 0 is no caches.
+        most_bytes: The bytes they may hold together; 0 means no caches.
     """
 
     def __init__(self, sub: SubTopology, runtime: Runtime, most_bytes: int) -> None:
@@ -86,7 +83,6 @@ class Caches:
         self._levels = [levels[height] for height in sorted(levels, reverse=True)]
 
     def of(self, node: Node) -> Cache | None:
-        """Return the cache of a node, None if it has none."""
         return self._of.get(node.name)
 
     def flush(self) -> None:
@@ -119,8 +115,7 @@ class _Order:
     """Numbers the updates of a task.
 
     Attributes:
-        last: The last number that was given.
-        forwarded: The number of the update that is being forwarded, which all that follows from it have too; None if none is.
+        forwarded: The number of the update that is being forwarded, shared by all that follows from it; None if none is.
     """
 
     def __init__(self) -> None:
@@ -128,7 +123,6 @@ class _Order:
         self.forwarded: int | None = None
 
     def number(self) -> int:
-        """Return the number of an update."""
         if self.forwarded is not None:
             return self.forwarded
         self.last += 1
@@ -136,17 +130,12 @@ class _Order:
 
 
 class Cache:
-    """The updates of one table that wait. Owned by the task.
+    """The updates of one table that wait to be forwarded. Owned by the task.
 
     Args:
-        store: Where the table is kept.
-        order: Numbers the updates.
-        runtime: The task.
-        most_bytes: What it may hold.
-        at_most: Called when it holds the most.
+        at_most: Called when it is full, before it forwards rows early, so that the peak is counted.
 
     Attributes:
-        child: Takes the changes that are forwarded.
         columns: Takes them in columns; None if what is behind cannot.
         size: Bytes it holds, about.
         put: Takes an update: key, new value, old value, timestamp, headers.
@@ -186,7 +175,7 @@ class Cache:
         return None if entry is None else (entry[_OLD],)
 
     def put_columns(self, columns: Columns) -> None:
-        """Take a batch of updates, none of which deletes, of a table whose old values nobody needs."""
+        """Take a batch of updates, none of which deletes, of a table whose old values are not needed."""
         count = len(columns.timestamps)
         newest = dict(zip(self._row_keys(columns.keys), range(count)))
         if len(newest) < count:
@@ -217,7 +206,7 @@ class Cache:
         self.child(key, new, old, timestamp, headers)
 
     def forward_columns(self) -> bool:
-        """Forward what waits in columns; tell whether that was possible."""
+        """Forward waiting columns; return whether that was possible."""
         if self._block is None or self.columns is None:
             return False
         (columns, pieces, number), self._block, self.size = self._block, None, 0
@@ -228,7 +217,6 @@ class Cache:
         return True
 
     def take_merged(self) -> int:
-        """Return the number of merged updates, and reset it."""
         merged, self._merged = self._merged, 0
         return merged
 
@@ -281,7 +269,7 @@ class Cache:
             self.put(key, value, None, timestamp, header)
 
     def _hold(self, columns: Columns) -> None:
-        """Let a batch of columns wait, but for those rows at its front that are too many."""
+        """Hold a batch of columns; if it is too large, its first rows are forwarded early."""
         assert self.columns is not None
         values, early = columns.values.objects(), None
         mean = self._mean_size(values)
@@ -296,7 +284,7 @@ class Cache:
             self.columns(early)
 
     def _unfold(self) -> None:
-        """Put the rows of a batch of columns that waits among the others."""
+        """Put the rows of a waiting batch of columns among the single rows."""
         if self._block is not None:
             (columns, pieces, number), self._block, self.size = self._block, None, 0
             with _forwarding(self._runtime, self._order):
@@ -331,7 +319,7 @@ class Cache:
 
 @contextmanager
 def _forwarding(runtime: Runtime, order: _Order) -> Iterator[None]:
-    """Come back to the current record and update behind others that are forwarded."""
+    """Restore the current record and update after others have been forwarded."""
     number = order.forwarded
     try:
         with runtime.elsewhere():
@@ -343,7 +331,7 @@ def _forwarding(runtime: Runtime, order: _Order) -> Iterator[None]:
 def _keying(
     store: StoreSpec,
 ) -> tuple[Callable[[Any], _RowKey], Callable[[Column], Iterable[_RowKey | None]]]:
-    """Make the functions that give what rows are told apart by, from a key and from a column of keys."""
+    """Return the functions that give what tells rows apart, from a key and from a column of keys."""
     serde, key_bytes = store.key, store.key.serialize
     if not isinstance(store, (WindowSpec, SessionSpec)):
         return key_bytes, lambda keys: keys.serialised(serde)
@@ -355,7 +343,6 @@ def _keying(
 
 
 def _marked(indices: Iterable[int], count: int) -> bytearray:
-    """Return a row of marks, true at some indices."""
     marks = bytearray(count)
     for index in indices:
         marks[index] = 1

@@ -46,9 +46,8 @@ class Form(NamedTuple):
     """What a node is compiled to besides its function of one record.
 
     Attributes:
-        call: Takes a batch.
         calls_functions: Whether it, or what is behind it, calls functions of the user.
-        by_rows: Whether it only hands on record by record.
+        by_rows: Whether it only passes on record by record.
     """
 
     call: ColumnsCall
@@ -57,20 +56,14 @@ class Form(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """How the records of a source are read and taken in columns.
-
-    Attributes:
-        call: Takes them.
-        key: Serde of their keys.
-        value: Serde of their values.
-    """
+    """How the records of a source are read and taken in columns: the function that takes them, and their serdes."""
 
     call: ColumnsCall
     key: Serde[Any]
     value: Serde[Any]
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
-        """Put what was taken from queues together."""
+        """Join what was taken from queues to one batch."""
         timestamps = _joined(pieces, lambda chunk: chunk.timestamps)
         return Columns(
             _column(self.key, _joined(pieces, lambda chunk: chunk.keys)),
@@ -82,12 +75,7 @@ class Entry(NamedTuple):
 
 
 def entries(sub: SubTopology, compiled: Compiled) -> dict[str, Entry]:
-    """Return the sources whose records are taken in columns.
-
-    Args:
-        sub: The sub-topology.
-        compiled: Its functions of one record.
-    """
+    """Return, by source, how its records are taken in columns; sources that are taken record by record are missing."""
     if compiled.contexts:
         return {}
     forms = {source: _only_child(source, compiled) for source in sub.sources if source.timestamp is None}
@@ -127,10 +115,7 @@ def of_function(
     """Make the columnar form of a node that calls a function of the user for each record.
 
     Args:
-        node: The node.
-        compiled: Where it belongs.
-        function: The function, of key and value.
-        then: Hands the records with their results on to what is behind the node.
+        then: Hands the records with their results to what is behind the node.
         with_key: Whether the function takes the key; else it takes the value alone.
     """
     form, row, runtime = behind(node, compiled), row_of(node, compiled), compiled.runtime
@@ -154,13 +139,10 @@ def applying(
     function: Callable[..., Any],
     then: Callable[[ColumnsCall, Columns, list[Any]], None],
 ) -> Callable[[Columns, Iterator[tuple[Any, ...]]], None]:
-    """Return what calls a function of the user for each record of a batch, and treats those that fail.
+    """Return what calls a function of the user for each record of a batch, and treats the records that fail.
 
     Args:
-        node: The node.
-        compiled: Where it belongs.
         form: What is behind the node; it calls no functions.
-        function: The function; it is given the arguments of each record.
         then: Hands the records with their results on to what is behind the node.
     """
     child, row, runtime = form.call, row_of(node, compiled), compiled.runtime
@@ -206,10 +188,7 @@ def of_expression(
     """Make the columnar form of a node that computes an expression of the value.
 
     Args:
-        node: The node.
-        compiled: Where it belongs.
-        expression: The expression.
-        then: Hands the records with their results on to what is behind the node.
+        then: Hands the records with their results to what is behind the node.
     """
     form, row, runtime = behind(node, compiled), row_of(node, compiled), compiled.runtime
     if form is None:
@@ -233,17 +212,16 @@ def columns_of(node: n.Node, compiled: Compiled) -> Form | None:
 
 
 def row_of(node: n.Node, compiled: Compiled) -> Call:
-    """Return the function of one record of a node; of a table's node, that takes a table, without an old value."""
+    """Return the function of one record of a node; for a table, one that passes no old value."""
     return _as_stream(node, compiled.call(node))
 
 
 def by_rows(call: Call, runtime: Runtime) -> Form:
-    """Make a form of a function of one record."""
     return Form(lambda columns: each(columns, call, runtime), calls_functions=True, by_rows=True)
 
 
 def each(columns: Columns, call: Call, runtime: Runtime) -> None:
-    """Hand on record by record."""
+    """Pass a batch on record by record."""
     locate = runtime.locate
     headers: Iterable[Headers] = repeat(()) if columns.headers is None else columns.headers
     keys, values = columns.keys.objects(), columns.values.objects()
@@ -255,14 +233,14 @@ def each(columns: Columns, call: Call, runtime: Runtime) -> None:
 
 
 def _as_stream(node: n.Node, call: Call) -> Call:
-    """Return a function of changes, where a node has them, as one of records; nobody needs the old values."""
+    """Return a function of changes, if the node has them, as one of records, without old values."""
     if not node.table:
         return call
     return lambda key, value, timestamp, headers: call(key, value, None, timestamp, headers)
 
 
 def _followers(node: n.Node, compiled: Compiled) -> list[n.Node]:
-    """Return the nodes behind a node, but the stream of its late records, which it serves itself."""
+    """Return the nodes behind a node without the stream of its late records, which the node serves itself."""
     return [child for child in compiled.children_of(node) if not isinstance(child, Late)]
 
 
@@ -286,7 +264,7 @@ def _column(serde: Serde[Any], kept: list[Any]) -> Column:
 
 
 def _joined(pieces: Sequence[Piece], column: Callable[[Chunk], list[Any]]) -> list[Any]:
-    """Put the parts of a column together; one that was taken as a whole is not copied, since nobody changes columns."""
+    """Join the parts of a column. A part that was taken as a whole is not copied: nobody changes columns."""
     whole = column(pieces[0].chunk)
     if len(pieces) == 1 and pieces[0].end - pieces[0].start == len(whole):
         return whole

@@ -29,7 +29,7 @@ from millstream.core.topology.windowed import Suppress
 Call = Callable[..., None]
 """A compiled node: of a stream ``(key, value, timestamp, headers)``, of a table ``(key, new, old, timestamp, headers)``."""
 _OF_THE_USER = (n.Process, ProcessValues, TransformRows)
-"""Nodes with state that the user may let try a record again: the user knows what they have done before they failed."""
+"""Nodes with state whose records the user may retry: the user knows what they did before they failed."""
 
 
 class Compiled:
@@ -37,8 +37,8 @@ class Compiled:
 
     Attributes:
         entries: Per source node what its records are handed to.
-        contexts: The processors' contexts, in the order of the topology.
-        shared: Per node, what its function of one record lets its columnar form see and change.
+        contexts: The contexts of the processors, in the order of the topology.
+        shared: Per node, what its function of one record shares with its columnar form.
         caches: The updates of tables that wait to be forwarded.
         clocks: In the task of a key range, what moves the stream time of nodes that have one of their own, by node.
     """
@@ -62,15 +62,12 @@ class Compiled:
         self.contexts.reverse()
 
     def call(self, node: n.Node) -> Call:
-        """Return the function of a node."""
         return self._calls[node.name]
 
     def call_named(self, name: str) -> Call:
-        """Return the function of a node by its name."""
         return self._calls[name]
 
     def children_of(self, node: n.Node) -> tuple[n.Node, ...]:
-        """Return the nodes that follow a node."""
         return self._sub.children(node.name)
 
     def children(self, node: n.Node) -> Call:
@@ -87,25 +84,18 @@ class Compiled:
         return _fan_out([self._calls[child.name] for child in children], node.table)
 
     def late(self, node: n.Node) -> Call | None:
-        """Return the function that takes the late records of a node; None if nobody asked for them."""
+        """Return the function that takes the late records of a node; None if the topology does not use them."""
         late = (child for child in self._sub.children(node.name) if isinstance(child, Late))
         return next((self._calls[child.name] for child in late), None)
 
     def named_children(self, node: n.Node) -> Mapping[str, Call]:
-        """Return the functions of the children of a node by name."""
         return {child.name: self._calls[child.name] for child in self._sub.children(node.name)}
 
     def node(self, name: str) -> n.Node:
-        """Return a node of the sub-topology by its name."""
         return self._sub.nodes[name]
 
     def keep_time(self, node: n.Node, clock: Callable[[int], None]) -> None:
-        """Let the time of the partition move the stream time of a node, if the task has a key range.
-
-        Args:
-            node: The node.
-            clock: Moves its stream time to a time, if that is later.
-        """
+        """Let the time of the partition move the stream time of a node, if the task has a key range."""
         if self._sub.ranges > 1:
             self.clocks[node.name] = clock
 
@@ -179,9 +169,9 @@ def nothing(*args: Any) -> None:
 
 @singledispatch
 def compile_node(node: n.Node, compiled: Compiled) -> Call:
-    """Make the closure of a node.
+    """Compile a node to its closure; overloaded per type of node.
 
     Raises:
-        TopologyError: If nobody knows how nodes of its type run.
+        TopologyError: If no compiler is registered for its type.
     """
     raise TopologyError(f"the engine does not know nodes of type {type(node).__name__} ({node.name!r})")

@@ -15,7 +15,6 @@ from millstream.core.state.readonly import read_only
 from millstream.core.topology.processor import Cancellable, PunctuationType, Punctuator
 
 StreamCall = Callable[[Any, Any, int, Headers], None]
-"""A compiled node that takes records."""
 
 
 class NodeContext:
@@ -24,7 +23,7 @@ class NodeContext:
     Attributes:
         only_read: The connected stores that another processor alone writes to.
         local: In the task of a key range, makes a store refuse keys of other ranges.
-        processor: What the user's supplier gave.
+        processor: What the user's supplier returned.
     """
 
     def __init__(
@@ -48,36 +47,29 @@ class NodeContext:
 
     @property
     def application_id(self) -> str:
-        """The application's id."""
         return self._runtime.application_id
 
     @property
     def app_config(self) -> Mapping[str, Any]:
-        """What the application was given for its processors."""
         return self._runtime.app_config
 
     @property
     def task_id(self) -> TaskId:
-        """The task."""
         return self._runtime.task_id
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        """Topic, partition and offset of the current record; None in a punctuator."""
         return self._runtime.metadata()
 
     @property
     def stream_time_ms(self) -> int:
-        """Stream time of the task, -1 before the first record."""
         return self._runtime.stream_time
 
     @property
     def wall_clock_ms(self) -> int:
-        """The wall clock of this step."""
         return self._runtime.now_ms
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        """Hand a record to all children, or to one; see ``ProcessorContext.forward``."""
         if not self._runtime.active:
             raise ProcessingError(
                 f"processor {self._node!r} forwards while nothing is being processed; forward in process() or in a "
@@ -100,7 +92,6 @@ class NodeContext:
         *,
         start_time: int | None = None,
     ) -> Cancellable:
-        """Call a function as time advances; see ``ProcessorContext.schedule``."""
         interval_ms = millis(interval)
         if interval_ms < 1:
             raise ValueError(f"a punctuation interval is at least 1 ms, not {interval_ms}")
@@ -115,36 +106,24 @@ class NodeContext:
         return schedule
 
     def scheduled(self, callback: Punctuator) -> tuple[Cancellable, ...]:
-        """Return this processor's schedules that call a function."""
+        """Return this processor's active schedules that call a function."""
         schedules = self._runtime.punctuations.schedules
         return tuple(
             s for s in schedules if s.node == self._node and s.callback == callback and not s.cancelled
         )
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add to a number among the metrics."""
         self._runtime.counted[name] += by
 
     def commit(self) -> None:
-        """Ask for a commit."""
         self._runtime.commit_requested = True
 
     def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
-        """Refuse.
-
-        Raises:
-            ProcessingError: Always: what keeps unfinished records has to be known before the application starts.
-        """
         raise ProcessingError(
             f"processor {self._node!r} issues a call, but was not added as one that does; add it with calls=ms.Calls(...)"
         )
 
     def acknowledge(self, metadata: RecordMetadata) -> None:
-        """Refuse.
-
-        Raises:
-            ProcessingError: Always: a record is finished when ``process`` returns.
-        """
         raise ProcessingError(
             f"processor {self._node!r} acknowledges a record, but was not added as one that does, so records are finished "
             "when process() returns; add it with acknowledges=True"
@@ -166,7 +145,7 @@ class NodeContext:
         return store if self.local is None else self.local(name, store)
 
     def init(self) -> None:
-        """Call the processor's ``init``, noting the schedules it makes."""
+        """Call the processor's ``init``; the schedules that it makes are numbered."""
         self._in_init = True
         try:
             self.processor.init(self)
@@ -174,7 +153,7 @@ class NodeContext:
             self._in_init = False
 
     def _identity(self, callback: Punctuator) -> tuple[int | None, str | None]:
-        """Return how the next micro-batch finds the callback."""
+        """Return how the next micro-batch finds the callback: its number in ``init``, or the name of a method."""
         if self._in_init:
             self._made_in_init += 1
             return self._made_in_init - 1, None
@@ -192,11 +171,6 @@ class GlobalNodeContext(NodeContext):
 
     @property
     def stream_time_ms(self) -> int:
-        """Refuse.
-
-        Raises:
-            ProcessingError: Always: each host fills its copy in its own time, so the stream time is another one on each.
-        """
         raise ProcessingError(
             f"processor {self._node!r} maintains a global store, and there is no stream time: the copies of hosts are not equally far. "
             "Use the timestamp of the record"
@@ -210,11 +184,6 @@ class GlobalNodeContext(NodeContext):
         *,
         start_time: int | None = None,
     ) -> Cancellable:
-        """Refuse.
-
-        Raises:
-            ProcessingError: Always: each host fills its copy in its own time, and all copies have to be alike.
-        """
         raise ProcessingError(
             f"processor {self._node!r} maintains a global store and cannot schedule anything: the store follows from the "
             "records of its topic alone"

@@ -42,13 +42,7 @@ _ADVICE: Final[Mapping[Stage, str]] = {
 
 
 class Attempt(NamedTuple):
-    """A call of a node.
-
-    Attributes:
-        call: What is called.
-        arguments: With what.
-        repeatable: Whether it can be called once more when it has failed: nothing that it did before remains.
-    """
+    """A call of a node. ``repeatable``: it may be called again after a failure, because nothing that it did remains."""
 
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -59,12 +53,8 @@ class Failure(NamedTuple):
     """A record that failed.
 
     Attributes:
-        stage: Where.
-        node: The node.
-        error: What was raised.
-        record: The record, as it was read.
-        target: The topic that a sink was sending to.
-        side: Whether key or value did not fit the serde of a sink.
+        target: The topic that a sink was sending to; None at other stages.
+        side: Whether key or value did not fit the serde of a sink; None for other failures.
     """
 
     stage: Stage
@@ -75,11 +65,10 @@ class Failure(NamedTuple):
     side: Literal["key", "value"] | None = None
 
     def message(self, task: TaskId, handled: str = "") -> str:
-        """Return what is said of it.
+        """Return the error text.
 
         Args:
-            task: The task.
-            handled: What its error handler did, in a sentence; empty if it has none.
+            handled: What the error handler did, as a sentence; empty without one.
         """
         correct = "Let it be smaller" if isinstance(self.error, ProductionError) else _ADVICE[self.stage]
         advice = handled or (
@@ -92,12 +81,11 @@ class Failure(NamedTuple):
         )
 
     def context(self, task: TaskId, attempt: int, arguments: tuple[Any, ...] | None) -> ErrorContext:
-        """Return what its error handler sees.
+        """Return what the error handler gets.
 
         Args:
-            task: The task.
-            attempt: How often the node has tried it.
-            arguments: What the node was called with, if it was called.
+            attempt: How often the node has tried the record, from 1.
+            arguments: What the node was called with; None if it was not called.
         """
         partition, offset, key, value, timestamp, headers = self.record
         topic, number = (None, -1) if partition is None else partition
@@ -115,7 +103,7 @@ class Failure(NamedTuple):
 
 
 def _record(key: Any, value: Any, *rest: Any) -> Record[Any, Any]:
-    """Return what a node was called with: a record, or a change of a table's row."""
+    """Return what a node was called with as a record; the value of a table's row is a ``Change``."""
     if len(rest) == 3:
         old, timestamp, headers = rest
         return Record(key, Change(value, old), max(timestamp, 0), headers)
@@ -129,14 +117,11 @@ def decide(
     """Ask an error handler.
 
     Args:
-        handler: The handler.
-        context: What failed.
-        error: What was raised.
         again: Whether the record can be tried again.
-        topic: The dead-letter topic of the application.
+        topic: The dead-letter topic of the application; None if it has none.
 
     Returns:
-        What to do, and what the handler did, in a sentence. It is "fail" where what the handler says cannot be done.
+        The decision, and what the handler did as a sentence. The decision is "fail" if the handler asks for what is impossible.
     """
     name = getattr(handler, "__qualname__", None) or type(handler).__name__
     subject = f"Its error handler {name!r}"
@@ -175,11 +160,7 @@ def letter_headers(
     """Return the headers of a dead letter: those of the record, Millstream's, and those of Kafka Streams (KIP-1034).
 
     Args:
-        stage: Where it failed.
-        node: The node that failed.
-        record: The record.
-        facts: What else there is to say, by name; ``error`` is among it.
-        error: What was raised, None if nothing was.
+        error: What was raised; None if nothing was.
     """
     partition, offset, _, _, _, headers = record
     topic, number = ("", -1) if partition is None else partition
@@ -209,7 +190,6 @@ def letter_headers(
 
 
 def no_letter_topic(task_id: TaskId, stage: str, node: str, record: RawRecord) -> str:
-    """Return the error text for a dead letter without a topic."""
     if stage != "call":
         return "a dead-letter policy needs the setting dead_letter_topic='...'"
     return (
@@ -220,7 +200,6 @@ def no_letter_topic(task_id: TaskId, stage: str, node: str, record: RawRecord) -
 
 
 def where(record: RawRecord) -> str:
-    """Describe the record for an error text."""
     partition, offset, key, value, *_ = record
     if partition is None:
         return "in a punctuator"
@@ -231,14 +210,12 @@ def where(record: RawRecord) -> str:
 
 
 def cause(error: Exception) -> str:
-    """Describe an exception, and where it was raised."""
     if isinstance(error, MillstreamError):
         return str(error)
     return f"{type(error).__name__}: {error}{last_line(error)}"
 
 
 def last_line(error: BaseException) -> str:
-    """Return where in the user's code an error was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
 

@@ -22,7 +22,6 @@ from millstream.core.topology.folds import RECIPES, Fold
 Entry = tuple[Any, int]
 """An aggregate and its timestamp."""
 Fetch = Callable[[bytes], "Entry | None"]
-"""Returns the entry of a key, None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,6 @@ class Folded:
     numbers: Sequence[int]
 
     def first(self, records: int) -> Folded:
-        """Return what came out of the first records."""
         return replace(self, results=self.results[:records], timestamps=self.timestamps[:records])
 
     def write(self, put: Callable[[bytes, Entry], None]) -> None:
@@ -60,14 +58,12 @@ def folding(fold: Fold, serde: Serde[Any]) -> Folding:
     """Return the function that folds batches.
 
     Args:
-        fold: The aggregation.
-        serde: Serde of the aggregates; one that it does not write cannot be a result.
+        serde: Serde of the aggregates; a value that it cannot write cannot be a result.
     """
     return _counted if fold is Fold.COUNT else _Combining(fold, serde).folded
 
 
 def needs_values(fold: Fold) -> bool:
-    """Return whether a fold looks at the values."""
     return fold is not Fold.COUNT
 
 
@@ -137,7 +133,6 @@ class _Before:
         return self._numbers[: self._numbers.index(len(self.entries))]
 
     def folded(self, results: list[Any], timestamps: list[int]) -> Folded:
-        """Return the results of the first records."""
         timestamps = self._newest(
             timestamps if len(results) == len(timestamps) else timestamps[: len(results)]
         )

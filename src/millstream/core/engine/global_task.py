@@ -32,15 +32,8 @@ def global_task(
     """Make the task of a global part.
 
     Args:
-        part: One of ``Plan.global_parts``.
-        application_id: The application's id.
-        stores: Committed content of the part's stores.
         policies: What to do with records that fail; those for the dead-letter topic are skipped.
-        app_config: What the processor finds in ``context.app_config``.
-        snapshot: What ``Task.snapshot`` gave last time.
-
-    Returns:
-        The task.
+        snapshot: The last return value of ``Task.snapshot``.
     """
     return Task(
         part,

@@ -67,8 +67,7 @@ class IdleClock:
         """End a step of the task.
 
         Args:
-            now_ms: The wall clock, ms since the epoch.
-            quiet: Whether there is nothing that the task could still process.
+            quiet: Whether the task has nothing left to process.
         """
         memory = self._memory
         if self._fresh or not quiet:

@@ -32,14 +32,7 @@ _BY_KEY: Final = frozenset(
 
 
 class KeyLocalStore:
-    """A store that refuses keys of other ranges.
-
-    Args:
-        store: The store.
-        spec: Its specification.
-        key_range: The range of the task.
-        processor: Name of the processor's node, for errors.
-    """
+    """A store that refuses keys of other ranges."""
 
     __slots__ = ("_key_range", "_processor", "_spec", "_store")
 
@@ -55,7 +48,6 @@ class KeyLocalStore:
         return type(self._store)
 
     def put_all(self, entries: Any) -> None:
-        """Set the values of several keys."""
         for key, value in entries:
             self.put(key, value)
 

@@ -30,7 +30,6 @@ class TaskMetrics:
         enforced: Records taken while an input was empty that might still have brought an earlier one.
         merged: Updates of tables that were not forwarded, because a later one of the same row was.
         cache_bytes: The most bytes that caches held, about.
-        counted: What processors have counted, by name.
         failed: Records that failed and were left out or sent to a dead-letter topic, by operator.
     """
 
@@ -46,7 +45,6 @@ class TaskMetrics:
 
 
 def taken(counts: Counter[str]) -> dict[str, int]:
-    """Return what was counted, and begin anew."""
     copied = dict(counts)
     counts.clear()
     return copied
@@ -72,12 +70,10 @@ class Outcome:
         idle_until_ms: When the wait for an empty input ends that records are held for; None if there is none.
         issue: Calls to send to the async worker; their results come back with ``Task.done``.
         attempts_due_ms: When the next attempt of a record that waits is due, or a processor that acknowledges looks again; None if never.
-        calls: What there is to see of each asynchronous operator.
-        threads: What there is to see of the threads, None if one thread does everything.
+        calls: The metrics of each asynchronous operator.
+        threads: The metrics of the threads; None if the task uses one thread.
         stream_time_ms: Stream time of the task, -1 if no record has been seen.
-        commit_requested: Whether a processor asked for a commit.
-        metrics: What was counted.
-        notices: What should be logged, one line each; not more than a few per step.
+        notices: Lines for the log; at most a few per step.
     """
 
     sends: tuple[tuple[str, Records], ...]
@@ -105,16 +101,12 @@ class Snapshot:
     """What must survive of a task besides its stores.
 
     Attributes:
-        stream_time_ms: Stream time of the task.
-        partition_times: Partition time per queue.
-        schedules: Per schedule its due time, and None for one that was cancelled.
-        buffered: Records in the queues that have not been processed.
+        schedules: Due times of the schedules (``Punctuations.to_data``).
         positions: The offset after the last record that was fed, for the queues with buffered records.
-        stores: What stores remember besides their content, as what JSON can say.
-        operators: What nodes remember, such as their stream time, by ``remembered_as``; as what JSON can say.
-        deadlines: Until when inputs that are empty are waited for.
-        waiting: Why the task waited, and since when.
-        progress: What has been done of each partition, if records end in another order than they came.
+        stores: What stores remember besides their content, as JSON values.
+        operators: What nodes remember, such as their stream time, by ``remembered_as``; as JSON values.
+        deadlines: When the wait for an empty input ends, ms since the epoch.
+        progress: How far each partition is finished, if records finish in another order than they arrived.
         reads_again: Whether the records from the committable offsets on are read again, so that some are known already.
     """
 
@@ -134,8 +126,7 @@ class Snapshot:
         """Return the records that the task had not taken at the last commit; of a merged lane, those it does not hold either.
 
         Args:
-            queue: Where they are read.
-            records: What is read; not necessarily in the order of offsets.
+            records: What is read, in any order of offsets.
         """
         if not self.reads_again:
             return records
@@ -149,7 +140,7 @@ class Snapshot:
         return records if len(rows) == len(records) else records.at(rows)
 
     def without_committed(self) -> Snapshot:
-        """Return it without the records that are read again by whoever goes on at the committed offsets.
+        """Return the snapshot without the records that are read again from the committed offsets.
 
         Those that came through Spark's shuffle are not: their offsets were committed when they went into it.
         """

@@ -226,7 +226,6 @@ class ErrorPolicies:
 
 
 def is_fate(answer: object) -> bool:
-    """Return whether something says what becomes of a record."""
     return isinstance(answer, DeadLetter) or (isinstance(answer, str) and answer in WORDS)
 
 
@@ -234,8 +233,7 @@ def check_policy(parameter: str, policy: object) -> None:
     """Refuse what is no policy.
 
     Args:
-        parameter: What the user calls it.
-        policy: What the user gave.
+        parameter: The parameter's name, for the error.
 
     Raises:
         SettingsError: If it is no policy.

@@ -32,15 +32,11 @@ class Processing:
     """Runs the records of a task. Owned by it.
 
     Args:
-        sub: The sub-topology.
-        compiled: Its functions.
-        threads: Call the functions of operators without state; None leaves them to the thread that owns the task.
+        threads: The part of the sub-topology that threads run; None if there is none.
 
     Attributes:
         columnar: The columnar forms of the sources that have one, by name.
-        threads: The part that threads run; None if there is none.
-        processed: Number of records processed.
-        punctuated: Number of punctuations.
+        threads: The part of the sub-topology that threads run; None if there is none.
     """
 
     def __init__(self, sub: SubTopology, compiled: Compiled, threads: Threads | None) -> None:
@@ -74,7 +70,7 @@ class Processing:
         return source
 
     def run(self, queue: RecordQueue, end: int) -> None:
-        """Process a run: the records of the first chunk of a queue, to before an index."""
+        """Process the records of the first chunk of a queue, up to but not including an index."""
         if self.threads is not None:
             return self._collect_for_threads(self.threads, queue, end)
         name, start = self._sources[queue.partition.topic].name, queue.index
@@ -87,7 +83,7 @@ class Processing:
         return None
 
     def pass_time(self, queue: RecordQueue) -> None:
-        """Take the time of the partition behind the records of a key range."""
+        """Advance to the time of the partition behind the records of a key range."""
         chunk = queue.chunks[0]
         assert chunk.keyed_before is not None
         if self._timed:
@@ -99,18 +95,16 @@ class Processing:
         queue.taken(1)
 
     def finish(self) -> None:
-        """Process what was collected."""
         self._run_columns()
         if self.threads is not None:
             self._run_block(self.threads)
 
     def leave_records(self) -> None:
-        """Leave the last record: none is current."""
+        """End the last record: no record is current."""
         self._runtime.partition = None
         self._runtime.chunk = None
 
     def punctuate(self, kind: PunctuationType, now_ms: int) -> None:
-        """Call the punctuators that are due."""
         runtime = self._runtime
         self.leave_records()
         while (schedule := runtime.punctuations.first_due(kind, now_ms)) is not None:
@@ -123,13 +117,12 @@ class Processing:
         runtime.refresh_due()
 
     def take_counts(self) -> tuple[int, int]:
-        """Return the number of processed records and of punctuations, and reset both."""
         counts = self.processed, self.punctuated
         self.processed = self.punctuated = 0
         return counts
 
     def _advance(self, partition: TopicPartition, time: int, keyed_time: int) -> None:
-        """Move on to the time of a partition, of all its records and of those with a key."""
+        """Advance to the time of a partition: of all its records, and of those with a key."""
         runtime = self._runtime
         if time > runtime.stream_time:
             runtime.stream_time = time
@@ -141,7 +134,7 @@ class Processing:
     # In columns.
 
     def _collect_columns(self, queue: RecordQueue, end: int) -> None:
-        """Take a run, to be processed together with others of its source."""
+        """Collect a run, to be processed together with others of its source."""
         piece = Piece(queue.partition, queue.chunks[0], queue.index, end)
         if self._collected and self._source_of(self._collected[0]) is not self._source_of(piece):
             self._run_columns()
@@ -163,7 +156,7 @@ class Processing:
     # By threads.
 
     def _collect_for_threads(self, threads: Fronts, queue: RecordQueue, end: int) -> None:
-        """Take a run, to be processed together with others; what makes a block is processed at once."""
+        """Collect a run for the threads; a full block is processed at once."""
         start, chunk = queue.index, queue.chunks[0]
         name = self._sources[queue.partition.topic].name
         queue.taken(end)
@@ -176,7 +169,7 @@ class Processing:
             start = cut
 
     def _run_block(self, threads: Fronts) -> None:
-        """Process a block: threads execute the first part, this one does the rest."""
+        """Process a block: threads execute the first part, the task's thread the rest."""
         for name, piece, effects in threads.execute():
             entry: Call = self._compiled.entries[name] if effects is None else replay
             self._run_rows(piece, entry, effects)
@@ -184,7 +177,7 @@ class Processing:
     # Record by record.
 
     def _run_rows(self, piece: Piece, entry: Call, effects: list[Effects] | None = None) -> None:
-        """Process a run record by record; ``effects``, if given, take the place of the keys."""
+        """Process a run record by record; ``effects``, if given, are passed in place of the keys."""
         partition, chunk, start, end = piece
         runtime = self._runtime
         runtime.partition, runtime.chunk = partition, chunk
@@ -210,7 +203,7 @@ class Processing:
     def _in_time(
         self, rows: Iterable[tuple[Any, ...]], partition: TopicPartition, chunk: Chunk
     ) -> Iterator[tuple[Any, ...]]:
-        """Return the rows of a key range; in front of each, time is moved on to that of the partition there."""
+        """Return the rows of a key range; before each, stream time advances to that of the partition."""
         assert chunk.before is not None
         assert chunk.keyed_before is not None
         runtime, last = self._runtime, (-1, -1)

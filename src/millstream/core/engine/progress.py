@@ -10,13 +10,7 @@ from millstream.core.model.ids import TopicPartition
 
 
 class TaskProgress:
-    """The progress of a task. Owned by it.
-
-    Args:
-        group: The queues of the task.
-        restored: The progress at the last commit.
-        unfinished: The unfinished offsets of each partition.
-    """
+    """The progress of a task. Owned by it."""
 
     def __init__(
         self,
@@ -35,7 +29,7 @@ class TaskProgress:
         return before | {q.partition: offset for q in queues if (offset := q.committable()) is not None}
 
     def committable(self) -> dict[TopicPartition, int]:
-        """Return the offset that may be committed, per partition."""
+        """Return the committable offset of each partition: no record before it is unfinished."""
         unfinished = self._unfinished
         return {
             partition: unfinished[partition].committable(position) if partition in unfinished else position

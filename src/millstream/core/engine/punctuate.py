@@ -23,17 +23,13 @@ NEVER: Final = (1 << 63) - 1
 
 @dataclass(slots=True)
 class Schedule:
-    """One schedule of one node; what ``ProcessorContext.schedule`` gives (``Cancellable``).
+    """A schedule of a node; what ``ProcessorContext.schedule`` returns (``Cancellable``).
 
     Attributes:
-        node: The processor that made it.
         ordinal: Its number among the schedules that the node made in ``init``; None for later ones.
-        method: Name of the processor's method for a later one.
-        kind: Which time it follows.
+        method: Name of the processor's method; None for schedules made in ``init``.
         interval_ms: Distance of the grid points.
-        due_ms: When it is due next.
-        callback: What is called.
-        cancelled: Whether it has been cancelled.
+        callback: Called with the current time, ms since the epoch.
     """
 
     node: str
@@ -46,7 +42,6 @@ class Schedule:
     cancelled: bool = False
 
     def cancel(self) -> None:
-        """Do not call the function again."""
         self.cancelled = True
 
     def advance(self, now_ms: int) -> None:
@@ -55,7 +50,6 @@ class Schedule:
         self.due_ms += (missed + 1) * self.interval_ms
 
     def to_data(self) -> Mapping[str, Any]:
-        """Return the state for the snapshot, as JSON values."""
         return {
             "node": self.node,
             "ordinal": self.ordinal,
@@ -74,7 +68,7 @@ class Punctuations:
         self.schedules: list[Schedule] = []
 
     def next_due(self, kind: PunctuationType) -> int | None:
-        """Return the earliest due time of a kind."""
+        """Return the earliest due time of a kind, ms since the epoch; None without a schedule."""
         return min((s.due_ms for s in self.schedules if s.kind is kind and not s.cancelled), default=None)
 
     def first_due(self, kind: PunctuationType, now_ms: int) -> Schedule | None:
@@ -83,16 +77,15 @@ class Punctuations:
         return min(due, key=lambda schedule: schedule.due_ms, default=None)
 
     def add(self, schedule: Schedule) -> None:
-        """Add a schedule; cancelled ones that nobody needs to remember are forgotten."""
+        """Add a schedule, and forget cancelled ones that were made after ``init``."""
         self.schedules = [s for s in self.schedules if not s.cancelled or s.ordinal is not None]
         self.schedules.append(schedule)
 
     def restore(self, schedules: Iterable[Mapping[str, Any]], processors: Mapping[str, Any]) -> None:
-        """Restore the due times of schedules made in ``init``, and make those again that were made later.
+        """Restore the due times of schedules made in ``init``, and make later ones again.
 
         Args:
             schedules: What :meth:`to_data` returned before the restart.
-            processors: The processors by node.
         """
         made = {(schedule.node, schedule.ordinal): schedule for schedule in self.schedules}
         for data in schedules:
@@ -108,5 +101,5 @@ class Punctuations:
                 self.add(Schedule(node, None, method, kind, interval_ms, due_ms, callback))
 
     def to_data(self) -> tuple[Mapping[str, Any], ...]:
-        """Return the state of all schedules for the snapshot."""
+        """Return the state of all schedules for the snapshot, as JSON values."""
         return tuple(s.to_data() for s in self.schedules if not s.cancelled or s.ordinal is not None)

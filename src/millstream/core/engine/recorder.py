@@ -19,12 +19,11 @@ from millstream.core.model.errors import ProcessingError
 from millstream.core.topology.analysis.calls import Border
 
 Effect = tuple[Callable[..., object], tuple[Any, ...]]
-"""What a record does, and with what."""
 Effects = list[Effect]
 
 
 def replay(effects: Effects, *_: Any) -> None:
-    """Do what a record does: in place of the function behind its source."""
+    """Apply the effects of a record, in place of the function behind its source."""
     for call, args in effects:
         call(*args)
 
@@ -32,14 +31,8 @@ def replay(effects: Effects, *_: Any) -> None:
 class Recorder(Runtime):
     """The runtime of a front in a thread. Used by one thread at a time.
 
-    Args:
-        compiled: The functions of the task that the front belongs to.
-
     Attributes:
-        beyond: Returns the function of the task behind a border.
-        effects: What the record does, so far.
-        stops: Whether it stops the application.
-        node: The node whose function was called last.
+        beyond: Returns the task's function for a border of the front.
     """
 
     def __init__(self, compiled: Compiled) -> None:
@@ -59,16 +52,15 @@ class Recorder(Runtime):
         self._task = task
 
     def begin(self, piece: Piece, index: int) -> None:
-        """Begin with a record."""
         self.partition, self.chunk, self.index = piece.partition, piece.chunk, index
         self.effects, self.stops = [], False
 
     def do(self, call: Callable[..., object], *args: Any) -> None:
-        """Write down what is to be done by the task."""
+        """Note an effect that the task will apply."""
         self.effects.append((call, args))
 
     def ended_by(self, error: BaseException) -> None:
-        """Write down, in place of all else, that the record has failed: it has ended the thread."""
+        """Replace all effects by the failure of the record, which has ended its thread."""
         failure = ProcessingError(f"it ended the thread that executed it: {named(error)}")
         failure.__cause__ = error
         self.effects, self.stops = [], self.policies.of("process", self.node) == "fail"
@@ -76,7 +68,7 @@ class Recorder(Runtime):
         self.do(self._task.failed, Failure("process", self.node, failed, self._current()))
 
     def watched(self, node: str, call: Call, *, repeatable: bool) -> Call:
-        """Return the function of a node, so that it is known which one was called last."""
+        """Wrap the function of a node, to note which node was called last."""
         noted = super().watched(node, call, repeatable=repeatable)
 
         def watched(*args: Any) -> None:
@@ -86,25 +78,24 @@ class Recorder(Runtime):
         return watched
 
     def rows(self, topic: str) -> list[Row]:
-        """Return the list-like recorder of the records for a topic."""
+        """Return a list-like object that notes the records for a topic."""
         return cast("list[Row]", _Outbox(self, self._task.rows, topic))
 
     def placed(self, topic: str) -> list[PlacedRow]:
-        """Return the same for a topic whose partitions a partitioner chooses."""
+        """Return the same for a topic with a partitioner."""
         return cast("list[PlacedRow]", _Outbox(self, self._task.placed, topic))
 
     def drop(self, reason: str, count: int = 1) -> None:
-        """Write down that records are left out."""
         self.do(self._task.drop, reason, count)
 
     def settle(self, failure: Failure, fate: Fate, handled: str = "") -> None:
-        """Write down what becomes of a record that has failed for good."""
+        """Note the fate of a record that has failed for good."""
         self.stops = self.stops or fate == "fail"
         self.do(self._task.settle, failure, fate, handled)
 
 
 class _Outbox:
-    """What a sink in a front takes for the list of the records for a topic."""
+    """Takes the place of the list of records for a topic in a front."""
 
     def __init__(self, recorder: Recorder, rows_of: Callable[[str], list[Any]], topic: str) -> None:
         self._recorder = recorder
@@ -112,11 +103,9 @@ class _Outbox:
         self._topic = topic
 
     def append(self, row: Row) -> None:
-        """Write down that a record is sent."""
         self._recorder.do(self._send, [row])
 
     def extend(self, rows: Sequence[Any]) -> None:
-        """Write down that a record is sent to several partitions."""
         self._recorder.do(self._send, rows)
 
     def _send(self, rows: Sequence[Any]) -> None:
@@ -131,7 +120,6 @@ def _compile_border(node: Border, compiled: Compiled) -> Call:
 
 
 def named(error: BaseException) -> str:
-    """Describe an exception, and where in the user's code it was raised."""
     return (
         f"{type(error).__name__}: {error}{last_line(error)}"
         if str(error)

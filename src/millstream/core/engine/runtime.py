@@ -32,13 +32,12 @@ if TYPE_CHECKING:
     from millstream.core.engine.idle import IdleClock
 
 Row = tuple[bytes | None, bytes | None, int, Headers]
-"""A serialised record on its way out."""
 PlacedRow = tuple[bytes | None, bytes | None, int, Headers, int]
-"""The same with the partition that a partitioner chose, -1 if it left it to the key."""
+"""A serialised record with the partition that a partitioner chose; -1 leaves it to the key."""
 
 
 class RecordOverride(Protocol):
-    """A record that is current instead of the one that was taken last."""
+    """A record that is current instead of the last one taken."""
 
     @property
     def origin(self) -> RecordMetadata | None:
@@ -50,7 +49,7 @@ class RecordOverride(Protocol):
 
 
 class Piece(NamedTuple):
-    """Records that were taken from a queue together: ``start`` to before ``end`` of a chunk."""
+    """Records that were taken from a queue together: ``start`` up to, not including, ``end`` of a chunk."""
 
     partition: TopicPartition
     chunk: Chunk
@@ -86,20 +85,19 @@ class Runtime:
         self.memories: dict[str, dict[str, Any]] = {}
         self.idle_clocks: list[IdleClock] = []
         self.close_windows: dict[str, Callable[[int], None]] = {}
-        """Per windowed aggregation, what moves its time on until the windows that end at a time have closed."""
+        """Per windowed aggregation, what advances its time until the windows that end at a time have closed."""
         self.due_stream_time = NEVER
         self.stream_time = -1
         self.latest = True
-        """Whether the change on its way down from a versioned table is one of the latest version of its row."""
+        """Whether the change that a versioned table forwards is of the latest version of its row."""
         self.now_ms = 0
         self.active = self.commit_requested = False
         self.partition: TopicPartition | None = None
         self.chunk: Chunk | None = None
         self.index = 0
         self.override: RecordOverride | None = None
-        """The buffered record that is current instead of the one taken last."""
         self.async_operators: list[AsyncOperatorState] = []
-        """Of the operators whose records may be unfinished for a while, those behind first."""
+        """The operators whose records may stay unfinished, those behind first."""
         self.unfinished_offsets = defaultdict[TopicPartition, UnfinishedOffsets](UnfinishedOffsets)
         self.epoch, self.repeats_sends = "", True
         self._treated: MillstreamError | None = None
@@ -118,7 +116,7 @@ class Runtime:
     # Where we are.
 
     def take(self, pieces: Sequence[Piece]) -> None:
-        """Begin with records of several runs: a *position* counts through all of them."""
+        """Begin the records of several runs; a *position* counts through all of them."""
         self.pieces, self._firsts, self._current_run = pieces, [], range(0)
         first = 0
         for piece in pieces:
@@ -126,7 +124,6 @@ class Runtime:
             first += piece.end - piece.start
 
     def locate(self, position: int) -> None:
-        """Make the record at a position the current one."""
         if position not in self._current_run:
             number = bisect_right(self._firsts, position) - 1
             piece, first = self.pieces[number], self._firsts[number]
@@ -137,7 +134,7 @@ class Runtime:
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """Come back to the current record behind work on others."""
+        """Restore the current record after work on others."""
         current = self.partition, self.chunk, self.index, self.override
         taken = self.pieces, self._firsts, self._current_run, self._shift
         try:
@@ -155,27 +152,24 @@ class Runtime:
         return RecordMetadata(*self.partition, self.chunk.raw.offsets[self.chunk.row(self.index)])
 
     def context(self, timestamp: int, headers: Headers) -> RecordContext:
-        """Return the context of a record that is on its way out."""
+        """Return the context for a record that a sink sends."""
         origin = self.metadata()
         topic, partition, offset = origin if origin is not None else (None, -1, -1)
         return RecordContext(topic, partition, offset, timestamp, headers)
 
     def memory(self, remembered_as: str) -> dict[str, Any]:
-        """Return what a node remembers from record to record and over restarts; it may be changed, and holds what JSON can say."""
+        """Return what a node remembers across records and restarts; callers may change it, and put only JSON values in it."""
         return self.memories.setdefault(remembered_as, {})
 
     def refresh_due(self) -> None:
-        """Find out anew when stream-time punctuation is due next."""
         due = self.punctuations.next_due(PunctuationType.STREAM_TIME)
         self.due_stream_time = NEVER if due is None else due
 
     def watched(self, node: str, call: Callable[..., None], *, repeatable: bool) -> Callable[..., None]:
-        """Return the function of a node as it is to be called: with its arguments noted, if an error handler may ask for them.
+        """Wrap the function of a node to note its arguments, if an error handler may ask for them.
 
         Args:
-            node: The node.
-            call: Its function.
-            repeatable: Whether it may be called once more with a record that has failed.
+            repeatable: Whether it may be called again with a record that has failed.
         """
         if not self.policies.asks(node):
             return call
@@ -193,11 +187,11 @@ class Runtime:
     # What goes out.
 
     def rows(self, topic: str) -> list[Row]:
-        """Return the list that collects the records for a topic; it stays the same object for the task's life."""
+        """Return the list that collects the records for a topic; the same object for the task's life."""
         return self._rows.setdefault(topic, [])
 
     def send(self, topic: str, records: Records) -> None:
-        """Send any number of records at once, behind all that was collected for the topic with or without partitions."""
+        """Send records, after all that was collected for the topic."""
         if not len(records):
             return
         placed = records.partitions is not None
@@ -209,7 +203,7 @@ class Runtime:
         blocks.append(records)
 
     def placed(self, topic: str) -> list[PlacedRow]:
-        """Return the list that collects the records for a topic whose partitions a partitioner chooses."""
+        """Return the list that collects the records for a topic with a partitioner."""
         return self._placed.setdefault(topic, [])
 
     def take_sends(self) -> tuple[tuple[str, Records], ...]:
@@ -240,11 +234,10 @@ class Runtime:
     # What fails.
 
     def drop(self, reason: str, count: int = 1) -> None:
-        """Count records that are left out."""
         self.dropped[reason] += count
 
     def notice(self, line: str) -> None:
-        """Ask for a line in the log."""
+        """Ask for a line in the log; beyond a few per step, lines are dropped."""
         if len(self.notices) < _MAX_NOTICES:
             self.notices.append(line)
 
@@ -258,21 +251,20 @@ class Runtime:
         target: str | None = None,
         side: Literal["key", "value"] | None = None,
     ) -> None:
-        """Treat the current record, which failed, by the policy of its node and stage; see :meth:`failed` and ``Failure``."""
+        """Apply the policy of the node and stage to the current record, which failed."""
         self.failed(Failure(stage, node, error, self._current(), target, side), again)
 
     def failed(self, failure: Failure, again: Attempt | None = None) -> Any:
-        """Treat a record that failed by the policy of its node and stage.
+        """Apply the policy of the node and stage to a failed record.
 
         Args:
-            failure: What failed.
-            again: How to try it once more; None is the call of the node that is under way.
+            again: How to try it again; None is the current call of the node.
 
         Returns:
-            What another attempt returned; None if there was none.
+            What the next attempt returned; None without one.
 
         Raises:
-            MillstreamError: Under the policy "fail", or when the error was already treated further down.
+            MillstreamError: Under the policy "fail", or if the error was already treated by a node behind.
         """
         stage, node, error, *_ = failure
         if error is self._treated or isinstance(error, UnavailableError):
@@ -294,12 +286,10 @@ class Runtime:
             self._attempts[node] = attempt
 
     def settle(self, failure: Failure, fate: Fate, handled: str = "") -> None:
-        """Do what becomes of a record that has failed for good.
+        """Apply the fate of a record that has failed for good.
 
         Args:
-            failure: What failed.
-            fate: What becomes of it.
-            handled: What its error handler did, in a sentence.
+            handled: What the error handler did, as a sentence.
 
         Raises:
             MillstreamError: If the fate is "fail", with a dead letter if there is a topic for it.
@@ -365,14 +355,6 @@ class Runtime:
         error: Exception | None,
     ) -> None:
         """Send a record to a dead-letter topic, with headers that say where and why it failed.
-
-        Args:
-            topic: The topic.
-            stage: The stage that failed.
-            node: The node that failed.
-            record: The record.
-            facts: Further facts for the headers, by name.
-            error: The exception, None if there was none.
 
         Raises:
             ProductionError: If there is no topic.

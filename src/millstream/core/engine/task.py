@@ -49,22 +49,16 @@ class Task:
     """One task. Owned by one thread.
 
     Args:
-        sub: What to run.
-        task_id: Its id.
-        application_id: The application's id.
-        stores: Committed content of the stores.
-        global_stores: Content of the global stores, as it is while the task takes its steps; None if there are none.
-        policies: What to do with records that fail.
+        global_stores: Content of the global stores; None if the topology has none.
         partitions_of: Returns the number of partitions of a topic, for partitioners; 0 if unknown.
         most_bytes_of: Returns the maximum size of a record for a topic in bytes; 0 if unknown.
-        max_task_idle_ms: How long to wait for an empty input, if the input facts are set (:meth:`inform`).
+        max_task_idle_ms: How long to wait for an empty input, once :meth:`inform` was called; -1 does not wait.
         cache_bytes: Size limit of all caches together; with 0 every update is forwarded.
-        app_config: The value of ``context.app_config``.
-        snapshot: The last return value of :meth:`snapshot`.
-        epoch: Names the attempt at the micro-batch: calls that were issued in another one are told apart by it.
-        repeats_sends: Whether a step that is run again sends again what it sent. If not, the answers to calls are written
-            down in one step and applied in the next, so that what a step sends depends on nothing but what was committed.
-        threads: Call the functions of operators without state; None leaves them to the thread that owns the task.
+        snapshot: The last return value of :meth:`snapshot`; None for a new task.
+        epoch: Names the attempt at the micro-batch; results of calls from other attempts are told apart by it.
+        repeats_sends: Whether a step that is run again sends the same again. If not, the results of calls are stored in one
+            step and applied in the next, so that what a step sends depends only on what was committed.
+        threads: Call the functions of stateless operators; None leaves them to the thread that owns the task.
 
     Source: KIP-28, "Architecture Design"; Kafka Streams ``StreamTask``.
     """
@@ -108,11 +102,9 @@ class Task:
         self._sub = sub
         self._compiled = Compiled(sub, self._runtime, cache_bytes)
         self._async_operators = self._runtime.async_operators[::-1]
-        """Of the asynchronous operators, those in front first."""
         self.calls: Mapping[str, Calls] = {
             operator.name: operator.calls for operator in self._async_operators if operator.calls is not None
         }
-        """How each asynchronous operator calls."""
         self._processing = Processing(sub, self._compiled, threads)
         self._reading = Reading(sub.sources, self._processing.columnar, self._runtime)
         self._group = PartitionGroup(
@@ -124,10 +116,7 @@ class Task:
         self._enforced = 0
 
     def init(self, now_ms: int) -> None:
-        """Call ``init`` of every processor, in the order of the topology, and find its schedules again.
-
-        Args:
-            now_ms: The wall clock, ms since the epoch.
+        """Call ``init`` of every processor, in the order of the topology, and restore its schedules.
 
         Raises:
             ProcessingError: If an ``init`` raises.
@@ -143,10 +132,10 @@ class Task:
             self._append(queue, records, self._restored.positions[queue.id])
 
     def close(self) -> None:
-        """Call ``close`` of every processor.
+        """Call ``close`` of every processor, also after one has failed.
 
         Raises:
-            ProcessingError: If a ``close`` raises; the others have been called all the same.
+            ProcessingError: If a ``close`` raises; the first error.
         """
         failed: ProcessingError | None = None
         for context in self._compiled.contexts:
@@ -181,22 +170,14 @@ class Task:
             append(queue, chunk, records.times, position)
 
     def inform(self, facts: InputFacts) -> None:
-        """Set what is known of the inputs. A task without these facts waits for no input.
-
-        Args:
-            facts: What the micro-batch knows.
-        """
+        """Set what is known of the inputs. Without these facts a task waits for no input."""
         self._readiness.inform(facts)
 
     def step(self, now_ms: int, budget: int | None = None) -> Outcome:
         """Process what is buffered, the smallest head timestamp first, punctuate what is due, and flush the caches.
 
         Args:
-            now_ms: The wall clock, ms since the epoch.
             budget: The maximum number of records; None for all.
-
-        Returns:
-            What the driver has to carry out.
 
         Raises:
             MillstreamError: If a record fails under the policy "fail".
@@ -227,7 +208,6 @@ class Task:
 
         Args:
             ticket: The ticket of the call; the result is ignored if the record is finished or was issued again since.
-            settled: The result of the call.
         """
         for operator in self._async_operators:
             if operator.name == ticket.operator:
@@ -251,13 +231,13 @@ class Task:
         return issue
 
     def _take_all(self, budget: int | None) -> None:
-        """Process what is buffered, whatever may still come."""
+        """Process what is buffered, without waiting for any input."""
         left = budget
         while (chosen := self._group.choose()) is not None and (left != 0 or chosen[0].at_time):
             left = self._take(*chosen, left)
 
     def _take_ready(self, now_ms: int, budget: int | None) -> None:
-        """Process what is buffered as long as no input has to be waited for."""
+        """Process what is buffered until an input must be waited for."""
         ready, left = self._readiness, budget
         ready.begin(now_ms)
         while (chosen := ready.choose(self._group)) is not None and (left != 0 or chosen[0].at_time):
@@ -269,7 +249,7 @@ class Task:
         ready.finish(self._group)
 
     def _take(self, queue: RecordQueue, end: int, left: int | None) -> int | None:
-        """Process a run, as far as the budget goes; return what is left of the budget."""
+        """Process a run within the budget; return the rest of the budget."""
         if queue.at_time:
             self._processing.pass_time(queue)
             return left
@@ -300,11 +280,10 @@ class Task:
         return bool(self._compiled.contexts)
 
     def buffered_count(self) -> int:
-        """Return the number of buffered records."""
         return self._group.buffered_count()
 
     def _close_idle(self, now_ms: int) -> None:
-        """Close what operators have open whose input is idle, those in front first."""
+        """Close what idle operators have open, those in front first."""
         clocks = self._runtime.idle_clocks
         if clocks:
             quiet = not self.buffered_count() and self._readiness.quiet
@@ -377,7 +356,7 @@ class Task:
 
 
 def _to_read(sub: SubTopology, global_stores: ByteStores | None) -> dict[str, Any]:
-    """Open the global stores that the nodes of a sub-topology may read."""
+    """Open the global stores of a sub-topology."""
     if not sub.global_stores:
         return {}
     if global_stores is None:

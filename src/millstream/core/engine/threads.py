@@ -36,23 +36,18 @@ from millstream.core.topology.analysis.calls import front_of
 from millstream.core.topology.plan import SubTopology
 
 _RECORDS_PER_THREAD = 128
-"""How many records of a block there are for each thread: so many may have been called in vain when one of them fails."""
+"""Records of a block per thread; so many calls may be wasted when a record fails."""
 
 
 @dataclass(frozen=True)
 class ThreadFigures:
-    """What there is to see of the threads of a task.
-
-    Attributes:
-        executed: Per thread, the records that it has executed.
-        ended: Threads that a function has ended.
-    """
+    """Metrics of the threads of a task."""
 
     executed: tuple[int, ...]
     ended: int = 0
 
     def __add__(self, other: ThreadFigures) -> ThreadFigures:
-        """Add those of the same threads at another time, or of other threads that ran the same task."""
+        """Add the figures of the same threads at another time, or of other threads of the same task."""
         executed = zip_longest(self.executed, other.executed, fillvalue=0)
         return ThreadFigures(tuple(map(sum, executed)), self.ended + other.ended)
 
@@ -69,13 +64,7 @@ def added(figures: Iterable[ThreadFigures | None]) -> ThreadFigures | None:
 
 
 class Fronts:
-    """The fronts of a task, and the threads that run them. Owned by the task.
-
-    Args:
-        sub: The sub-topology.
-        compiled: Its functions, for the task's own thread.
-        threads: The threads.
-    """
+    """The fronts of a task, and the threads that run them. Owned by the task."""
 
     def __init__(self, sub: SubTopology, compiled: Compiled, threads: Threads) -> None:
         self._fronts = {
@@ -95,21 +84,15 @@ class Fronts:
         return bool(self._fronts)
 
     def set_aside(self, source: str, piece: Piece) -> None:
-        """Take a run into the block, behind those that are in it.
-
-        Args:
-            source: The name of the run's source.
-            piece: The run; at most ``room`` records.
-        """
+        """Add a run of a source to the block; at most ``room`` records."""
         self._aside.append((source, piece))
         self.room -= piece.end - piece.start
 
     def execute(self) -> Iterator[tuple[str, Piece, list[Effects] | None]]:
-        """Execute the block, and begin another.
+        """Execute the block, and begin the next.
 
         Returns:
-            The runs, in the order in which they were taken, with the names of their sources and what each record does; None
-            in its place for a run of a source that has no front.
+            Source, run and effects per record, in the order taken; None for effects if the source has no front.
         """
         pieces, self._aside, self.room = self._aside, [], self._most
         block = _Block.of([(source, piece) for source, piece in pieces if source in self._fronts])
@@ -153,7 +136,7 @@ class Fronts:
 
 
 class _Record(NamedTuple):
-    """A record of a block: its number in the block, its source, its run, and its index in the run's chunk."""
+    """A record of a block: its number in the block, source, run, and index in the run's chunk."""
 
     number: int
     source: str
@@ -163,14 +146,13 @@ class _Record(NamedTuple):
 
 @dataclass
 class _Block:
-    """Records that are executed together.
+    """Records that are executed together; shared by the threads.
 
     Attributes:
-        effects: Per record, what it does.
-        lines: Records that are executed one after the other, for whoever takes them.
-        failed_at: A record that fails and stops the application: none behind it need be executed.
-        killers: The records that have ended a thread and have not been executed since, with what failed and how, and whether that
-            stops the application.
+        lines: Records that are executed one after the other; a thread takes a whole line.
+        failed_at: The first record that stops the application; none behind it is executed.
+        killers: Records that have ended a thread and were not executed since, with their failure, and whether it stops the
+            application.
     """
 
     effects: list[Effects]
@@ -180,7 +162,6 @@ class _Block:
 
     @staticmethod
     def of(pieces: Sequence[tuple[str, Piece]]) -> _Block:
-        """Put records in lines."""
         lines: dict[object, deque[_Record]] = {}
         number = 0
         for source, piece in pieces:
@@ -193,12 +174,10 @@ class _Block:
         return _Block([[] for _ in range(number)], deque(lines.values()), number)
 
     def finish(self, number: int, effects: Effects, *, stops: bool) -> None:
-        """Record the effects of a record.
+        """Set the effects of a record.
 
         Args:
-            number: The record's.
-            effects: What it does.
-            stops: Whether that stops the application, so that no record behind it is needed.
+            stops: Whether the record stops the application, so that no record behind it is needed.
         """
         self.effects[number] = effects
         self.killers.pop(number, None)
@@ -206,7 +185,7 @@ class _Block:
             self.failed_at = min(self.failed_at, number)
 
     def give_up(self) -> None:
-        """Let the records fail that have ended threads, and take them out of their lines: nobody is left to try them again."""
+        """Fail the records that have ended threads: no thread is left to try them again."""
         for line in self.lines:
             if line[0].number in self.killers:
                 number = line.popleft().number
@@ -216,7 +195,7 @@ class _Block:
 
 
 class _Worker:
-    """What one thread does: it runs fronts on records of a block. Used by one thread at a time."""
+    """Runs fronts on the records of a block. Used by one thread at a time."""
 
     def __init__(self, fronts: Mapping[str, SubTopology], compiled: Compiled) -> None:
         self._recorder = Recorder(compiled)
@@ -228,12 +207,11 @@ class _Worker:
         self.block: _Block
 
     def take_executed(self) -> int:
-        """Return the number of records that were executed, and reset it."""
         executed, self._executed = self._executed, 0
         return executed
 
     def work(self) -> bool:
-        """Execute the next record; tell whether there was one."""
+        """Execute the next record; return whether there was one."""
         if not self._line:
             try:
                 self._line = self.block.lines.popleft()
@@ -261,7 +239,7 @@ class _Worker:
         self._executed += 1
 
     def _hand_back(self, record: _Record, error: BaseException) -> None:
-        """Leave to the others what this thread, which ends, has not executed."""
+        """Return to the block what this thread, which ends, has not executed."""
         block, recorder = self.block, self._recorder
         recorder.ended_by(error)
         if record.number in block.killers:

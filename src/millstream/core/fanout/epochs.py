@@ -26,9 +26,8 @@ class Stretch:
 
     Attributes:
         log: The log: a partition of the primary topic or of the fan-out topic.
-        keys: The range of keys whose records it takes.
         start: The first offset of the epoch in this log.
-        end: The first offset behind it, None while the epoch is the current one.
+        end: The first offset after it; None for the current epoch.
         base: The position of ``start``.
 
     Example:
@@ -44,28 +43,25 @@ class Stretch:
     base: int
 
     def position(self, offset: int) -> int:
-        """Return the position of an offset of this log."""
         return self.base + offset - self.start
 
     def offset(self, position: int) -> int:
-        """Return the offset at which a reader with a position goes on: ``start`` if it has not begun, ``end`` if it has finished."""
+        """Return the offset at which a reader with a position continues: ``start`` before it has begun, ``end`` when it has finished."""
         offset = max(self.start, self.start + position - self.base)
         return offset if self.end is None else min(offset, self.end)
 
     def overlaps(self, keys: KeyRange) -> bool:
-        """Return whether some hash is in both the range of this log and another one."""
         (first, behind), (low, high) = self.keys.bounds, keys.bounds
         return first < high and low < behind
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """A time in which the routes of a partition's keys did not change.
+    """A period in which the routes of a partition's keys do not change.
 
     Attributes:
-        number: Its number, from 0.
         base: The position at which it begins.
-        stretches: A stretch per log, in the order of their ranges.
+        stretches: One per log, in the order of their key ranges.
     """
 
     number: int
@@ -74,16 +70,15 @@ class Epoch:
 
     @property
     def ranges(self) -> int:
-        """Into how many ranges the keys are divided."""
         return len(self.stretches)
 
     @property
     def behind(self) -> int:
-        """The first position that is larger than all of this epoch and of its fence; only of a closed epoch."""
+        """The first position after this epoch and its fence; only for a closed epoch."""
         return 1 + max(s.position(s.start if s.end is None else s.end) for s in self.stretches)
 
     def log_of(self, key: bytes | None) -> TopicPartition:
-        """Return the log that takes a key; a record without a key goes where the empty key goes."""
+        """Return the log of a key; a null key counts as the empty key."""
         return self.stretches[range_of(key, self.ranges)].log
 
 
@@ -92,8 +87,7 @@ class History:
     """The epochs of a partition, oldest first. Immutable.
 
     Attributes:
-        primary: The partition.
-        epochs: Its epochs; the last one is the current one.
+        epochs: The last one is current.
 
     Example:
         >>> history = History.new(TopicPartition("orders", 0))
@@ -115,11 +109,10 @@ class History:
 
     @property
     def current(self) -> Epoch:
-        """The epoch that takes records now."""
         return self.epochs[-1]
 
     def logs(self, ranges: int) -> tuple[TopicPartition, ...]:
-        """Return the logs of an epoch with a number of ranges, in the order of the ranges."""
+        """Return the logs of an epoch with the given number of ranges, in their order."""
         if ranges == 1:
             return (self.primary,)
         topic = fan_out_topic(self.primary)
@@ -129,8 +122,8 @@ class History:
         """Close the current epoch and begin one with another number of ranges.
 
         Args:
-            ranges: Number of ranges, at least 1; 1 merges.
-            ends: The log ends, of the logs of both epochs, at a moment at which no producer can write.
+            ranges: Number of ranges; 1 merges.
+            ends: End offsets of the logs of both epochs, taken while no producer can write.
         """
         now = self.current
         closed = replace(now, stretches=tuple(replace(s, end=ends[s.log]) for s in now.stretches))
@@ -140,13 +133,9 @@ class History:
         return History(self.primary, (*self.epochs[:-1], closed, Epoch(now.number + 1, base, opened)))
 
     def reads(self, keys: KeyRange, position: int = 0) -> Iterator[tuple[Stretch, ...]]:
-        """Yield what the reader of a key range reads, step by step: the logs of a step side by side, and a step after the one before.
+        """Yield the steps of a key range's reader: it reads the logs of a step side by side, and one step after the other.
 
         A log may hold keys of other ranges, which the reader leaves out with ``keys.holds``.
-
-        Args:
-            keys: The range of the reader, whatever the ranges of the epochs are.
-            position: The position from which on it has not read.
 
         Yields:
             The stretches of an epoch that have keys of the range. Read each from ``offset(position)`` to ``end``; the next step may
@@ -157,11 +146,10 @@ class History:
                 yield tuple(stretch for stretch in epoch.stretches if stretch.overlaps(keys))
 
     def position(self, keys: KeyRange, offsets: Mapping[TopicPartition, int]) -> int:
-        """Return the position to commit for a key range: each record below it was read.
+        """Return the position to commit for a key range: the reader has read every record before it.
 
         Args:
-            keys: The range of the reader.
-            offsets: The next offset of each log that the reader has opened in its present step.
+            offsets: The next offset of each log in the reader's current step.
         """
         for step in self.reads(keys):
             reading = [stretch for stretch in step if _unfinished(stretch, offsets)]
@@ -170,7 +158,6 @@ class History:
         return self.current.base
 
     def to_json(self) -> list[Any]:
-        """Return the epochs as plain data."""
         return [
             {"base": e.base, "logs": [[s.log.topic, s.log.partition, s.start, s.end] for s in e.stretches]}
             for e in self.epochs
@@ -178,7 +165,6 @@ class History:
 
     @classmethod
     def from_json(cls, primary: TopicPartition, epochs: Sequence[Mapping[str, Any]]) -> History:
-        """Read what :meth:`to_json` returned."""
         return cls(primary, tuple(_epoch(number, plain) for number, plain in enumerate(epochs)))
 
 

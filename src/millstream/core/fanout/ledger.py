@@ -35,7 +35,7 @@ class Phase(NamedTuple):
     """A phase of a change.
 
     Attributes:
-        change: The number of the change, which grows with every attempt at one.
+        change: The number of the change, which increases with every attempt.
         name: ``announced`` or ``holding``.
     """
 
@@ -45,13 +45,12 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """What the control topic says of a partition.
+    """The state of a partition in the control topic.
 
     Attributes:
-        history: Its epochs.
-        change: The number of the newest change, finished or not; 0 if there was none.
-        pending: The name of the phase of the change under way, None if there is none.
-        ranges: The number of ranges after the change under way.
+        change: The number of the newest change, finished or not; 0 without one.
+        pending: The phase of the current change; None if there is none.
+        ranges: The number of ranges after the current change.
     """
 
     history: History
@@ -61,54 +60,51 @@ class PartitionState:
 
     @property
     def phase(self) -> Phase | None:
-        """The phase of the change under way."""
+        """The phase of the current change; None if there is none."""
         return None if self.pending is None else Phase(self.change, self.pending)
 
     def announced(self, ranges: int) -> PartitionState:
-        """Return the state in which a change is announced; it replaces one that somebody has left unfinished."""
+        """Return the state with a new announced change; an unfinished one is replaced."""
         return PartitionState(self.history, self.change + 1, ANNOUNCED, ranges)
 
     def holding(self) -> PartitionState:
-        """Return the state in which producers hold records of the partition back."""
+        """Return the state in which producers hold back records of the partition."""
         return PartitionState(self.history, self.change, HOLDING, self.ranges)
 
     def finished(self, ends: Mapping[TopicPartition, int]) -> PartitionState:
-        """Return the state after the change, at the given log ends."""
+        """Return the state after the change, with the given end offsets of the logs."""
         return PartitionState(self.history.changed(self.ranges, ends), self.change, None, self.ranges)
 
     def cancelled(self) -> PartitionState:
-        """Return the state after the change was given up: the old epoch goes on."""
+        """Return the state after the change was cancelled: the old epoch continues."""
         return PartitionState(self.history, self.change, None, self.history.current.ranges)
 
     def entry(self) -> tuple[str, dict[str, Any]]:
-        """Return key and value of the record of the control topic."""
+        """Return key and value of the control record."""
         value = {"epochs": self.history.to_json(), "change": self.change, "pending": self.pending}
         return f"{_PARTITION}{self.history.primary.partition}", {**value, "ranges": self.ranges}
 
 
 def member_entry(session: str, answers: Mapping[int, Phase]) -> tuple[str, dict[str, Any]]:
-    """Return key and value of the record of a producer's session.
+    """Return key and value of the control record of a producer's session.
 
     Args:
-        session: The session: its transactional id.
-        answers: The phase that it has answered, per partition.
+        session: The session's transactional id.
+        answers: The phase that it has acknowledged, by partition.
     """
     return member_key(session), {"answers": {str(number): list(phase) for number, phase in answers.items()}}
 
 
 def member_key(session: str) -> str:
-    """Return the key of the record of a producer's session."""
     return _MEMBER + session
 
 
 @dataclass
 class Ledger:
-    """What a reader of the control topic knows so far.
+    """What a reader has read of the control topic.
 
     Attributes:
-        topic: The topic with fan-out.
-        members: The sessions of producers, with the phase that each has answered, per partition.
-        barrier: The newest barrier.
+        members: The sessions of producers, with the phase that each has acknowledged, by partition.
 
     Example:
         >>> ledger = Ledger("orders")
@@ -127,7 +123,7 @@ class Ledger:
     _states: dict[int, PartitionState] = field(default_factory=dict)
 
     def apply(self, key: str, value: Mapping[str, Any] | None) -> None:
-        """Apply a record of the control topic; records of kinds that are not known have no effect."""
+        """Apply a control record; unknown kinds are ignored."""
         if key == BARRIER and value is not None:
             self.barrier = value["token"]
         elif key.startswith(_PARTITION) and value is not None:
@@ -143,12 +139,11 @@ class Ledger:
                 self.members[session] = answers
 
     def state(self, partition: int) -> PartitionState:
-        """Return the state of a partition."""
         known = self._states.get(partition)
         return known or PartitionState(History.new(TopicPartition(self.topic, partition)))
 
     def states(self) -> dict[int, PartitionState]:
-        """Return the states of the partitions that were changed, or are being changed, by number."""
+        """Return the states of all partitions that were or are being changed."""
         return dict(sorted(self._states.items()))
 
     def held(self) -> set[int]:
@@ -156,13 +151,13 @@ class Ledger:
         return {number for number, state in self._states.items() if state.pending == HOLDING}
 
     def owed(self, session: str) -> Iterator[tuple[int, Phase]]:
-        """Yield the partitions with a phase that a session has not answered yet, and that phase."""
+        """Yield the partitions with a phase that a session has not acknowledged."""
         answers = self.members.get(session, {})
         for number, state in self._states.items():
             if state.phase is not None and answers.get(number) != state.phase:
                 yield number, state.phase
 
     def missing(self, partition: int) -> set[str]:
-        """Return the sessions that have not answered the phase of a partition's change."""
+        """Return the sessions that have not acknowledged the phase of a partition's change."""
         phase = self.state(partition).phase
         return {session for session, answers in self.members.items() if answers.get(partition) != phase}

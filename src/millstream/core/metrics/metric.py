@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 PREFIX: Final = "millstream_"
-"""Begin of every name outside of this process."""
 
 Kind = Literal["counter", "peak", "gauge"]
 Key = tuple[str, tuple[str, ...]]
-"""The name of a metric, and the values of its labels in the order of the declaration."""
+"""The name of a metric, and the values of its labels in the declared order."""
 Number = tuple[str, tuple[str, ...], float]
-"""A number with the name of its metric and the values of its labels."""
 
 _TOTAL: Final = "_total"
 _MAX: Final = "_max"
@@ -26,16 +24,14 @@ _MAX: Final = "_max"
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric.
+    """The declaration of a metric.
 
     Attributes:
-        name: Its name without ``millstream_``. Where Kafka Streams has the metric, the name is made of its group and its name.
-        labels: The names of its labels; ``application`` is added where metrics leave the process.
-        help: What it counts, in one line.
-        streams: The metric of Kafka Streams that counts the same, or empty.
-        flat: Its name in ``RunningApplication.metrics()``, which adds up over labels; empty if it is not there.
-        part: The label by which ``metrics()`` has ``<flat>: <value>`` too, or instead if ``whole`` is false.
-        whole: Whether ``metrics()`` has the sum.
+        name: Name without ``millstream_``. For metrics of Kafka Streams, its group and name.
+        labels: Names of the labels; ``application`` is added where metrics leave the process.
+        streams: The same metric of Kafka Streams; empty if there is none.
+        flat: Name in ``RunningApplication.metrics()``, summed over labels; empty to leave it out.
+        part: The label by which ``metrics()`` also has ``<flat>: <value>``, or only that if ``whole`` is false.
 
     Example:
         >>> Metric("task_process_total", ("task",), "records processed").kind
@@ -52,17 +48,14 @@ class Metric:
 
     @property
     def kind(self) -> Kind:
-        """How its numbers are combined."""
         return kind_of(self.name)
 
     @property
     def exported(self) -> str:
-        """Its name for Prometheus and OpenTelemetry."""
         return PREFIX + self.name
 
 
 def kind_of(name: str) -> Kind:
-    """Return how the numbers of a metric are combined."""
     if name.endswith(_TOTAL):
         return "counter"
     return "peak" if name.endswith(_MAX) else "gauge"
@@ -80,7 +73,7 @@ class Numbers(dict[Key, float]):
     """
 
     def take(self, numbers: Iterable[Number]) -> None:
-        """Take numbers in; those of the same metric and labels are combined."""
+        """Add numbers; those of the same metric and labels are combined by its kind."""
         for name, labels, value in numbers:
             key, kind = (name, labels), kind_of(name)
             if kind == "counter":
@@ -89,25 +82,18 @@ class Numbers(dict[Key, float]):
                 self[key] = max(self.get(key, value), value) if kind == "peak" else value
 
     def rows(self) -> list[Number]:
-        """Return them as rows."""
         return [(name, labels, value) for (name, labels), value in self.items()]
 
     def of(self, name: str) -> dict[tuple[str, ...], float]:
-        """Return the numbers of one metric by the values of its labels."""
         return {labels: value for (known, labels), value in self.items() if known == name}
 
     def total(self, name: str) -> float:
-        """Return the numbers of one metric as one: the largest of a peak, else the sum."""
+        """Return one number for a metric: the largest of a peak, else the sum."""
         found = self.of(name).values()
         return max(found, default=0) if kind_of(name) == "peak" else sum(found)
 
     def by(self, name: str, label: int) -> dict[str, float]:
-        """Return the sums of one metric by the value of one label, sorted.
-
-        Args:
-            name: The metric.
-            label: The place of the label in the declaration.
-        """
+        """Return the sums of one metric by the value of the label at an index, sorted."""
         found: dict[str, float] = {}
         for labels, value in sorted(self.of(name).items()):
             found[labels[label]] = found.get(labels[label], 0) + value
@@ -115,12 +101,11 @@ class Numbers(dict[Key, float]):
 
 
 def total_of(numbers: Iterable[Number], name: str) -> float:
-    """Return the sum of one metric over rows."""
     return sum(value for known, _, value in numbers if known == name)
 
 
 def without_labels(metrics: Collection[Metric], numbers: Numbers) -> dict[str, int]:
-    """Return numbers without labels, by the names that ``RunningApplication.metrics()`` has.
+    """Return numbers without labels, under their names in ``RunningApplication.metrics()``.
 
     Example:
         >>> drops = Metric("drop_total", ("task", "reason"), "", flat="dropped", part="reason")
@@ -138,7 +123,6 @@ def without_labels(metrics: Collection[Metric], numbers: Numbers) -> dict[str, i
 
 
 def summed(numbers: Iterable[Mapping[Key, float]]) -> Numbers:
-    """Return several maps as one."""
     found = Numbers()
     for each in numbers:
         found.take((name, labels, value) for (name, labels), value in each.items())

@@ -14,11 +14,7 @@ _KEY: Final = itemgetter(0)
 
 
 class Parked:
-    """The changes of consecutive micro-batches as one: the newest change of each key.
-
-    Args:
-        batches: The changes of each micro-batch, oldest first.
-    """
+    """The changes of consecutive micro-batches, oldest first, as one: the newest change of each key."""
 
     def __init__(self, batches: Iterable[ParkedChanges]) -> None:
         self.changes: dict[str, dict[bytes, bytes | None]] = {}
@@ -34,10 +30,6 @@ class Parked:
 class ParkedView:
     """A view of byte stores with parked changes. Implements ``ByteStores``.
 
-    Args:
-        stores: The view of the copy.
-        parked: The changes after it.
-
     Example:
         >>> from millstream.core.state.memory import MemoryStores
         >>> copy = MemoryStores()
@@ -52,7 +44,7 @@ class ParkedView:
         self._parked = parked
 
     def open(self, name: str) -> ByteReader:
-        """Return a byte store; one that does not exist is empty."""
+        """Return a byte store; empty if it does not exist."""
         committed = NOTHING if name in self._parked.dropped else self._stores.open(name)
         changes = self._parked.changes.get(name)
         return _ParkedReader(committed, changes) if changes else committed

@@ -24,10 +24,10 @@ from millstream.core.topology.stores import (
 )
 
 MOST_ENTRIES: Final = 10_000
-"""Entries that an answer has at most if no limit is given; more are an error."""
+"""Maximum number of entries of an answer without a limit; more are an error."""
 
 Scope = Literal["key", "forwards", "backwards", "sum"]
-"""Who answers: the task that has the key, all tasks in ascending or descending order, or all tasks with a number each."""
+"""Which tasks answer: the one with the key, all in ascending or descending order, or all with a number each."""
 
 _ALL: Final[Mapping[str, Scope]] = {"all": "forwards", "reverse_all": "backwards"}
 _RANGES: Final[Mapping[str, Scope]] = {
@@ -54,7 +54,7 @@ _METHODS: Final[Mapping[type[StoreSpec], Mapping[str, Scope]]] = {
     SessionSpec: {**_RANGES, "fetch_session": "key", "find_sessions": "key"},
     VersionedSpec: {"get": "key"},
 }
-"""The methods that can be asked of each kind of store."""
+"""The methods that can be called on each kind of store."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,10 @@ class Question:
     """A question about a store.
 
     Attributes:
-        store: The name of the store.
-        method: The method, as the store has it.
-        arguments: Its arguments.
-        limit: At most so many entries; None is :data:`MOST_ENTRIES`, and more are an error.
+        limit: Maximum number of entries; None for :data:`MOST_ENTRIES`, beyond which is an error.
         timestamps: Whether values of a timestamped store come with their timestamps.
-        max_lag: How many records the application may have left to process in the topics of the store; None is any number.
-        text: Whether arguments are text, and the answer is to be plain data; see ``millstream.core.queries.text``.
+        max_lag: Maximum number of unprocessed records in the topics of the store; None for any number.
+        text: Whether arguments are text, and the answer must be plain data; see ``millstream.core.queries.text``.
     """
 
     store: str
@@ -82,13 +79,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer, and what it stands for.
+    """An answer, and the state that it reflects.
 
     Attributes:
-        value: What the method gives; entries are a list.
-        batch: The committed micro-batch.
-        offsets: Topic to partition to the offset before which everything is in the answer.
-        lag: Records that were left to process in these topics.
+        value: The result of the method; entries are a list.
+        offsets: By topic and partition, the offset before which everything is in the answer.
 
     Source: ``org.apache.kafka.streams.query.StateQueryResult`` and its ``Position`` (KIP-796).
     """
@@ -100,7 +95,7 @@ class Answer:
 
 
 def scope_of(question: Question, spec: StoreSpec) -> Scope:
-    """Return who answers a question.
+    """Return which tasks answer a question.
 
     Raises:
         StoreError: If the kind of store has no such method.
@@ -129,12 +124,10 @@ def key_of(question: Question, spec: StoreSpec) -> bytes:
 
 
 def answer_of(question: Question, spec: StoreSpec, stores: Iterable[Any]) -> Any:
-    """Return the answer of the tasks that have a store.
+    """Combine the answers of the tasks that have a store.
 
     Args:
-        question: The question.
-        spec: The specification of the store.
-        stores: The store of each task. About one key, they are asked one after the other until one of them has it.
+        stores: The store of each task. For one key, they are asked one after the other until one has it.
 
     Raises:
         StoreError: If the store cannot answer the question, or the answer has too many entries.
@@ -174,7 +167,7 @@ def _result(question: Question, spec: StoreSpec, store: Any) -> Any:
 
 
 def _nothing(question: Question, spec: StoreSpec) -> list[Any] | None:
-    """Return the answer to a question about one key that no task has."""
+    """Return the answer if no task has the key."""
     several = question.method in ("reverse_fetch", "find_sessions") or (
         question.method == "fetch" and (isinstance(spec, SessionSpec) or len(question.arguments) > 2)
     )
@@ -201,7 +194,7 @@ def _listed(question: Question) -> Callable[[Any], Any]:
 
 
 def _order_of(spec: StoreSpec) -> Callable[[tuple[Any, Any]], Any]:
-    """Return the place of an entry in the order in which one task has its entries."""
+    """Return the function that gives an entry's sort key, in the order that each task uses."""
     key_bytes = spec.key.serialize
     if not isinstance(spec, WindowSpec | SessionSpec):
         return lambda entry: key_bytes(entry[0])

@@ -24,7 +24,7 @@ _KEYS: Final[Mapping[str, int]] = {
     "fetch_range": 2,
     "reverse_fetch_range": 2,
 }
-"""How many of the first arguments of a method are keys; the others are times."""
+"""How many leading arguments of a method are keys; the others are times."""
 _FROM_TEXT: Final[Mapping[str, Callable[[str], Any]]] = {
     "string": str,
     "bytes": str.encode,
@@ -33,18 +33,14 @@ _FROM_TEXT: Final[Mapping[str, Callable[[str], Any]]] = {
     "float32": float,
     "float64": float,
 }
-"""What makes a key of text, by the name of its serde; others are given as JSON."""
+"""Parsers of keys by the name of the serde; other keys are JSON."""
 
 
 def parsed(question: Question, spec: StoreSpec) -> Question:
-    """Return a question whose arguments are text with keys and times.
-
-    Args:
-        question: The question; arguments that are no text are taken as they are.
-        spec: The specification of the store.
+    """Parse textual arguments of a question into keys and times; others stay.
 
     Raises:
-        StoreError: If an argument is not what the method takes.
+        StoreError: If an argument does not fit the method.
 
     Example:
         >>> from millstream.core.model import serdes
@@ -61,7 +57,7 @@ def parsed(question: Question, spec: StoreSpec) -> Question:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as what JSON has: named tuples and dataclasses as objects, bytes as text or in hexadecimal, all else as text.
+    """Return a value as JSON values: named tuples and dataclasses as objects, bytes as text or hexadecimal.
 
     Example:
         >>> from millstream.core.model.windowed import Windowed

@@ -76,13 +76,9 @@ def packed(
     one reader takes them all, because a Spark task costs more than reading a few records.
 
     Args:
-        planned: The ranges of a batch.
         bins: Maximum number of concurrent readers.
         smallest: Number of records below which an additional reader is not worthwhile.
         whole: Topics whose ranges are not cut: one reader reads all records of a partition in the micro-batch.
-
-    Returns:
-        Ranges by reader.
 
     Example:
         >>> packed([OffsetRange("t", 0, 0, 20_000)], bins=2)

@@ -48,7 +48,6 @@ class Situation:
         room: Number of records until its buffer limit is reached.
         buffered: Partitions with records that are buffered in a task.
         newest: Largest timestamp (ms) of the buffered records, per input of a task.
-        given_up: Empty inputs that are no longer waited for.
         paused: Topics that are not read now, and not waited for.
         idles: Whether tasks wait for inputs that are at their end.
     """
@@ -83,7 +82,6 @@ class Alignment:
     """A plan for co-processed partitions.
 
     Attributes:
-        ends: How far each partition is read.
         until: For some partitions, a time (ms) such that no later record is before it.
         pace: Start of the next search, None if there was no search.
     """
@@ -94,14 +92,7 @@ class Alignment:
 
 
 def aligned(group: CoProcessed, now: Situation, index: TimeIndex, pace: Pace | None = None) -> Alignment:
-    """Plan co-processed partitions.
-
-    Args:
-        group: The partitions to plan together.
-        now: What there is to read, and what tasks have buffered.
-        index: The broker's time index.
-        pace: Result of the last aligned batch.
-    """
+    """Plan how far co-processed partitions are read."""
     budget = _total(now.start, now.admitted)
     plan: Alignment | None
     if now.ends == now.log_ends and _total(now.start, now.ends) <= budget:
@@ -162,7 +153,7 @@ class _Search:
         return min((at.timestamp_ms for at in first.values()), default=0)
 
     def _offsets(self, time_ms: int) -> Positions:
-        """Return the first offset at or after a time by partition, or the end if there is none."""
+        """Return, by partition, the first offset at or after a time, or the end if there is none."""
         first = self._index.offsets_for_times(dict.fromkeys(self._lagging, time_ms))
         return {p: first[p].offset if p in first else self._now.log_ends[p] for p in self._lagging}
 

@@ -52,21 +52,17 @@ class Initialization:
     new_topics: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON that the offset holds."""
         return {"rebuild": self.rebuild, "new_topics": list(self.new_topics)}
 
     @staticmethod
     def from_json(data: JsonObject) -> Initialization:
-        """Decode the result of :meth:`to_json`."""
         return Initialization(data.get("rebuild", False), tuple(data.get("new_topics", ())))
 
     def encode(self) -> bytes:
-        """Return the message to a task."""
         return json.dumps(self.to_json()).encode()
 
     @staticmethod
     def decode(message: bytes) -> Initialization:
-        """Decode the result of :meth:`encode`."""
         return Initialization.from_json(json.loads(message))
 
 
@@ -75,10 +71,8 @@ class BatchPlan:
     """A planned micro-batch: where it ends, and what it was planned with.
 
     Attributes:
-        id: The micro-batch.
         topology: The topology it was planned for, and the offset at which each partition ends.
-        tick: Grows when tasks take part without records: all of them in the first micro-batch of a run, else those that are woken.
-        clock: The wall clock of the micro-batch.
+        tick: Increases when tasks run without records: all tasks in the first micro-batch of a run, else those that are woken.
         inputs: What is left of the inputs that tasks may wait for; None if no task has to know.
         initialization: What tasks do in the first micro-batch of a run; None in others.
         woken: The tasks whose wall-clock punctuation is due; if ``tick`` grows without them, all tasks take part.
@@ -100,11 +94,9 @@ class BatchPlan:
 
     @property
     def positions(self) -> Offsets:
-        """The offset at which each partition ends."""
         return self.topology.positions
 
     def to_json(self) -> dict[str, Any]:
-        """Return the offset for Spark's checkpoint."""
         data: dict[str, Any] = {
             "topics": positions_to_json(self.positions),
             "checkpoint": self.id.checkpoint,

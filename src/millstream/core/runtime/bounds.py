@@ -13,8 +13,9 @@ class RunEnd:
     """The end of a run, within what is in the topics when it begins.
 
     Attributes:
-        records: How many records it reads at most; None: all.
-        before_ms: It reads up to the first record of a partition with this timestamp or a later one, ms since the epoch; None: all.
+        records: Maximum number of records; None for all.
+        before_ms: Each partition is read up to its first record with this timestamp or a later one, ms since the epoch; None
+            for all.
     """
 
     records: int | None = None
@@ -22,15 +23,13 @@ class RunEnd:
 
 
 def first_records(positions: Offsets, ends: Offsets, records: int | None) -> Offsets:
-    """Return the ends of a run that reads so many records, evenly from the partitions while they have any.
+    """Return the ends of a run of a limited number of records, taken evenly from the partitions.
 
     Args:
-        positions: Where the run begins.
-        ends: How far the partitions can be read; those of other topics than these are not counted.
-        records: How many records it reads at most; None: all.
+        ends: How far the partitions can be read; partitions of other topics are not counted.
 
     Returns:
-        How far it reads, never before where it begins.
+        How far each partition is read, never before its position.
 
     Example:
         >>> first_records({"a": {0: 5, 1: 0}, "b": {0: 0}}, {"a": {0: 7, 1: 9}, "b": {0: 9}}, 9)

@@ -18,7 +18,6 @@ class TopicChanges:
     """The changes.
 
     Attributes:
-        recreated: Topics that were deleted and created again.
         grown: Unchanged topics with more partitions than before: the previous and the current number.
     """
 
@@ -30,10 +29,6 @@ def changes(before: Mapping[str, TopicFacts], now: Mapping[str, TopicFacts]) -> 
     """Compare topics with their previous state.
 
     A topic that does not exist now is ignored: it may be about to be created again, and its readers notice it anyway.
-
-    Args:
-        before: Previous state.
-        now: Current state on the broker.
 
     Example:
         >>> changes({"t": TopicFacts("x", 2)}, {"t": TopicFacts("x", 4)}).grown
@@ -55,7 +50,6 @@ def recreated(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, .
 
 
 def recreated_error(topics: tuple[str, ...]) -> TopicRecreatedError:
-    """Return the error for topics that were deleted and created again."""
     named = ", ".join(map(repr, topics))
     return TopicRecreatedError(
         f"the topic {named} was deleted and created again since this application last read it: the offsets it has reached "

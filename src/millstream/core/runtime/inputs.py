@@ -27,7 +27,6 @@ class Input(NamedTuple):
     """An input of a task.
 
     Attributes:
-        partition: The partition that the task reads.
         feeders: The partitions on the broker that its records come from.
         origins: The partitions of external topics that they come from originally; without repartition topics, the feeders.
     """
@@ -73,11 +72,6 @@ def co_processed(plan: Plan, layout: Layout, *, waits: bool = True) -> tuple[CoP
     """Return the groups to plan together; empty if every task has one input, and none writes a repartition topic.
 
     Sub-topologies that share an input topic are in one group.
-
-    Args:
-        plan: The topology, split.
-        layout: Its tasks.
-        waits: Whether tasks wait for empty inputs.
     """
     groups: list[CoProcessed] = []
     for topic in sorted(plan.repartition_topics):
@@ -102,8 +96,6 @@ def informed(plan: Plan, layout: Layout, *, waits: bool) -> dict[TaskId, tuple[I
     """Return the tasks that must know whether there are more records for their inputs on the broker, with these inputs.
 
     Args:
-        plan: The topology, split.
-        layout: Its tasks.
         waits: Whether tasks wait for empty inputs; then tasks with several inputs must know. Tasks that close windows when they
             are idle must always know.
     """

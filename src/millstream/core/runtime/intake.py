@@ -17,9 +17,6 @@ from millstream.core.topology.plan import Plan
 def topics_in_front(plan: Plan) -> Mapping[int, frozenset[str]]:
     """Return the topics on the broker whose records reach a sub-topology through Spark's shuffle.
 
-    Args:
-        plan: The topology.
-
     Returns:
         Topics by number of the sub-topology, for those after the shuffle.
     """

@@ -19,14 +19,14 @@ class State(StrEnum):
     WAITING = "waiting"
     """No broker answers."""
     DRAINING = "draining"
-    """Nothing more is read from outside; unfinished records are finished."""
+    """Nothing more is read from external topics; unfinished records are finished."""
     STOPPING = "stopping"
     STOPPED = "stopped"
     FAILED = "failed"
 
 
 class Event(StrEnum):
-    """What moves an application from one state to another."""
+    """What changes the state of an application."""
 
     FIRST_BATCH_COMMITTED = "first batch committed"
     BROKER_LOST = "broker lost"
@@ -66,7 +66,7 @@ INITIAL: Final = State.STARTING
 FINAL: Final = frozenset({State.STOPPED, State.FAILED})
 ENDING: Final = FINAL | {State.STOPPING}
 PROCESSING: Final = frozenset({State.RUNNING, State.WAITING, State.DRAINING})
-"""The states in which the query has committed a micro-batch and goes on, so that it can be replaced by another one."""
+"""The states in which the query has committed a micro-batch and goes on, so that it can be replaced."""
 
 
 def state_after(state: State, event: Event) -> State:

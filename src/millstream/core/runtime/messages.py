@@ -12,7 +12,7 @@ from millstream.core.runtime.origins import Begun
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What the planner tells the application before it plans a micro-batch.
+    """The planner's request to the application before it plans a micro-batch.
 
     Attributes:
         positions: The offset up to which each partition was planned.
@@ -31,11 +31,10 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class BufferedRecords:
-    """The records that the tasks of an application have buffered, as their reports say.
+    """Records that the tasks have buffered, from their reports.
 
     Attributes:
         buffered: Records, bytes and largest timestamp (ms) by input that has any, all lanes together.
-        given_up: Empty inputs that are no longer waited for.
         idle_until_ms: When the first of these records may be processed, because the wait for an empty input ends or calls may have
             ended; None if there are none.
         room: How many more records tasks with asynchronous operators can take in, by partition.
@@ -49,17 +48,12 @@ class BufferedRecords:
 
 @dataclass(frozen=True)
 class PlanningOrders:
-    """What the application answers the planner.
+    """The answer of the application to the planner.
 
     Attributes:
-        hold: Whether no micro-batch may begin.
-        intake: Whether topics from outside are read; not while the application drains.
-        paused: Topics that are not read.
+        intake: Whether external topics are read; not while the application drains.
         rates: Maximum records per second by throttled topic.
         commit: Whether a processor asked for a commit, which ends the trigger interval.
-        due: Tasks to wake now.
-        records: The records that tasks have buffered.
-        times: Partition times that were reported.
         oldest: The oldest micro-batch with an unfinished record, by topic before the shuffle; None if unknown.
         bytes_per_record: Average size of the records read so far; None before the first.
     """

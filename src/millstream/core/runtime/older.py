@@ -17,10 +17,6 @@ from millstream.core.topology.routing import BY_KEY, BY_PRODUCER, Route, Routing
 def check_older(before: Remembered, now: Routing) -> None:
     """Check that records still reach the tasks with the state of their keys, as far as an older checkpoint shows.
 
-    Args:
-        before: The content of the checkpoint.
-        now: The routing of the next start.
-
     Raises:
         IncompatibleTopologyError: If records would reach a store in another way than before.
     """
@@ -30,12 +26,7 @@ def check_older(before: Remembered, now: Routing) -> None:
 
 
 def assumed(before: Remembered, now: Routing) -> Routing:
-    """Return the routing of an older checkpoint, assuming the current grouping.
-
-    Args:
-        before: The content of the checkpoint.
-        now: The routing of the next start.
-    """
+    """Return the routing of an older checkpoint, assuming the current grouping."""
     with_stores = [part for part in before.parts.values() if part.stores]
     routes = {
         topic: _assumed_route(topic, count, before, now, _origins(part, now))

@@ -29,7 +29,6 @@ class Begun(NamedTuple):
     """The beginning of a micro-batch.
 
     Attributes:
-        batch: Number of the micro-batch in the checkpoint.
         positions: The offsets at which it began to read.
     """
 
@@ -41,7 +40,6 @@ def first_offset(batch: int, lane: int) -> int:
     """Return the first offset for the records that a micro-batch sends through the shuffle.
 
     Args:
-        batch: Number of the micro-batch in the checkpoint.
         lane: Number of the partition that they were read from, so that records of different partitions have different offsets.
 
     Example:
@@ -55,9 +53,7 @@ def offsets_from(first: int, start: int, count: int) -> list[int]:
     """Return offsets for records of one micro-batch and lane.
 
     Args:
-        first: The result of :func:`first_offset`.
         start: Number of records before them.
-        count: Number of records.
     """
     room = (1 << _BITS) - 1
     begin = first & ~room
@@ -90,7 +86,6 @@ def oldest_by_topic(
 
     Args:
         unfinished: The lowest unfinished offset by partition of repartitions.
-        behind: The result of :func:`origins`.
 
     Example:
         >>> oldest_by_topic({TopicPartition("again", 0): first_offset(7, 0)}, {"again": {"in"}})
@@ -107,9 +102,7 @@ def committable(positions: Offsets, begun: Sequence[Begun], oldest: Mapping[str,
     """Return how far topics may be committed.
 
     Args:
-        positions: How far they have been read.
         begun: The micro-batches that may have unfinished records, in order.
-        oldest: The result of :func:`oldest_by_topic`.
 
     Returns:
         Offsets of the topics; a topic is omitted if the beginning of its oldest micro-batch is unknown.
@@ -132,8 +125,6 @@ def begun_after(begun: Sequence[Begun], batch: Begun, oldest: Mapping[str, int] 
     """Return the micro-batches that may have unfinished records, including a newly planned one.
 
     Args:
-        begun: The micro-batches so far.
-        batch: The newly planned one.
         oldest: The result of :func:`oldest_by_topic`; None if unknown.
     """
     kept = list(begun)
@@ -155,10 +146,8 @@ def _entry(begun: Sequence[Begun], batch: int) -> Begun | None:
 
 
 def begun_to_json(begun: Sequence[Begun]) -> list[list[Any]]:
-    """Return beginnings as JSON-compatible data."""
     return [[each.batch, positions_to_json(each.positions)] for each in begun]
 
 
 def begun_from_json(data: Sequence[Sequence[Any]]) -> tuple[Begun, ...]:
-    """Decode the result of :func:`begun_to_json`."""
     return tuple(Begun(batch, positions_from_json(positions)) for batch, positions in data)

@@ -33,7 +33,6 @@ def timed_topics(sub: SubTopology) -> frozenset[str]:
 
 
 def topics_timed_by_readers(plan: Plan) -> frozenset[str]:
-    """Return the topics whose timestamps are extracted by readers."""
     subs = (sub for sub in plan.subtopologies if plan.runs_before_shuffle(sub))
     return frozenset(topic for sub in subs for topic in timed_topics(sub))
 
@@ -54,10 +53,8 @@ def latest(*known: PartitionTimes) -> dict[TopicPartition, int]:
 
 
 def encode_times(times: PartitionTimes) -> bytes:
-    """Return times as the payload of a row."""
     return json.dumps(positions_to_json(nested(times))).encode()
 
 
 def decode_times(payload: bytes) -> PartitionTimes:
-    """Decode the result of :func:`encode_times`."""
     return flat(positions_from_json(json.loads(payload)))

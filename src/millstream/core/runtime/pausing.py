@@ -22,8 +22,6 @@ def chosen_topics(
     """Return the topics that a command affects.
 
     Args:
-        plan: The topology.
-        topics: Names of topics.
         subtopologies: Numbers of sub-topologies, whose topics are added. If both are None, all topics are affected.
 
     Raises:
@@ -46,10 +44,6 @@ def chosen_topics(
 
 def resting(plan: Plan, paused: Collection[str]) -> frozenset[int]:
     """Return the numbers of the sub-topologies that no record can reach while topics are paused.
-
-    Args:
-        plan: The topology.
-        paused: The paused topics.
 
     Source: KIP-834, which pauses whole topologies.
     """

@@ -26,7 +26,6 @@ class RemainingInputs:
     Attributes:
         lag: Records left, for partitions that have any.
         until: For partitions with lag, a time (ms) such that no record left is before it, if one is known.
-        paused: Topics that are not read now.
         bounded: Whether this is a run to a fixed end, behind which nothing is read.
         unknown: Whether no broker could say how much is left.
         to_be_written: By repartition topic, a time (ms) such that no record still to be written to it is before, if one is known.
@@ -40,7 +39,6 @@ class RemainingInputs:
     to_be_written: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON that the offset holds."""
         data: dict[str, Any] = {
             "lag": positions_to_json(nested(self.lag)),
             "until": positions_to_json(nested(self.until)),
@@ -55,7 +53,6 @@ class RemainingInputs:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> RemainingInputs:
-        """Decode the result of :meth:`to_json`."""
         return RemainingInputs(
             flat(positions_from_json(data["lag"])),
             flat(positions_from_json(data["until"])),
@@ -73,7 +70,6 @@ class TaskInput:
     Attributes:
         lag: Records left, for the inputs that have any.
         until: For inputs with lag, a time (ms) such that no record left is before it, if one is known.
-        paused: Topics that are not read now.
         ended: Inputs that a run to a fixed end has read to there.
         unknown: Whether no broker could say how much is left.
     """
@@ -85,11 +81,7 @@ class TaskInput:
     unknown: bool = False
 
     def facts(self, inputs: Collection[Input]) -> InputFacts:
-        """Return what the task is told.
-
-        Args:
-            inputs: Its inputs.
-        """
+        """Return the facts that the task gets."""
         return InputFacts(
             tuple(each.partition for each in inputs),
             self.lag,
@@ -101,7 +93,6 @@ class TaskInput:
         )
 
     def encode(self) -> bytes:
-        """Return the message to the task."""
         data = {
             "lag": positions_to_json(nested(self.lag)),
             "until": positions_to_json(nested(self.until)),
@@ -113,7 +104,6 @@ class TaskInput:
 
     @staticmethod
     def decode(message: bytes) -> TaskInput:
-        """Decode the result of :meth:`encode`."""
         data = json.loads(message)
         return TaskInput(
             flat(positions_from_json(data["lag"])),

@@ -23,9 +23,7 @@ class Target:
     """Where to begin.
 
     Attributes:
-        kind: Meaning of ``value``.
         value: An offset, a number of records (negative: back), or milliseconds since the epoch.
-        listed: The offsets for kind ``listed``.
     """
 
     kind: Literal["earliest", "latest", "offset", "shift", "time", "listed"] = "earliest"
@@ -35,7 +33,7 @@ class Target:
 
 @dataclass(frozen=True)
 class LogOffsets:
-    """Offsets on the broker, each by topic and partition.
+    """Offsets on the broker.
 
     Attributes:
         begin: The first available offset.
@@ -53,9 +51,7 @@ class Move:
     """The current and the new position of a partition.
 
     Attributes:
-        topic: The topic.
-        partition: Number of the partition.
-        before: The processed position, None if unknown.
+        before: The processed position; None if unknown.
         after: Where the next start begins.
         note: Reason if that differs from the requested position, else empty.
     """
@@ -71,10 +67,7 @@ def moves(target: Target, topics: Iterable[str], current: Offsets, log_offsets: 
     """Choose the new offsets of all partitions.
 
     Args:
-        target: Where to begin.
-        topics: The topics to move. All others keep their positions.
-        current: The processed positions.
-        log_offsets: Offsets on the broker.
+        topics: The topics to move; the others keep their positions.
 
     Returns:
         A move per partition, sorted.
@@ -141,9 +134,6 @@ def _wanted(target: Target, topic: str, partition: int, before: int | None, log_
 def timestamp_ms(text: str) -> int:
     """Parse an ISO 8601 date and time; without a time zone it is UTC, as in Kafka's tools.
 
-    Args:
-        text: The date and time.
-
     Returns:
         Milliseconds since the epoch.
 
@@ -166,9 +156,6 @@ def timestamp_ms(text: str) -> int:
 
 def listed_offsets(lines: Iterable[str]) -> Offsets:
     """Parse lines of ``topic,partition,offset``, the format of ``kafka-consumer-groups --export``.
-
-    Args:
-        lines: The lines of a file.
 
     Raises:
         SettingsError: If a line has another format.
@@ -193,13 +180,11 @@ def internal_topics(
     """Return the internal topics of an application, identified by name.
 
     Args:
-        application_id: The application.
-        existing: All topics of the cluster.
         groups: All consumer groups of the cluster: if the id of another application begins with this one's and a dash, its topics
             match the same pattern.
 
     Returns:
-        The topics, and matching topics of other groups, with the group.
+        The topics; and matching topics of other groups, with the group.
 
     Example:
         >>> internal_topics("shop", ["shop-a-repartition", "shop-eu-b-changelog", "shop-c"], ["shop", "shop-eu"])

@@ -17,15 +17,12 @@ from millstream.core.state.segments.log import Manifest
 
 
 class HotKeySample(NamedTuple):
-    """Which key came most often in a step, of a sample of the records that came to an asynchronous operator.
+    """The most frequent key in a sample of the records that an asynchronous operator got in a step.
 
     Attributes:
-        operator: The operator.
-        key: The key, in short.
-        records: Records of the sample that have it.
-        of: Records of the sample.
-        call_ms: How long a call took lately, on average.
-        per_call: How many records one call takes at most.
+        key: The key as short text.
+        records: Records of the sample with that key.
+        of: Size of the sample.
     """
 
     operator: str
@@ -38,16 +35,14 @@ class HotKeySample(NamedTuple):
 
 @dataclass(frozen=True)
 class CallReport(CallCounts):
-    """The asynchronous operators of a task, all together.
+    """The asynchronous operators of a task together.
 
     Attributes:
-        look_at_ms: When to look for what has come of calls, or the next attempt is due; None if nothing is unfinished.
-        running: Calls that run in the async worker.
-        queued: Calls in the async worker that have not begun, by what they wait for, as ``Queued`` has it.
-        longest_ms: For how long the oldest call that runs has been running.
-        loop_lag_ms: By how much the event loop of the async worker was late lately.
-        lost: Calls that the async worker did not have any more.
-        hottest: Which key came most often, for each operator that calls keys in their order.
+        look_at_ms: When to look for results, or when the next attempt is due; None if nothing is unfinished.
+        queued: Calls in the async worker that have not begun, by what they wait for, as in ``Queued``.
+        longest_ms: How long the oldest running call has been running.
+        loop_lag_ms: How late the event loop of the async worker was lately.
+        hottest: Per operator that calls keys in order, the most frequent key.
     """
 
     look_at_ms: int | None = None
@@ -61,12 +56,11 @@ class CallReport(CallCounts):
 
 @dataclass(frozen=True)
 class StateReport:
-    """Which state of a task's stores a micro-batch commits, for those who read them.
+    """The state of a task's stores that a micro-batch commits, for queries of stores.
 
     Attributes:
-        version: Its number in the task's log.
-        history: The tokens of the latest versions, the newest last.
-        memory: What the stores remember besides their content, by name.
+        history: Tokens of the latest versions, the newest last.
+        memory: What the stores remember besides their content, by store.
     """
 
     version: int
@@ -80,16 +74,7 @@ class StateReport:
 
 
 class BufferedQueue(NamedTuple):
-    """A queue of a task that has records.
-
-    Attributes:
-        topic: Its topic.
-        partition: Its partition.
-        lane: Its lane.
-        records: Number of records.
-        size: Their bytes.
-        newest_ms: Their largest timestamp, ms since the epoch.
-    """
+    """A queue of a task that has records; ``size`` is in bytes, ``newest_ms`` their largest timestamp."""
 
     topic: str
     partition: int
@@ -104,26 +89,21 @@ class TaskReport:
     """What one task did in one micro-batch.
 
     Attributes:
-        task: The task's id.
         offsets: The offset before which everything has been processed, by partition.
         wake_at_ms: When wall-clock punctuation is due next, None if never.
         stream_time_ms: Stream time, -1 if no record has been seen.
         first_record_ms: When a batch with records was planned; None without records.
-        notices: Lines for the log.
         waiting: Why the task waits for an input; None if it does not.
-        buffered: The queues that have records.
-        given_up: Empty inputs that are no longer waited for.
         idle_until_ms: When buffered records may be processed, because the wait for an empty input ends or calls may have ended; None
             if there are none.
         calls: The asynchronous operators; None if the task has none.
-        gone: Whether the task has no state any more, and this is its last report.
-        threads: What the threads of the task did, None if it has one.
-        commit_requested: Whether a processor asked for a commit.
+        gone: Whether the task's state was removed, and this is its last report.
+        threads: What its threads did; None if it has one.
         shuffled: The lowest offset of a record that is unfinished or buffered, by partition of a repartition through the shuffle.
         times: The partition times, ms since the epoch, for readers that extract timestamps.
-        executor: Host and executor on which the task ran, empty if it keeps nothing there.
-        measured: What was counted; see ``millstream.drivers.spark.executor.measures``.
-        state: Which state of its stores the task commits; None if it has none.
+        executor: Host and executor on which the task ran; empty if it keeps no local copies.
+        measured: The metrics; see ``millstream.drivers.spark.executor.measures``.
+        state: The committed state of its stores; None if it has none.
     """
 
     task: str
@@ -147,20 +127,19 @@ class TaskReport:
     state: StateReport | None = None
 
     def wakes_at(self, *, rests: bool) -> int | None:
-        """Return when the task wants to be woken, ms since the epoch; if it rests, only for its unfinished records."""
+        """Return when the task must be woken, ms since the epoch; if it rests, only for its unfinished records."""
         if not rests:
             return self.wake_at_ms
         return None if self.calls is None else self.calls.look_at_ms
 
     def waking_at(self, now_ms: int) -> TaskReport:
-        """Return the same of a task that wants to be woken at a time, if it waits for one at all."""
+        """Return a report that asks for a wake-up at a time, if this one asks for any."""
         calls = self.calls
         if calls is not None and calls.look_at_ms is not None:
             calls = replace(calls, look_at_ms=now_ms)
         return replace(self, wake_at_ms=None if self.wake_at_ms is None else now_ms, calls=calls)
 
     def encode(self) -> bytes:
-        """Return the message to the application."""
         data = asdict(self)
         for name in _POSITIONS:
             data[name] = positions_to_json(nested(getattr(self, name)))
@@ -168,7 +147,6 @@ class TaskReport:
 
     @staticmethod
     def decode(message: bytes) -> TaskReport:
-        """Decode the result of :meth:`encode`."""
         data: dict[str, Any] = json.loads(message)
         for name in _POSITIONS:
             data[name] = flat(positions_from_json(data[name]))
@@ -193,18 +171,12 @@ _POSITIONS = ("offsets", "times", "shuffled")
 
 @dataclass(frozen=True)
 class CommittedBatch:
-    """What the sink tells the application before Spark commits a micro-batch.
-
-    Attributes:
-        number: The micro-batch, as Spark numbers it.
-        encoded: The reports of its tasks, as they came.
-    """
+    """The sink's message to the application before Spark commits a micro-batch: its number, and the encoded reports."""
 
     number: int
     encoded: Sequence[bytes]
 
     def reports(self) -> list[TaskReport]:
-        """Return the reports."""
         return [TaskReport.decode(message) for message in self.encoded]
 
 

@@ -45,7 +45,6 @@ def threads_of_tasks(
     """Return the number of threads of each task.
 
     Args:
-        tasks: All tasks of the application.
         per_task: The setting ``num_threads_per_task``.
         total: The setting ``num_stream_threads``; None means no limit.
         at_once: Maximum number of concurrent tasks, at least 1.

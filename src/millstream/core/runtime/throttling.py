@@ -59,11 +59,7 @@ class Throttle:
         """Lower the ends of throttled topics to what their buckets allow, shared fairly among partitions.
 
         Args:
-            positions: Current position of each partition.
             ends: How far it could be read; topics that are missing stay missing.
-
-        Returns:
-            The ends, with those of throttled topics lowered.
         """
         lowered: Offsets = {}
         for topic in self._buckets.keys() & ends.keys() & positions.keys():
@@ -75,12 +71,7 @@ class Throttle:
         return {**ends, **lowered}
 
     def taken(self, positions: Offsets, planned: Offsets) -> None:
-        """Take the tokens for a planned micro-batch.
-
-        Args:
-            positions: Start of the micro-batch.
-            planned: End of the micro-batch.
-        """
+        """Take the tokens for a planned micro-batch."""
         for topic, bucket in self._buckets.items():
             start = positions.get(topic, {})
             ahead = sum(to - start[p] for p, to in planned.get(topic, {}).items() if p in start)

@@ -10,9 +10,9 @@ class WaitSettings:
     """How long tasks wait for empty inputs, and how much they buffer meanwhile.
 
     Attributes:
-        idle_ms: How long an empty input without lag is waited for; -1 waits for nothing.
-        records: Maximum number of records that are buffered per partition.
-        size: Maximum number of bytes that are buffered per partition.
+        idle_ms: How long an empty input without lag is waited for; -1 does not wait.
+        records: Maximum number of buffered records per partition.
+        size: Maximum number of buffered bytes per partition.
     """
 
     idle_ms: int = 0

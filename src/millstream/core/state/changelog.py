@@ -31,9 +31,6 @@ def to_records(
     """Encode changes of a byte store as records of the changelog topic.
 
     Args:
-        spec: The store.
-        byte_store: Name of the byte store.
-        changes: Its changes.
         partition: Partition of the topic, which is the task's number.
         now_ms: Wall-clock time of the micro-batch, ms since the epoch.
     """

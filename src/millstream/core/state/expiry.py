@@ -33,11 +33,7 @@ class ExpiringRows:
     """Entries with a time to live. Implements ``Rows``. Owned by the store.
 
     Args:
-        name: Name of the store.
-        overlay: Its byte store; entries there are (entry, stream time of the last write).
-        index: Committed content of the index.
-        ttl_ms: Time to live, ms.
-        task: The task, for its stream time.
+        overlay: Its byte store, whose entries are (entry, stream time of the last write).
     """
 
     __slots__ = ("_index", "_name", "_overlay", "_task", "_ttl", "approximate_count")
@@ -53,12 +49,10 @@ class ExpiringRows:
         self.approximate_count = overlay.approximate_count
 
     def get(self, key: bytes) -> Any:
-        """Return the entry of a key, or None."""
         row = self._overlay.get(key)
         return None if row is None or row[1] < self._oldest() else row[0]
 
     def put(self, key: bytes, entry: Any) -> None:
-        """Set the entry of a key; None deletes it."""
         self._overlay.put(key, None if entry is None else (entry, self._now()))
 
     put_fitting = put
@@ -66,11 +60,9 @@ class ExpiringRows:
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any]]:
-        """Iterate over a snapshot of the entries with ``low <= key < high``; None means no limit."""
         return _living(self._overlay.scan(low, high, reverse=reverse), self._oldest())
 
     def drain(self) -> Drained:
-        """Return the changes since the last call, including removals of expired entries, and clear them."""
         overlay, oldest = self._overlay, self._oldest()
         index: dict[bytes, bytes | None] = {}
         for key in overlay.own():
@@ -92,7 +84,6 @@ class ExpiringRows:
         return Drained({name: items for name, items in parts.items() if items})
 
     def memory(self) -> dict[str, Any]:
-        """Return an empty dict: all data is in the content."""
         return {}
 
     def _now(self) -> int:
@@ -110,7 +101,6 @@ class ExpiringRows:
 
 
 def index_name(store: str) -> str:
-    """Return the name of the index's byte store."""
     return f"{store}/written"
 
 

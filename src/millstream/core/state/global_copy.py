@@ -49,7 +49,6 @@ class Progress:
         return Version(sum(self.positions.values()), _token(self.to_bytes()))
 
     def to_bytes(self) -> bytes:
-        """Encode the progress for the copy."""
         positions = {str(partition): at for partition, at in sorted(self.positions.items())}
         data = {"identity": self.identity, "positions": positions, "remembered": self.remembered}
         return json.dumps(data, separators=(",", ":")).encode()
@@ -68,7 +67,6 @@ class Progress:
 
 
 def progress_store(store: str) -> str:
-    """Return the name of the byte store with the progress of a global store's copy."""
     return f"{store}/progress"
 
 
@@ -81,9 +79,7 @@ def progress_of(store: str, version: Version | None, view: ByteStores) -> Progre
     """Return the progress of a copy, or None if its content is not consistent.
 
     Args:
-        store: The global store.
         version: Version of the copy; after an interrupted update it does not match the progress.
-        view: Content of the copy.
     """
     stored = None if version is None else view.open(progress_store(store)).get(_PROGRESS)
     if version is None or stored is None or version.toward or version.token != _token(stored):
@@ -99,8 +95,6 @@ def why_begun_anew(progress: Progress, identity: str, planned: Mapping[int, int]
     """Return why a copy cannot continue from its position, as text for users; None if it can.
 
     Args:
-        progress: The progress of the copy.
-        identity: Identity that the copy should have.
         planned: For each partition, the offset up to which to fill the copy.
 
     Example:

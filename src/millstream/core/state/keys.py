@@ -42,11 +42,7 @@ def after(key: bytes) -> bytes:
 
 
 def split(entry: bytes, width: int) -> tuple[bytes, bytes]:
-    r"""Return the serialised key of an entry, and the bytes after it.
-
-    Args:
-        entry: Bytes of a key in a store.
-        width: Number of bytes after the key.
+    r"""Return the serialised key of an entry, and the ``width`` bytes after it.
 
     Example:
         >>> split(closed(b"a\x00b") + pack_time(7), 8)

@@ -19,11 +19,6 @@ class KeyValueStore(Generic[K, V]):
 
     Iterators include the micro-batch's own writes up to the moment they are created; entries are ordered by serialised key.
 
-    Args:
-        spec: Specification of the store.
-        objects: Conversion of its keys and values.
-        rows: Its entries.
-
     Attributes:
         fetch: Returns the entry of a serialised key or None, for the engine: (value, timestamp) if timestamped.
         write: Sets the entry of a serialised key, for the engine.

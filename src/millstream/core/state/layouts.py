@@ -70,11 +70,9 @@ class ByKey:
         self._width = 12 if duplicates else 8
 
     def stored(self, key: bytes, start: int) -> bytes:
-        """Return the entry's key for a key and the start of a window, without the number."""
         return closed(key) + pack_time(start)
 
     def in_window(self, start: int) -> Callable[[bytes], bytes]:
-        """Return a function from the keys of one window to the entries' keys."""
         end = b"\x00" + pack_time(start)
 
         def stored(key: bytes) -> bytes:
@@ -83,20 +81,17 @@ class ByKey:
         return stored
 
     def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
-        """Return the entries' keys for many keys and starts, pairwise."""
         ends = {start: b"\x00" + pack_time(start) for start in set(starts)}
         if b"\x00" in b"\x01".join(keys):
             keys = [key.replace(b"\x00", b"\x00\xff") for key in keys]
         return list(map(add, keys, map(ends.__getitem__, starts)))
 
     def start_of(self, place: bytes) -> int:
-        """Return the start of the window with this entry's key."""
         return time_at(place, -self._width)
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
     ) -> Iterator[tuple[int, Any]]:
-        """Iterate over the range of one key."""
         low, high, index = self.stored(key, first), self.stored(key, last + 1), len(closed(key))
         entries = scan_key(slices, low, high, reverse=reverse)
         return ((time_at(stored, index), entry) for stored, entry in entries)
@@ -111,7 +106,6 @@ class ByKey:
         *,
         reverse: bool,
     ) -> Iterator[tuple[bytes, int, Any]]:
-        """Iterate over the keys' ranges, skipping other times."""
         begin = None if low is None else closed(low)
         end = None if high is None else after(high)
         entries = scan(slices, begin, end, reverse=reverse)
@@ -132,26 +126,21 @@ class ByTime:
     __slots__ = ()
 
     def stored(self, key: bytes, start: int) -> bytes:
-        """Return the entry's key for a key and the start of a window."""
         return pack_time(start) + key
 
     def in_window(self, start: int) -> Callable[[bytes], bytes]:
-        """Return a function from the keys of one window to the entries' keys."""
         return pack_time(start).__add__
 
     def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
-        """Return the entries' keys for many keys and starts, pairwise."""
         packed = {start: pack_time(start) for start in set(starts)}
         return list(map(add, map(packed.__getitem__, starts), keys))
 
     def start_of(self, place: bytes) -> int:
-        """Return the start of the window with this entry's key."""
         return time_at(place, 0)
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
     ) -> Iterator[tuple[int, Any]]:
-        """Iterate over all keys of these times, skipping other keys."""
         entries = self.of_keys(slices, key, key, first, last, reverse=reverse)
         return ((start, entry) for _, start, entry in entries)
 
@@ -165,7 +154,6 @@ class ByTime:
         *,
         reverse: bool,
     ) -> Iterator[tuple[bytes, int, Any]]:
-        """Iterate over all keys of these times, skipping other keys."""
         entries = scan_key(slices, pack_time(first), pack_time(last + 1), reverse=reverse)
         return self._between(entries, low, high)
 

@@ -32,11 +32,7 @@ class LruRows:
     """A limited number of entries. Implements ``Rows``. Owned by the store.
 
     Args:
-        name: Name of the store.
-        overlay: Its byte store.
-        stores: Committed content of the task's byte stores.
-        capacity: Maximum number of entries.
-        memory: The result of the last :meth:`memory`.
+        memory: The last return value of :meth:`memory`.
     """
 
     __slots__ = (
@@ -58,14 +54,13 @@ class LruRows:
         self.scan = overlay.scan
 
     def get(self, key: bytes) -> Any:
-        """Return the entry of a key, or None; this counts as use."""
+        """Return the entry of a key, or None; counts as use."""
         entry = self._overlay.get(key)
         if entry is not None:
             self._note(key)
         return entry
 
     def put(self, key: bytes, entry: Any) -> None:
-        """Set the entry of a key; None deletes it."""
         known = self._overlay.has(key)
         self._overlay.put(key, entry)
         if not self._overlay.has(key):
@@ -81,11 +76,9 @@ class LruRows:
     put_fitting = put
 
     def approximate_count(self) -> int:
-        """Return the exact number of entries."""
         return self._count
 
     def drain(self) -> Drained:
-        """Return the changes since the last call, including evictions and the order of use, and clear them."""
         used: dict[bytes, bytes | None] = {}
         use: dict[bytes, bytes | None] = {}
         for key in {**self._overlay.own(), **self._recent}:
@@ -107,7 +100,6 @@ class LruRows:
         return Drained({name: items for name, items in parts.items() if items})
 
     def memory(self) -> dict[str, Any]:
-        """Return the number of entries and the number of the next use."""
         return {"count": self._count, "next": self._next}
 
     def _note(self, key: bytes) -> None:

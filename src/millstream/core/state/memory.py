@@ -55,30 +55,25 @@ class MemoryStore:
         self._keys: list[bytes] = []
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key, or None."""
         return self._values.get(key)
 
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate in key order over a snapshot of ``low <= key < high``."""
         first = 0 if low is None else bisect_left(self._keys, low)
         last = len(self._keys) if high is None else bisect_left(self._keys, high)
         keys = self._keys[first:last]
         return iter([(key, self._values[key]) for key in (reversed(keys) if reverse else keys)])
 
     def approximate_count(self) -> int:
-        """Return the number of keys."""
         return len(self._keys)
 
     def clear(self) -> None:
-        """Remove all entries."""
         self.size = 0
         self._values.clear()
         self._keys.clear()
 
     def apply(self, changes: Iterable[StoreChange]) -> None:
-        """Write changes; None deletes."""
         values, added, removed = self._values, [], []
         for key, value in changes:
             old = values.get(key)

@@ -46,7 +46,6 @@ class Objects(Generic[K, V]):
         return data
 
     def key(self, data: bytes) -> K:
-        """Return the deserialised key."""
         key: K = self._key_from(data)
         return key
 

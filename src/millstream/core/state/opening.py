@@ -38,13 +38,8 @@ def open_store(
     r"""Open a store of a task.
 
     Args:
-        spec: Specification of the store.
-        stores: Committed content of the task's byte stores.
-        task: The view of the task for the store; None for a store outside a task.
-        memory: The result of the store's last ``memory()``.
-
-    Returns:
-        A ``Store``: a ``KeyValueStore``, ``WindowStore``, ...
+        task: The task, for stream time and drops; None for a store outside a task.
+        memory: The last return value of the store's ``memory()``.
 
     Example:
         >>> from millstream.core.model import serdes

@@ -20,9 +20,6 @@ V = TypeVar("V")
 class ReadOnlyKeyValueStore(Generic[K, V]):
     """A key-value store that cannot be written to.
 
-    Args:
-        store: The store.
-
     Attributes:
         get: Same as :meth:`KeyValueStore.get`, like the other reads.
         fetch: Returns the entry of a serialised key or None, for the engine.

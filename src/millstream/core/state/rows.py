@@ -44,12 +44,7 @@ class Rows(Protocol):
 
 
 class PlainRows:
-    """Entries that stay until they are deleted.
-
-    Args:
-        name: Name of the store.
-        overlay: Its byte store.
-    """
+    """Entries that stay until they are deleted."""
 
     __slots__ = ("_name", "_overlay", "approximate_count", "get", "put", "put_fitting", "scan")
 
@@ -60,10 +55,8 @@ class PlainRows:
         self.scan, self.approximate_count = overlay.scan, overlay.approximate_count
 
     def drain(self) -> Drained:
-        """Return the changes since the last call and clear them."""
         changes = self._overlay.drain()
         return Drained({self._name: changes} if changes else {})
 
     def memory(self) -> dict[str, Any]:
-        """Return an empty dict: all data is in the content."""
         return {}

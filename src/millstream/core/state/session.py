@@ -35,10 +35,7 @@ class SessionStore(Generic[K, V]):
     time, by end, key and start.
 
     Args:
-        spec: Specification of the store.
-        stores: Committed content of the task's byte stores.
-        task: The view of the task for the store.
-        memory: The result of the last :meth:`memory`.
+        memory: The last return value of :meth:`memory`.
 
     Source: ``org.apache.kafka.streams.state.SessionStore``.
     """

@@ -65,15 +65,12 @@ class SessionsByKey:
     __slots__ = ()
 
     def stored(self, key: bytes, start: int, end: int) -> bytes:
-        """Return the entry's key for a session."""
         return closed(key) + pack_time(end) + pack_time(start)
 
     def keep(self, rows: Overlay, stored: bytes, kept: Any) -> None:
-        """Set the entry of a session by the entry's key; None deletes it."""
         rows.keep_under(stored[:-16], stored, kept)
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
-        """Iterate over the range of one key."""
         begin = closed(key)
         ends, low, high = len(begin), begin + pack_time(first), after(key)
         parts = [
@@ -97,7 +94,6 @@ class SessionsByKey:
         latest_start: int,
         reverse: bool,
     ) -> FoundOfKeys:
-        """Iterate over the keys' ranges, skipping other times."""
         begin = None if low is None else closed(low)
         behind = None if high is None else after(high)
         entries = scan(slices.between(first, last), begin, behind, reverse=reverse)
@@ -115,15 +111,12 @@ class SessionsByTime:
     __slots__ = ()
 
     def stored(self, key: bytes, start: int, end: int) -> bytes:
-        """Return the entry's key for a session."""
         return pack_time(end) + closed(key) + pack_time(start)
 
     def keep(self, rows: Overlay, stored: bytes, kept: Any) -> None:
-        """Set the entry of a session by the entry's key; None deletes it."""
         rows.keep(stored, kept)
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
-        """Iterate over all keys of these times, skipping other keys."""
         entries = self.of_keys(
             slices, key, key, first=first, last=FOREVER, latest_start=latest_start, reverse=reverse
         )
@@ -140,7 +133,6 @@ class SessionsByTime:
         latest_start: int,
         reverse: bool,
     ) -> FoundOfKeys:
-        """Iterate over all keys of these times, skipping other keys."""
         begin, behind, low_or_more = pack_time(first), pack_time(last + 1), low or b""
         entries = scan_key(slices.between(first, last), begin, behind, reverse=reverse)
         return (

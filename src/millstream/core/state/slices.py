@@ -36,7 +36,6 @@ class Slice:
     Attributes:
         start: First ms of the range, inclusive.
         end: End of the range in ms, exclusive.
-        rows: Its entries.
     """
 
     __slots__ = ("_open", "_rows", "end", "start")
@@ -55,7 +54,6 @@ class Slice:
         return self._rows
 
     def drain(self) -> list[StoreChange]:
-        """Return the changes since the last call and clear them."""
         return [] if self._rows is None else self._rows.drain()
 
 
@@ -63,10 +61,7 @@ class Slices:
     """The slices of one store in one task. Owned by the store.
 
     Args:
-        spec: Specification of the store.
-        values: Conversion of its entries to bytes.
-        stores: Committed content of the task's byte stores.
-        memory: The result of the last :meth:`memory`.
+        memory: The last return value of :meth:`memory`.
     """
 
     __slots__ = ("_floor", "_length", "_name", "_open", "_retention", "_slices", "_starts", "time")
@@ -98,12 +93,10 @@ class Slices:
         return next((each.end + self._retention for each in self._slices if each.end > first), FOREVER)
 
     def observe(self, time: int) -> None:
-        """Advance the store's time."""
         if time > self.time:
             self.time = time
 
     def at(self, time: int) -> Slice | None:
-        """Return the slice for a time, or None if there is none."""
         index = bisect_right(self._starts, time) - 1
         if index < 0 or self._slices[index].end <= time:
             return None
@@ -119,7 +112,6 @@ class Slices:
         return None if time < self.oldest else self.to_write(time)
 
     def newest_first(self) -> list[Slice]:
-        """Return all slices, the newest first."""
         return self._slices[::-1]
 
     def between(self, first: int, last: int) -> list[Slice]:

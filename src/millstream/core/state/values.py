@@ -25,8 +25,6 @@ class Values:
     """Converts the entries of one store to bytes and back. Stateless.
 
     Args:
-        store: Name of the store, for errors.
-        serde: Serde of the values.
         stamps: Number of stamps around the value.
     """
 

@@ -46,10 +46,7 @@ class VersionedStore(Generic[K, V]):
     Times are int milliseconds since the epoch.
 
     Args:
-        spec: Specification of the store.
-        stores: Committed content of the task's byte stores.
-        task: The view of the task for the store.
-        memory: The result of the last :meth:`memory`.
+        memory: The last return value of :meth:`memory`.
 
     Source: KIP-889; ``org.apache.kafka.streams.state.VersionedKeyValueStore``.
     """
@@ -100,7 +97,6 @@ class VersionedStore(Generic[K, V]):
         """Return the latest version of a key, or the one valid at a time; None if there is none or it is a deletion.
 
         Args:
-            key: The key.
             as_of: Time, ms since the epoch. Before the history retention, only the latest version can be found.
 
         Returns:

@@ -42,10 +42,7 @@ class WindowStore(Generic[K, V]):
     time; in a store by time, by time, then by serialised key.
 
     Args:
-        spec: Specification of the store.
-        stores: Committed content of the task's byte stores.
-        task: The view of the task for the store.
-        memory: The result of the last :meth:`memory`.
+        memory: The last return value of :meth:`memory`.
 
     Source: ``org.apache.kafka.streams.state.WindowStore``; for timestamped stores ``TimestampedWindowStore``.
     """
@@ -112,9 +109,7 @@ class WindowStore(Generic[K, V]):
         """Return the value of a key in the window that starts at a time; with two times, iterate over the windows in the range.
 
         Args:
-            key: The key.
-            time_from: Start of the window, or the first start.
-            time_to: The last start.
+            time_to: The last start; None for the window at ``time_from``.
 
         Returns:
             The value or None (the value put last, if duplicates are retained); with two times, pairs of start and value, ordered by
@@ -209,11 +204,9 @@ class WindowStore(Generic[K, V]):
         return None if slice_ is None else slice_.rows
 
     def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
-        """Return the entries' keys for many serialised keys and starts, pairwise."""
         return self._layout.places(keys, starts)
 
     def start_of(self, place: bytes) -> int:
-        """Return the start of the window with this entry's key."""
         return self._layout.start_of(place)
 
     def drain(self) -> Drained:

@@ -33,7 +33,6 @@ class Carried:
         delayed_keys: Index of the delay queue by key.
         parked: Records of hot keys, by key.
         key: Serde of the records' keys, for dead letters and messages.
-        value: Serde of the records' values, for dead letters and messages.
     """
 
     store: StoreSpec
@@ -45,24 +44,16 @@ class Carried:
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
-        """All four stores."""
         return self.store, self.delayed, self.delayed_keys, self.parked
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the four stores."""
         return tuple(spec.name for spec in self.stores)
 
 
 @dataclass(frozen=True)
 class Asynchronous(n.Node):
-    """Calls a function for each record. Stream to stream.
-
-    Attributes:
-        function: The user's function; a coroutine function or a plain one.
-        calls: Options of the calls.
-        carried: Stores of the unfinished records.
-    """
+    """Calls a function, plain or a coroutine function, for each record. Stream to stream."""
 
     function: Callable[..., Any]
     calls: Calls
@@ -72,12 +63,10 @@ class Asynchronous(n.Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores of unfinished records."""
         return self.carried.names
 
     @property
     def remembered_as(self) -> str:
-        """Name of the store of unfinished records."""
         return self.carried.store.name
 
 
@@ -95,38 +84,27 @@ class ForeachAsync(Asynchronous):
 
 @dataclass(frozen=True)
 class ProcessAsync(Asynchronous):
-    """The result of the call defines what to write and to forward when the record retires.
-
-    Attributes:
-        stores: Names of the stores it uses.
-    """
+    """The result of the call defines what to write and to forward when the record retires."""
 
     stores: tuple[str, ...] = ()
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores it uses, and of the stores of unfinished records."""
         return (*self.stores, *self.carried.names)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnfinishedProcess(n.Process):
-    """Runs a processor whose records may be unfinished when ``process`` returns.
-
-    Attributes:
-        carried: Stores of the unfinished records.
-    """
+    """Runs a processor whose records may be unfinished when ``process`` returns."""
 
     carried: Carried
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores connected to the processor, and of the stores of unfinished records."""
         return (*self.stores, *self.carried.names)
 
     @property
     def remembered_as(self) -> str:
-        """Name of the store of unfinished records."""
         return self.carried.store.name
 
 
@@ -149,7 +127,7 @@ class AcknowledgingProcess(UnfinishedProcess):
 
 
 def unfinished_stores(nodes: Iterable[n.Node]) -> dict[str, str]:
-    """Return the name of the store of unfinished records by operator name, for the operators that have one."""
+    """Return the store of unfinished records by operator name, for the operators that have one."""
     keeping = (Asynchronous, UnfinishedProcess)
     return {node.name: node.carried.store.name for node in nodes if isinstance(node, keeping)}
 
@@ -158,7 +136,6 @@ def with_additional_stores(renamed: Mapping[str, str], keepers: Collection[str])
     """Return the new names of stores, including those of the additional stores of unfinished records.
 
     Args:
-        renamed: New name by old name.
         keepers: Stores of unfinished records, under their new names.
 
     Example:
@@ -172,13 +149,7 @@ def with_additional_stores(renamed: Mapping[str, str], keepers: Collection[str])
 
 
 def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
-    """Return the stores for the unfinished records of an operator.
-
-    Args:
-        store: Name and options of the store.
-        key: Serde of the records' keys.
-        value: Serde of the records' values.
-    """
+    """Return the stores for the unfinished records of an operator."""
 
     def spec(suffix: str, by: Serde[Any]) -> StoreSpec:
         return KeyValueSpec(name=f"{store.name}{suffix}", key=by, value=serdes.pickle, **store.storage)
@@ -198,8 +169,7 @@ def finishing_later(
     """Return the node for a processor whose records may be unfinished when ``process`` returns; else the node unchanged.
 
     Args:
-        node: The node.
-        calls: Options of its calls; None if it issues no calls.
+        calls: Options of its calls; None if it issues none.
         acknowledges: Whether the processor reports finished records itself.
         max_unacknowledged: Number of unfinished records above which no more are read, at least 1.
         serdes: Serdes of its records' keys and values, for dead letters and messages.

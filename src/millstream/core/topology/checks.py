@@ -16,12 +16,7 @@ from millstream.core.topology.stores import KeyValueSpec, StoreSpec
 
 
 def check_node(node: Node, nodes: Mapping[str, Node], global_nodes: Collection[str]) -> None:
-    """Check that a node can be added.
-
-    Args:
-        node: The node.
-        nodes: The nodes so far.
-        global_nodes: Names of those that fill global stores.
+    """Check that a node can be added; ``global_nodes`` names the nodes that fill global stores.
 
     Raises:
         TopologyError: If it cannot.
@@ -90,12 +85,7 @@ def _check_parent(node: Node, name: str, nodes: Mapping[str, Node], global_nodes
 def check_complete(
     nodes: Mapping[str, Node], stores: Mapping[str, StoreSpec], global_nodes: Collection[str]
 ) -> None:
-    """Run the checks that need all nodes and stores.
-
-    Args:
-        nodes: The nodes.
-        stores: The stores.
-        global_nodes: Names of the nodes that fill global stores.
+    """Run the checks that need all nodes and stores; ``global_nodes`` names the nodes that fill global stores.
 
     Raises:
         TopologyError: If there is no source, a store is missing or unused, or a global store is used like a store of the task.
@@ -141,7 +131,6 @@ def check_kept(store: StoreSpec, what: str) -> None:
     """Check that a store can be filled from a topic.
 
     Args:
-        store: The store.
         what: "global" or "read-only", for the message.
 
     Raises:
@@ -161,7 +150,6 @@ def check_takes(function: Callable[..., Any], takes: Iterable[str]) -> None:
     """Check that a function can be called with the given arguments; functions without a signature pass.
 
     Args:
-        function: The function.
         takes: Names of the positional arguments, for the message.
 
     Raises:
@@ -191,7 +179,6 @@ def check_plain(node: str, parts: Iterable[object]) -> None:
     """Reject coroutine functions where they would not be awaited.
 
     Args:
-        node: Name of the node.
         parts: Attributes of the node, including functions.
 
     Raises:

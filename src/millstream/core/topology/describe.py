@@ -55,12 +55,7 @@ def _shape_lines(shape: Shape) -> list[str]:
 
 
 def short_lines(plan: Plan, layout: Layout) -> list[str]:
-    """Return one line per sub-topology with what an application reads, keeps and writes.
-
-    Args:
-        plan: The plan.
-        layout: Its tasks.
-    """
+    """Return one line per sub-topology with what an application reads, keeps and writes."""
     tasks = Counter(task.subtopology for task in layout.tasks)
     return [
         f"sub-topology {sub.id} ({counted(tasks[sub.id], 'task') if tasks[sub.id] else 'before the shuffle'}): "
@@ -90,10 +85,7 @@ def started_text(
     """Describe what a starting application reads, keeps and writes, with the numbers of tasks and partitions.
 
     Args:
-        plan: The plan.
-        layout: Its tasks and numbers of partitions.
-        group: The consumer group.
-        commits: Number of partitions of the commits topic, 0 if there is none.
+        commits: Number of partitions of the commits topic; 0 without one.
         given: The user's configuration of internal topics.
     """
     given = given or {}
@@ -127,17 +119,14 @@ Kind = Literal["Source", "Processor", "Sink"]
 
 @dataclass(frozen=True)
 class Shape:
-    """A node.
+    """A node, as text and drawings show it.
 
     Attributes:
-        name: Name of the node.
         kind: The kind in Kafka Streams.
         topics: Topics that a source reads, or that a sink writes; empty if a function chooses the topic per record.
         pattern: Whether the only entry of ``topics`` is an unresolved pattern for the names of topics.
         stores: Stores it keeps; the store of a cogroup is shown at its aggregations.
         reads: Global stores it reads.
-        before: Names of its parents.
-        after: Names of its children.
         expression: The expression that it computes, or empty.
     """
 
@@ -157,10 +146,8 @@ class Part:
     """A sub-topology, or the nodes that fill a global store.
 
     Attributes:
-        number: Its number.
         fills_global_store: Whether it fills a global store, so that no task runs it.
         shapes: Its nodes, parents before children.
-        stores: Stores it keeps.
     """
 
     number: int
@@ -174,9 +161,8 @@ class Line:
     """A line between two elements of a picture, each identified by kind and name.
 
     Attributes:
-        start: Start of the line: ``("node", name)``, ``("store", name)`` or ``("topic", name)``.
-        end: End of the line.
-        carries_records: Whether records pass along it; else it shows the use of a store.
+        start: ``("node", name)``, ``("store", name)`` or ``("topic", name)``.
+        carries_records: Whether records pass along it; if not, it shows the use of a store.
     """
 
     start: tuple[str, str]
@@ -195,7 +181,6 @@ def parts_of(plan: Plan) -> tuple[Part, ...]:
 
 
 def topics_of(parts: tuple[Part, ...]) -> tuple[str, ...]:
-    """Return all topics that are read or written, each once."""
     return tuple(dict.fromkeys(topic for part in parts for shape in part.shapes for topic in shape.topics))
 
 

@@ -41,7 +41,6 @@ class Part(NamedTuple):
 
     Attributes:
         topics: Its source topics, and the marks of its patterns; empty if the sub-topology has been removed.
-        stores: Its stores.
         tasks: The largest number of tasks it has ever had.
     """
 
@@ -55,9 +54,7 @@ class Remembered:
     """The topology of a checkpoint, from its last offset; empty without a checkpoint.
 
     Attributes:
-        stores: Fingerprint by store.
         internal: Number of partitions by repartition topic.
-        parts: Parts by number.
         topic_ids: The broker's id of each topic that was read.
         positions: First unplanned offset by topic and partition.
         unfinished: Stores of unfinished records of asynchronous operators.
@@ -100,10 +97,6 @@ class Remembered:
 
     def renamed(self, names: Mapping[str, str], application_id: str) -> Remembered:
         """Return a copy with new names of stores, and of the repartitions that are named after them.
-
-        Args:
-            names: New name by old name.
-            application_id: Prefix of the repartition topics.
 
         Raises:
             IncompatibleTopologyError: If an old name does not exist, or its new name exists already.
@@ -159,7 +152,6 @@ def continued(plan: Plan, before: Mapping[int, Part]) -> Plan:
     """Return a plan with the numbers of sub-topologies under which a checkpoint has their state.
 
     Args:
-        plan: The plan, numbered by ``split``.
         before: Parts of the checkpoint, with the new names of stores.
 
     Returns:
@@ -185,8 +177,6 @@ def parts_of(plan: Plan, layout: Layout, before: Mapping[int, Part]) -> dict[int
 
     Args:
         plan: The plan, with the numbers of :func:`continued`.
-        layout: Its tasks.
-        before: Parts of the checkpoint so far.
     """
     tasks = {number: part.tasks for number, part in before.items()}
     for task in layout.tasks:
@@ -195,7 +185,7 @@ def parts_of(plan: Plan, layout: Layout, before: Mapping[int, Part]) -> dict[int
 
 
 def appeared(plan: Plan, before: Remembered) -> frozenset[str]:
-    """Return the topics that patterns match now but not before; all their records belong to the stream."""
+    """Return the topics that patterns match now but did not before; all their records belong to the stream."""
     known = {topic for part in before.parts.values() for topic in part.topics}
     return frozenset(
         topic
@@ -301,10 +291,6 @@ def _with_new_name(store: str, names: Mapping[str, str]) -> str:
 
 def checked_renames(names: Mapping[str, str], stores: Collection[str]) -> dict[str, str]:
     """Check the new names of stores against the topology that uses them.
-
-    Args:
-        names: New name by old name.
-        stores: The stores of the topology.
 
     Raises:
         SettingsError: If a new name is not a store of the topology, an old name still is, or two stores get the same name.

@@ -58,7 +58,6 @@ class Recipe:
 
 
 def plus_one(key: object, value: object, count: int) -> int:
-    """Return the count plus one."""
     return count + 1
 
 
@@ -88,7 +87,6 @@ RECIPES: Final[Mapping[Fold, Recipe]] = {
 
 
 def aggregate_serde(fold: Fold, value: Serde[Any]) -> Serde[Any]:
-    """Return the serde of a fold's aggregates, from the serde of its values."""
     own: Mapping[Fold, Serde[Any]] = {Fold.COUNT: serdes.int64, Fold.MEAN: means.serde}
     return own.get(fold, value)
 

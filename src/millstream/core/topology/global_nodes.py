@@ -41,9 +41,7 @@ class GlobalJoin(JoinsByKind, Node):
     Not pure, although it keeps no state: it reads a store, and there are none before Spark's shuffle.
 
     Attributes:
-        store: The store of the global table.
         selector: Maps key and value of the record to the key of the row.
-        joiner: Maps key, value and row to the new value.
         kind: inner, or left: a record without a row is joined with None instead of being dropped.
     """
 
@@ -56,5 +54,4 @@ class GlobalJoin(JoinsByKind, Node):
 
     @property
     def global_store_names(self) -> tuple[str, ...]:
-        """Name of the global table's store."""
         return (self.store.name,)

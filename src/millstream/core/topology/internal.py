@@ -98,9 +98,6 @@ def is_internal(application_id: str, topic: str) -> bool:
 def repartition_config(given: Mapping[str, str]) -> dict[str, str]:
     """Return the configuration of a repartition topic.
 
-    Args:
-        given: The user's configuration of all internal topics.
-
     Source: ``RepartitionTopicConfig``.
 
     Example:
@@ -115,7 +112,6 @@ def changelog_config(spec: StoreSpec, given: Mapping[str, str] | None = None) ->
 
     Args:
         spec: The store; its own configuration takes precedence over ``given``.
-        given: The user's configuration of all internal topics.
 
     Source: ``WindowedChangelogTopicConfig``, ``VersionedChangelogTopicConfig``, ``UnwindowedUnversionedChangelogTopicConfig``;
     a day is added to the retention, as there (``windowstore.changelog.additional.retention.ms``).
@@ -136,7 +132,6 @@ def wrong_config(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[s
     """Return what must change in the configuration of an existing internal topic, because results would be wrong.
 
     Args:
-        wanted: The configuration that it would be created with.
         actual: Its configuration, including the broker's defaults; unknown entries are assumed to be right.
 
     Example:

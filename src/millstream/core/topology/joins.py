@@ -51,8 +51,6 @@ class StreamTableJoin(JoinsByKind, Node):
 
     Attributes:
         other: Name of the table's node.
-        stores: Names of the stores that the table is read from.
-        joiner: Computes the results.
         kind: What happens to records without a row.
     """
 
@@ -65,7 +63,6 @@ class StreamTableJoin(JoinsByKind, Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores that the table is read from."""
         return self.stores
 
 
@@ -77,8 +74,6 @@ class GraceBuffer(Node):
 
     Attributes:
         store: The buffer; its serdes are bytes.
-        key: Serde of the keys.
-        value: Serde of the values.
         grace: Grace period in stream time, ms.
     """
 
@@ -91,12 +86,10 @@ class GraceBuffer(Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Name of the buffer's store."""
         return (self.store.name,)
 
     @property
     def remembered_as(self) -> str:
-        """Name of the buffer's store."""
         return self.store.name
 
 
@@ -106,10 +99,7 @@ class TableJoin(Node):
 
     Attributes:
         other: Name of the other table's node.
-        stores: Names of the stores that the other table is read from.
-        joiner: Computes the results.
         kind: What happens to rows without a partner.
-        left: Whether this is the left side.
     """
 
     other: str
@@ -123,7 +113,6 @@ class TableJoin(Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores that the other table is read from."""
         return self.stores
 
 
@@ -136,7 +125,7 @@ class TableMerge(Node):
 
 
 def stores_of_table(nodes: Mapping[str, Node], table: str) -> tuple[str, ...]:
-    """Return the names of the stores that a table is read from: its own store, or those of the tables it is derived from."""
+    """Return the stores that a table is read from: its own store, or those of the tables it is derived from."""
     node = nodes[table]
     if isinstance(getattr(node, "store", None), StoreSpec):
         return node.store_names
@@ -197,10 +186,7 @@ class StreamJoin(JoinsByKind, Node):
         mine: The window store of this side's records.
         other: The window store of the other side's records.
         unmatched: The store of records without a partner so far; None for an inner join.
-        joiner: Computes the results.
         kind: What happens to records without a partner.
-        times: The time conditions.
-        left: Whether this is the left side.
     """
 
     mine: WindowSpec
@@ -215,7 +201,6 @@ class StreamJoin(JoinsByKind, Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores of both sides."""
         specs = (self.mine, self.other) if self.unmatched is None else (self.mine, self.other, self.unmatched)
         return tuple(spec.name for spec in specs)
 
@@ -241,11 +226,8 @@ class Subscribe(Node):
     """Sends the request for each change of the left table to the right one (``SubscriptionSendProcessorSupplier``). Table to stream.
 
     Attributes:
-        on: Returns the key of the right row.
         kind: Inner or left.
-        key: Serde of the left keys.
         value: Serde of the left values, which marks are computed from.
-        other_key: Serde of the right keys.
         ignores_null: Whether an inner join sends nothing for a change from or to a value that references no right row.
     """
 
@@ -267,8 +249,6 @@ class Subscriptions(Node):
         store: The subscriptions: closed right key and left key to mark, all of them bytes.
         other: Name of the right table's node.
         stores: Names of the stores that the right table is read from.
-        key: Serde of the left keys.
-        other_key: Serde of the right keys.
     """
 
     store: StoreSpec
@@ -281,19 +261,12 @@ class Subscriptions(Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the store of subscriptions, and of the stores of the right table."""
         return (self.store.name, *self.stores)
 
 
 @dataclass(frozen=True)
 class SubscribedChanges(Node):
-    """Sends a change of a right row to all its subscribers (``ForeignTableJoinProcessorSupplier``). Table to stream.
-
-    Attributes:
-        store: The subscriptions.
-        key: Serde of the left keys.
-        other_key: Serde of the right keys.
-    """
+    """Sends a change of a right row to all its subscribers (``ForeignTableJoinProcessorSupplier``). Table to stream."""
 
     store: StoreSpec
     key: Serde[Any]
@@ -303,7 +276,6 @@ class SubscribedChanges(Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Name of the store of subscriptions."""
         return (self.store.name,)
 
 
@@ -314,10 +286,6 @@ class Resolve(Node):
     Attributes:
         other: Name of the left table's node.
         stores: Names of the stores that the left table is read from.
-        results: The store of the results.
-        value: Serde of the left values.
-        joiner: Computes the results.
-        kind: Inner or left.
     """
 
     other: str
@@ -331,5 +299,4 @@ class Resolve(Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores of the left table, and of the store of the results."""
         return (*self.stores, self.results.name)

@@ -44,9 +44,6 @@ class Layout:
 def default_grouper(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPartition]]:
     """Group partitions by their number (KIP-28's default; Kafka Streams: ``PartitionGrouper``).
 
-    Args:
-        partitions: Number of partitions by topic, for one sub-topology.
-
     Returns:
         One group per partition number; the index of a group is its task's number.
 
@@ -69,7 +66,6 @@ def lay_out(
     """Decide the partition counts of internal topics, check co-partitioning, and form the tasks.
 
     Args:
-        plan: The plan.
         external: Number of partitions of the external topics, from the broker.
         grouper: Forms the partition groups of a sub-topology.
         previous: Previous numbers of partitions of repartition topics: one without an explicit number keeps it, even if partitions

@@ -48,12 +48,10 @@ class Node:
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores the node uses."""
         return ()
 
     @property
     def global_store_names(self) -> tuple[str, ...]:
-        """Names of the global stores that the node is known to read."""
         return ()
 
     @property
@@ -81,8 +79,6 @@ class Source(Node):
 
     Attributes:
         topics: Names of the topics; for a source with a resolved pattern, the existing topics that match.
-        key: Serde of the keys.
-        value: Serde of the values.
         timestamp: Returns each record's timestamp; None uses the record's own.
         offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"``, or how far back; None uses
             the application's setting.
@@ -116,9 +112,6 @@ class Sink(Node):
     """Sends to a topic, or to a topic chosen by a function (``addSink``).
 
     Attributes:
-        topic: The topic, or the function.
-        key: Serde of the keys.
-        value: Serde of the values.
         partitioner: Chooses the partition; None chooses by key.
         window_bytes: Number of bytes at the end of a serialised key that are ignored for the partition (``WindowedStreamPartitioner``).
     """
@@ -138,7 +131,6 @@ class Repartition(Node):
         topic_name: Middle part of the internal topic's name, ``<application id>-<topic_name>-repartition``.
         partitions: Number of partitions; None takes it from the topics it is joined with, or from upstream.
         drop_null_keys: Whether records without a key are dropped, unless a left or outer join follows.
-        count_null_keys: Whether those are counted as dropped.
         partitioner: Chooses the partition; None chooses by key.
         parts: Names of the filter, the sink and the source that replace it; None derives them from its name.
     """
@@ -154,7 +146,6 @@ class Repartition(Node):
 
     @property
     def part_names(self) -> tuple[str, str, str]:
-        """Names of the filter, the sink and the source that replace it."""
         return self.parts or (f"{self.name}-filter", f"{self.name}-sink", f"{self.name}-source")
 
 
@@ -171,11 +162,7 @@ class Filter(Node):
 
 @dataclass(frozen=True)
 class WithKey(Node):
-    """Keeps the records with a key, which determines their partition.
-
-    Attributes:
-        counted: Whether the others are counted as dropped.
-    """
+    """Keeps the records with a key, which determines their partition; ``counted`` counts the others as dropped."""
 
     counted: bool
 
@@ -235,7 +222,6 @@ class Branch(Node):
 
     Attributes:
         predicates: One per branch, in order; None is always true (the default branch).
-        routes: Name of the child node of each branch.
     """
 
     predicates: tuple[Callable[[Any, Any], object] | None, ...]
@@ -250,9 +236,7 @@ class Process(Node):
     """Runs a processor (``addProcessor``).
 
     Attributes:
-        supplier: Makes the processor.
-        stores: Names of the stores connected to it.
-        key_local: Whether it promises that it touches nothing but entries of stores that have the key of the record.
+        key_local: Whether it promises to touch only entries with the record's key.
     """
 
     supplier: Callable[[], Any]
@@ -263,7 +247,6 @@ class Process(Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores connected to the processor."""
         return self.stores
 
 
@@ -281,7 +264,6 @@ class Materialised(Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Name of the table's store."""
         return (self.store.name,)
 
 

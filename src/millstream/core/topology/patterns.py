@@ -45,10 +45,6 @@ def source_of(sources: Iterable[Source], topic: str) -> Source | None:
 def merged_with(sources: Iterable[Source], node: Source) -> Source | None:
     """Return an existing source with the same topics, or an equal pattern; None if there is none.
 
-    Args:
-        sources: The existing sources of streams.
-        node: A new source.
-
     Raises:
         TopologyError: If the two read the same topics with different options.
 
@@ -101,14 +97,6 @@ def _two_sources(topic: str, first: str, second: Source) -> TopologyError:
 
 def resolved(nodes: Mapping[str, Node], existing: Collection[str], application_id: str) -> dict[str, Node]:
     """Return the nodes, with the matching topics in each source that has a pattern.
-
-    Args:
-        nodes: The nodes by name.
-        existing: Names of all existing topics.
-        application_id: The application, whose internal topics no pattern matches.
-
-    Returns:
-        The nodes in their order.
 
     Raises:
         TopologyError: If two sources match one topic.

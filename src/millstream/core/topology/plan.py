@@ -20,9 +20,7 @@ class SubTopology:
     """A connected part of a topology, which one task runs.
 
     Attributes:
-        id: Its number.
         nodes: The nodes by name, parents before children.
-        stores: The stores by name.
         global_stores: The global stores that its nodes may read, by name.
         ranges: Into how many key ranges each of its partition groups is divided; each range is a task.
     """
@@ -35,12 +33,10 @@ class SubTopology:
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
-        """The source nodes."""
         return tuple(node for node in self.nodes.values() if isinstance(node, Source))
 
     @cached_property
     def source_topics(self) -> tuple[str, ...]:
-        """The topics it reads, including internal topics."""
         return tuple(topic for source in self.sources for topic in source.topics)
 
     @cached_property
@@ -51,7 +47,6 @@ class SubTopology:
 
     @cached_property
     def stateless(self) -> bool:
-        """Whether every node is pure."""
         return all(node.pure for node in self.nodes.values())
 
     @cached_property
@@ -75,8 +70,6 @@ class InternalTopic:
     Attributes:
         name: ``<application id>-<name>-repartition``.
         partitions: The requested number of partitions, None to derive it from other topics.
-        upstream: Sub-topology that sends to it.
-        downstream: Sub-topology that reads it.
         through_shuffle: Whether it exists only as Spark's shuffle, not on the broker.
     """
 
@@ -94,7 +87,6 @@ class Plan:
     Attributes:
         application_id: Prefix of internal topics.
         subtopologies: The sub-topologies, in the order of their numbers.
-        internal_topics: Repartition topics by name.
         global_parts: The parts that fill global stores, numbered after the sub-topologies.
     """
 
@@ -105,12 +97,10 @@ class Plan:
 
     @cached_property
     def subtopology_of(self) -> Mapping[str, SubTopology]:
-        """The sub-topology that reads each topic."""
         return {topic: sub for sub in self.subtopologies for topic in sub.source_topics}
 
     @cached_property
     def global_part_of(self) -> Mapping[str, SubTopology]:
-        """The global part that reads each topic of a global store."""
         return {topic: part for part in self.global_parts for topic in part.source_topics}
 
     @cached_property
@@ -160,7 +150,6 @@ class Plan:
 
     @cached_property
     def changelogs(self) -> Mapping[str, str]:
-        """The changelog topic of each store that has one."""
         return {
             store.name: changelog_topic(self.application_id, store.name)
             for sub in self.subtopologies
@@ -199,7 +188,6 @@ class Plan:
         )
 
     def runs_before_shuffle(self, sub: SubTopology) -> bool:
-        """Return whether a sub-topology runs where its records are read."""
         return sub.stateless and not any(
             self.internal_topics[topic].through_shuffle
             for topic in sub.source_topics
@@ -208,7 +196,6 @@ class Plan:
 
     @property
     def has_prefix(self) -> bool:
-        """Whether a sub-topology runs where its records are read."""
         return any(map(self.runs_before_shuffle, self.subtopologies))
 
     def store_fingerprints(self) -> dict[str, str]:
@@ -231,12 +218,11 @@ def plan_text(plan: Plan) -> str:
 def plan_lines(
     plan: Plan, notes: Mapping[int, str], partitions: Mapping[str, int] | None = None
 ) -> list[str]:
-    """Return lines of text about what an application will read, keep and write.
+    """Return lines about what an application will read, keep and write.
 
     Args:
-        plan: The plan.
         notes: Additional text by number of sub-topology.
-        partitions: Number of partitions by topic, if known.
+        partitions: Partition counts by topic; None if unknown.
     """
     lines: list[str] = []
     for sub in (sub for sub in plan.subtopologies if sub.nodes):
@@ -281,5 +267,4 @@ def _how(plan: Plan, topic: str, partitions: Mapping[str, int] | None) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """Return a number with its noun, in singular or plural."""
     return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -126,7 +126,7 @@ class ProcessorContext(Protocol[K2, V2]):
     def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
         """Call a function outside the task, and handle its result when the current record retires.
 
-        The call may take any time: the task and its micro-batches go on. The offset of the current record is not committed before
+        The call may take any time: the task and its micro-batches continue. The offset of the current record is not committed before
         ``on_done`` has returned. Only processors added with ``calls=ms.Calls(...)`` may issue calls; these options define the order of
         the results, the retries, and what happens on failure.
 
@@ -231,10 +231,6 @@ class Processor(Generic[K, V, K2, V2]):
 
 def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, ...]:
     """Return the stores that a supplier provides in its attribute ``stores``, or returns from its function of that name.
-
-    Args:
-        name: Name of the processor.
-        supplier: A class or a function.
 
     Raises:
         TopologyError: If they are not stores.

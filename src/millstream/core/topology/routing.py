@@ -49,13 +49,12 @@ class Route(NamedTuple):
     ranges: int = 1
 
     def to_json(self) -> list[Any]:
-        """Return JSON-compatible data; if all partitions are in the tasks of the same number, only their count."""
+        """Return JSON values; if every partition is in the task of its number, only their count."""
         ranges = [] if self.ranges == 1 else [self.ranges]
         return [list(self.tasks) if self._grouped else len(self.tasks), self.by, *ranges]
 
     @classmethod
     def from_json(cls, data: list[Any]) -> Route:
-        """Decode the result of :meth:`to_json`."""
         tasks, by, *ranges = data
         return cls(tuple(range(tasks) if isinstance(tasks, int) else tasks), by, *ranges)
 
@@ -83,7 +82,6 @@ class Routing:
     reaching: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON-compatible data."""
         routes = {topic: route.to_json() for topic, route in self.routes.items()}
         return {
             "routes": routes,
@@ -92,12 +90,10 @@ class Routing:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Routing:
-        """Decode the result of :meth:`to_json`."""
         routes = {topic: Route.from_json(route) for topic, route in data["routes"].items()}
         return cls(routes, {store: tuple(origins) for store, origins in data["stores"].items()})
 
     def only(self, stores: Collection[str]) -> Routing:
-        """Return the routing for the given stores only."""
         reaching = {store: origins for store, origins in self.reaching.items() if store in stores}
         topics = {origin for origins in reaching.values() for origin in origins}
         return Routing({topic: route for topic, route in self.routes.items() if topic in topics}, reaching)
@@ -106,7 +102,6 @@ class Routing:
         """Return a copy with new names.
 
         Args:
-            stores: New name by old name.
             topics: New name by old name of a repartition; each may have been renamed or not, so both names are kept.
         """
         routes = {topics.get(topic, topic): route for topic, route in self.routes.items()}
@@ -118,12 +113,7 @@ class Routing:
 
 
 def routing_of(plan: Plan, layout: Layout) -> Routing:
-    """Return how records reach the tasks of a plan.
-
-    Args:
-        plan: The plan.
-        layout: Its tasks.
-    """
+    """Return how records reach the tasks of a plan."""
     in_tasks = [sub for sub in plan.subtopologies if not plan.runs_before_shuffle(sub)]
     partitioners = {
         node.topic: node.partitioner
@@ -193,7 +183,6 @@ def _moved(before: Route, now: Route | None) -> bool:
 
 
 def _first_moved(before: Route, now: Route) -> int | None:
-    """Return the first partition that is now in another task."""
     both = enumerate(zip(before.tasks, now.tasks, strict=False))
     return next((partition for partition, (was, would_be) in both if was != would_be), None)
 

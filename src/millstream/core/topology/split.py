@@ -36,8 +36,6 @@ def split(
 
     Args:
         application_id: Prefix of internal topics.
-        nodes: Nodes by name, parents before children.
-        stores: Stores by name.
         through_shuffle: Whether Spark's shuffle may replace repartition topics.
 
     Raises:

@@ -31,7 +31,6 @@ class _WindowedNode:
 
     @property
     def closes_idle(self) -> bool:
-        """Whether its emit strategy has ``close_idle_after``."""
         return self.emit.close_idle_after_ms is not None
 
 
@@ -42,7 +41,6 @@ class _WithOpenStore(_WindowedNode):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the store of the results, and of the store of open windows or sessions."""
         return (self.store.name,) if self.open is None else (self.store.name, self.open.name)
 
 
@@ -52,8 +50,6 @@ class WindowedAggregate(_WindowedNode, Materialised):
 
     Attributes:
         store: A window store, ordered by time if results are emitted on window close.
-        windows: The windows.
-        emit: When results are emitted.
         initializer: Creates the first aggregate of a window; None uses the first value (reduce).
         aggregator: Maps key, value and aggregate to the new aggregate; None deletes the window's entry.
         fits: Whether every aggregate is known to fit the store's value serde, as a count does.
@@ -79,8 +75,6 @@ class CalendarAggregate(_WindowedNode, Materialised):
 
     Attributes:
         store: A window store, ordered by time if results are emitted on window close.
-        windows: The windows.
-        emit: When results are emitted.
         initializer: Creates the first aggregate of a window; None uses the first value (reduce).
         aggregator: Maps key, value and aggregate to the new aggregate; None deletes the window's entry.
         fold: The built-in aggregation, if the aggregator is not a user function.
@@ -101,9 +95,6 @@ class SlidingAggregate(_WithOpenStore, Materialised):
     """Aggregates a grouped stream per key and sliding window (``KStreamSlidingWindowAggregate``).
 
     Attributes:
-        store: A window store.
-        windows: The windows.
-        emit: When results are emitted.
         open: The store of open windows, ordered by start; None if results are emitted at every record.
         initializer: Creates the first aggregate of a window; None uses the first value (reduce).
         aggregator: Maps key, value and aggregate to the new aggregate; None deletes the window's entry.
@@ -124,9 +115,6 @@ class SessionAggregate(_WithOpenStore, Materialised):
     """Aggregates a grouped stream per key and session (``KStreamSessionWindowAggregate``).
 
     Attributes:
-        store: A session store.
-        windows: The sessions.
-        emit: When results are emitted.
         open: The store of open sessions, ordered by end; None if results are emitted at every record.
         initializer: Creates the aggregate that others are merged into; None uses the first one (reduce).
         aggregator: Maps key, value and aggregate to the new aggregate; None deletes the session's entry.
@@ -155,9 +143,6 @@ class Suppress(n.Node):
     """Buffers updates (``KTableSuppress``). Table to table.
 
     Attributes:
-        key: Serde of the table's keys.
-        value: Serde of its values.
-        suppressed: How long updates are buffered, and the limits of the buffer.
         wait_ms: How long after its buffer time an update is emitted, ms.
         buffer: The store of buffered updates, ordered by time.
         buffer_times: The store of the time at which each row was first buffered; None if the row's window determines that time.
@@ -177,17 +162,14 @@ class Suppress(n.Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of the stores of the buffer."""
         return tuple(spec.name for spec in (self.buffer, self.buffer_times) if spec is not None)
 
     @property
     def remembered_as(self) -> str:
-        """Name of the store of buffered updates."""
         return self.buffer.name
 
     @property
     def closes_idle(self) -> bool:
-        """Whether its setting has ``close_idle_after``."""
         return self.suppressed.close_idle_after_ms is not None
 
 
@@ -196,7 +178,6 @@ class Closing(NamedTuple):
 
     Attributes:
         wait_ms: How long after their end, in stream time, ms.
-        aggregations: Names of the aggregations that the windows come from.
         apart: Whether records pass through a topic between the aggregations and the table.
     """
 
@@ -207,10 +188,6 @@ class Closing(NamedTuple):
 
 def closing_of(nodes: Mapping[str, n.Node], table: str) -> Closing:
     """Return when the windows of a table close: with the longest wait of all aggregations upstream.
-
-    Args:
-        nodes: The nodes of the topology.
-        table: Name of the table's node.
 
     Raises:
         TopologyError: If the table is not windowed, or its window is unlimited.

@@ -36,31 +36,30 @@ from millstream.drivers.private import directory_behind, process_directory
 
 _START_S: Final = 60.0
 _PAUSE_S: Final = 0.02
-"""Between two looks whether an async worker listens: nothing tells of a socket that comes into being."""
+"""Pause between two attempts to connect to a starting async worker; its socket cannot be awaited."""
 _ATTEMPTS: Final = 10
 _IDLE_S: Final = 300.0
 _FUNCTIONS: Final = 10_000
 _CREDENTIALS: Final = struct.Struct("3i")
 _ANSWER_S: Final = 60.0
 _SCRATCH: Final = "SPARK_LOCAL_DIRS"
-"""Name of the environment variable in which Spark tells workers the directories of their executor's block manager."""
+"""Environment variable in which Spark gives workers their executor's directories."""
 _LINK: Final = "millstream-async-workers"
 _TAIL: Final = 2_000
 _STDERR: Final = 2
 
 EXECUTOR: Final = "MILLSTREAM_EXECUTOR_PID"
-"""Name of the environment variable that tells workers the process id of their executor."""
+"""Environment variable with the executor's process id."""
 
 
 @dataclass(frozen=True)
 class AsyncWorkerAddress:
-    """Which async worker: that of an application on this host, beside one executor.
+    """Identifies the async worker of an application beside an executor.
 
     Attributes:
-        application: Names the application and its checkpoint.
-        executor: Process id of what the async worker ends with.
-        link: Symbolic link to the directory of its socket. Its parent is the executor's, writable by this user alone.
-        idle_s: Seconds without a question after which it ends, if it has nothing to do; three times as many if it has.
+        executor: Process id of the executor; the async worker ends with it.
+        link: Symbolic link to the directory of its socket, in a directory that only this user may write to.
+        idle_s: Seconds without a question after which it ends, if it has nothing to do; otherwise three times as many.
     """
 
     application: str
@@ -70,23 +69,22 @@ class AsyncWorkerAddress:
 
     @classmethod
     def here(cls, application: str) -> AsyncWorkerAddress:
-        """Return the address of the async worker beside the executor that this worker belongs to."""
+        """Return the address of the async worker beside this worker's executor."""
         scratch = os.environ.get(_SCRATCH, "").partition(",")[0] or process_directory()
         return cls(application, int(os.environ.get(EXECUTOR) or os.getppid()), Path(scratch, _LINK))
 
     @property
     def socket(self) -> Path:
-        """Where it listens: in a private directory with a random name, which all workers of the executor find by its link."""
+        """Path of its socket, in a private directory with a random name; the executor's workers find it by the link."""
         name = hashlib.blake2b(f"{self.application}/{self.executor}".encode(), digest_size=10).hexdigest()
         return directory_behind(self.link) / f"{name}.sock"
 
 
 class AsyncWorkerConnection:
-    """A connection to an async worker. Implements ``AsyncWorker``. Kept by a worker for all its tasks; used by one thread.
+    """A connection to an async worker. Implements ``AsyncWorker``. One per worker process, for all tasks; used by one thread.
 
     Args:
-        address: The async worker.
-        answer_s: How many seconds the async worker may be silent when it is asked.
+        answer_s: Timeout for an answer, seconds.
     """
 
     def __init__(self, address: AsyncWorkerAddress, answer_s: float = _ANSWER_S) -> None:
@@ -106,7 +104,6 @@ class AsyncWorkerConnection:
         *,
         options: Mapping[str, Calls] | None = None,
     ) -> Answered:
-        """Tell which tickets a task holds, let calls be made, and hear what has come of the others: see ``AsyncWorker``."""
         if len(self._digests) > _FUNCTIONS:  # of processors that make a new one for each call
             self._digests.clear()
             self._pickles.clear()
@@ -119,7 +116,7 @@ class AsyncWorkerConnection:
         return answered
 
     def close(self) -> None:
-        """Hang up; the async worker goes on."""
+        """Close the connection; the async worker continues."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -148,7 +145,7 @@ class AsyncWorkerConnection:
         return digest
 
     def _answer(self, question: Question) -> Answer:
-        """Ask, with the functions that the async worker does not know: it may forget others for another task meanwhile."""
+        """Ask; send functions that the async worker does not know, repeatedly if it forgets others meanwhile."""
         answer = self._asked(question)
         if answer.unknown:
             answer = self._asked(self._with_pickles(question, answer.unknown))
@@ -160,7 +157,7 @@ class AsyncWorkerConnection:
         return replace(question, pickles={option: self._pickles[option] for option in digests})
 
     def _asked(self, question: Question) -> Answer:
-        """Ask; again for each result by itself, if one of them keeps the others from being unpickled."""
+        """Ask; if a result cannot be unpickled, ask again for each result separately."""
         data = self._sent(question)
         try:
             answer: Answer = pickle.loads(data)
@@ -169,7 +166,7 @@ class AsyncWorkerConnection:
         return answer
 
     def _sent(self, question: Question) -> bytes:
-        """Ask, through a new connection if the old one is dead: the question may be asked again."""
+        """Send a question; if the old connection is dead, through a new one: questions may be repeated."""
         message = framed(dumped(question))
         for _ in range(_ATTEMPTS):
             try:
@@ -200,9 +197,9 @@ class AsyncWorkerConnection:
         )
 
     def _started(self) -> socket.socket:
-        """Start an async worker and wait until it answers; whoever loses the race for the lock ends by itself.
+        """Start an async worker until one answers. Of several, one gets the lock and the others end.
 
-        The one that won it may be about to end, so another one is started as long as none answers.
+        The one with the lock may be about to end, so another one is started until one answers.
         """
         path = self._address.socket
         deadline = time.monotonic() + _START_S
@@ -220,7 +217,7 @@ class AsyncWorkerConnection:
         return connection
 
     def _start(self, path: Path, printed: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Start an async worker, which prints to a file until it listens, and then to where this process prints."""
+        """Start an async worker; it prints to a file until it listens, then to this process's output."""
         log = os.dup(_STDERR)
         try:
             return subprocess.Popen(
@@ -244,7 +241,7 @@ class AsyncWorkerConnection:
 
 
 def _why_not(path: Path, code: int | None, printed: IO[bytes]) -> str:
-    """Say why no async worker answers, with the code its process ended with, None if it runs, and the end of what it printed."""
+    """Return why no async worker answers: exit code, None while it runs, and the end of its output."""
     if code is None:
         what = f"did not come up within {_START_S:.0f} s; its process still runs"
     elif code:
@@ -273,7 +270,7 @@ def _connect(path: Path) -> socket.socket | None:
 
 
 def _process_behind(connection: socket.socket | None) -> str:
-    """Return which process listens at the other end, if the system knows."""
+    """Return the process at the other end of a connection, if the system knows it."""
     if connection is None or not hasattr(socket, "SO_PEERCRED"):
         return ""
     process, _, _ = _CREDENTIALS.unpack(

@@ -21,20 +21,7 @@ LENGTH_BYTES: Final = 8
 
 
 class Order(NamedTuple):
-    """A call as it travels: like ``Call``, with the digest of its function in place of the function.
-
-    Attributes:
-        number: The ``number`` of its ticket.
-        turn: The ``turn`` of its ticket.
-        epoch: The ``epoch`` of its ticket.
-        function: Digest of what to call.
-        args: With what.
-        queue_key: Calls with one queue key wait for each other.
-        attempt: From 1.
-        begun_ms: When the first attempt began, None if this is it.
-        endpoint: Whose circuit breaker it is about.
-        due_ms: When it may begin, ms since the epoch.
-    """
+    """A call as it is sent: with the digest of its function, and the fields of ``Ticket`` and ``Call``."""
 
     number: int
     turn: int
@@ -49,27 +36,24 @@ class Order(NamedTuple):
 
 
 Orders: TypeAlias = tuple[Sequence[Any], ...]
-"""Calls to make, as the columns of :class:`Order`: a list of strings is pickled in a fraction of the time of a list of tuples."""
+"""Calls as columns of :class:`Order`: pickling lists of strings is much faster than a list of tuples."""
 
 
 def columns(orders: Iterable[tuple[Any, ...]]) -> Orders:
-    """Turn rows into columns."""
     return tuple(zip(*orders))
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question of a task to its async worker.
+    """A task's question to its async worker.
 
     Attributes:
-        task: The task.
-        batch: Number of the micro-batch: a question of an earlier one than the async worker has seen is refused.
+        batch: Number of the micro-batch; questions of earlier micro-batches are refused.
         now_ms: The application's wall clock, ms since the epoch.
-        in_flight: The in-flight tickets of the task, by operator; None if it has reported them in this micro-batch.
-        orders: Calls to make, by operator.
+        in_flight: In-flight tickets by operator; None if the task has reported them in this micro-batch.
         options: Digest of the options of each operator that calls.
-        pickles: Functions and options by digest, as far as the async worker may not know them.
-        apart: Whether each result is to be pickled by itself: asked again when not all of them could be unpickled.
+        pickles: Functions and options by digest, unless the async worker has them.
+        apart: Whether to pickle each result separately, because not all could be unpickled.
     """
 
     task: str
@@ -82,22 +66,21 @@ class Question:
     apart: bool = False
 
     def needed(self) -> set[bytes]:
-        """Return the digests that the async worker must know the pickles of."""
+        """Return the digests whose pickles are needed."""
         functions = Order._fields.index("function")
         return set(self.options.values()).union(*(orders[functions] for orders in self.orders.values()))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of the async worker.
+    """The async worker's answer.
 
     Attributes:
-        answered: The answer without what has been settled, None if nothing was done.
-        settled: Operator, number, turn, epoch and whether it is a result as columns; and the results, others as what has been
-            settled.
-        apart: In place of ``settled``: each ticket with what has been settled, pickled by itself.
-        unknown: Digests it has no pickle of; the task asks again with them.
-        refused: Why nothing was done.
+        answered: The answer without results; None if nothing was done.
+        settled: Results as columns: operator, number, turn, epoch, whether it is a result, and the result or other outcome.
+        apart: In place of ``settled``: each ticket with its separately pickled outcome.
+        unknown: Digests without a pickle; the task asks again with them.
+        refused: Why nothing was done; empty if it was.
     """
 
     answered: Answered | None = None
@@ -108,17 +91,17 @@ class Answer:
 
 
 def framed(message: bytes) -> bytes:
-    """Put the length in front of a message."""
+    """Prefix a message with its length."""
     return len(message).to_bytes(LENGTH_BYTES, "big") + message
 
 
 def pickled(value: Any) -> bytes:
-    """Pickle a function, or options, also those that are defined in a program or a notebook."""
+    """Pickle a function or options by value, also those defined in a program or notebook."""
     return cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)  # type: ignore[no-any-return]
 
 
 def dumped(value: Any) -> bytes:
-    """Pickle a message or a part of one; what holds objects of classes that are defined in a program takes a little longer."""
+    """Pickle a message or part of one; faster unless it has objects of classes from the user's program."""
     try:
         return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception:
@@ -126,12 +109,7 @@ def dumped(value: Any) -> bytes:
 
 
 def answer_bytes(answered: Answered, apart: bool = False) -> bytes:
-    """Pickle an answer; a result that cannot be pickled becomes a failure that says so.
-
-    Args:
-        answered: The answer.
-        apart: Whether each result is pickled by itself, so that one that cannot be unpickled does not take the others with it.
-    """
+    """Pickle an answer; a result that cannot be pickled becomes a failure."""
     packed = _apart if apart else _packed
     try:
         return dumped(packed(answered))
@@ -141,7 +119,7 @@ def answer_bytes(answered: Answered, apart: bool = False) -> bytes:
 
 
 def unpacked(answer: Answer) -> Answered | None:
-    """Return the results; a result that cannot be unpickled here becomes a failure that says so."""
+    """Return the results; a result that cannot be unpickled becomes a failure."""
     answered = answer.answered
     if answered is None:
         return None
@@ -187,7 +165,7 @@ def _loaded(ticket: Ticket, data: bytes) -> Settled:
 
 
 def _can_be_raised(settled: Settled) -> Settled:
-    """Return a failure with an error that the task can unpickle: many classes of exceptions can be pickled, and no more."""
+    """Return a failure whose error can be unpickled: many exception classes can only be pickled."""
     if not isinstance(settled, Failed) or settled.error is None:
         return settled
     try:

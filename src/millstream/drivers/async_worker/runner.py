@@ -30,21 +30,21 @@ _EPOCH_NS = time.time_ns() - time.monotonic_ns()
 
 
 def now_ms() -> int:
-    """Return the time, ms since the epoch, by a clock that nobody sets: calls take as long as they take."""
+    """Return the time, ms since the epoch, by a monotonic clock."""
     return (_EPOCH_NS + time.monotonic_ns()) // 1_000_000
 
 
 def ended_ms() -> int:
-    """Return the time as that of an end, ms since the epoch: the next whole one, so that no wait from then on is too short."""
+    """Return the time rounded up, ms since the epoch, so that no wait from it is too short."""
     return -(-(_EPOCH_NS + time.monotonic_ns()) // 1_000_000)
 
 
 _CallId: TypeAlias = tuple[str, str, int]
-"""Which call: task, operator and number of its start."""
+"""Identifies a start: task, operator and number."""
 
 
 class _Outcome(NamedTuple):
-    """What a function gave or raised, as a value: ``StopIteration`` is one that no future takes."""
+    """What a function returned or raised, as a value, because a future does not take ``StopIteration``."""
 
     result: Any = None
     error: BaseException | None = None
@@ -58,15 +58,15 @@ def _outcome(run: Callable[[], Any]) -> _Outcome:
 
 
 class Runner:
-    """Runs the calls of all tasks of an async worker. Lives on the event loop."""
+    """Runs the calls of all tasks of an async worker, on its event loop."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
         self._tasks: dict[_CallId, asyncio.Task[None]] = {}
-        """Of the calls that have not been ended; whoever takes one out ends it."""
+        """The running calls; whoever removes one ends it."""
         self._threads: dict[_CallId, Future[_Outcome]] = {}
         self._given_up: set[asyncio.Task[None]] = set()
-        """Those that still end by themselves: a loop keeps its tasks only as long as somebody else does."""
+        """Cancelled calls that still run; the event loop does not keep references to its tasks."""
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="millstream-call")
         self._timer: asyncio.TimerHandle | None = None
         self._soon = False
@@ -75,14 +75,14 @@ class Runner:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do and nothing to fetch."""
+        """Whether there is nothing to run and nothing to fetch."""
         return not self._tasks and all(session.idle for session in self._sessions.values())
 
     def ask(self, question: Question, loaded: dict[bytes, Any]) -> Answered:
-        """Take in what a task says, and begin what may begin.
+        """Process a question, and start what may begin.
 
         Raises:
-            AsyncWorkerError: If the question is of a micro-batch that is over.
+            AsyncWorkerError: If the question belongs to an earlier micro-batch.
         """
         session = self._sessions.setdefault(question.task, Session(question.task))
         answered = session.ask(question, loaded, now_ms())
@@ -90,7 +90,7 @@ class Runner:
         return replace(answered, loop_lag_ms=self.loop_lag_ms)
 
     async def pulse(self) -> None:
-        """Measure for ever by how much the event loop is late."""
+        """Measure how late the event loop is; runs until cancelled."""
         while True:
             due = time.monotonic() + _PULSE_S
             await asyncio.sleep(_PULSE_S)
@@ -98,19 +98,19 @@ class Runner:
             self.loop_lag_ms = max(late, self.loop_lag_ms * 9 // 10)
 
     def close(self) -> None:
-        """Begin nothing any more."""
+        """Start nothing any more."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     def _look_soon(self) -> None:
-        """Look for what may begin, once for all that ends in the same turn of the loop."""
+        """Schedule one look for all that ends in the same turn of the loop."""
         if not self._soon:
             self._soon = True
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Give up what takes too long, begin what may begin, and see when to look again."""
+        """Time out, start what may begin, and schedule the next look."""
         self._soon = False
         if self._closed:
             return
@@ -162,7 +162,7 @@ class Runner:
             self._threads.pop(call_id, None)
 
     def _give_up(self, call_id: _CallId) -> None:
-        """Cancel a call that was ended for its timeout."""
+        """Cancel a call that has timed out."""
         task = self._tasks.pop(call_id, None)
         if task is None:
             return

@@ -37,39 +37,39 @@ from millstream.drivers.async_worker.runner import Runner
 
 _LOOK_S: Final = 0.5
 _CANCEL_S: Final = 2.0
-"""How long calls that are cancelled may take to clean up behind them when the async worker ends."""
+"""Time for cancelled calls to clean up when the async worker ends."""
 _TIMES_IDLE: Final = 3
 _LARGEST: Final = 1 << 34
 _STDERR: Final = 2
 _MOST_FUNCTIONS: Final = 1_000
 _COLLECT: Final = (50_000, 20, 50)
-"""When garbage is looked for: seldom, as tens of thousands of calls wait here, and looking at all of them takes longer than making them."""
+"""Thresholds of the garbage collector: it runs rarely, because scanning tens of thousands of calls costs more than making them."""
 
 
 class FunctionCache:
-    """The functions and options that an async worker has unpickled, as many as were used lately.
+    """The functions and options that an async worker has unpickled and used lately.
 
     A function is sent once and then goes by its digest, so what it keeps (a session of an HTTP client, say) lives as long as it is used.
     A program that makes a new function for each call would fill the memory of an async worker, so those are forgotten that were not
     needed for longest. Who needs one again is asked to send it again. Calls that wait or run have their functions in hand.
 
     Args:
-        most: How many are kept, besides those that are needed at the moment.
+        most: How many are kept, besides those that are needed now.
     """
 
     def __init__(self, most: int = _MOST_FUNCTIONS) -> None:
         self._most = most
         self.by_digest: dict[bytes, Any] = {}
-        """Functions and options, the one that was needed longest ago first."""
+        """Functions and options by digest, the least recently needed first."""
 
     def load(self, pickles: Mapping[bytes, bytes]) -> None:
-        """Unpickle what is not known."""
+        """Unpickle what is missing."""
         for digest, data in pickles.items():
             if digest not in self.by_digest:
                 self.by_digest[digest] = pickle.loads(data)
 
     def missing(self, needed: Collection[bytes]) -> frozenset[bytes]:
-        """Return the digests of what is needed and not known; what is known counts as used now."""
+        """Return the needed digests that are missing; the others count as used."""
         known = self.by_digest
         for digest in needed:
             if digest in known:
@@ -80,13 +80,12 @@ class FunctionCache:
 
 
 class AsyncWorkerServer:
-    """An async worker.
+    """The async worker's process.
 
     Args:
-        socket: Where it listens. The directory is its user's alone.
-        executor: Process id of what it ends with.
-        idle_s: Seconds without a question after which it ends, if it has nothing to do; three times as many if it has.
-        log: Descriptor of where it prints as soon as it listens; who has started it reads what it prints before.
+        executor: Process id of the executor; the async worker ends with it.
+        idle_s: Seconds without a question after which it ends, if it has nothing to do; otherwise three times as many.
+        log: Descriptor to print to once it listens; whoever started it reads its earlier output.
     """
 
     def __init__(self, socket: Path, executor: int, idle_s: float, log: int) -> None:
@@ -99,7 +98,7 @@ class AsyncWorkerServer:
         self._asked_at = 0.0
 
     async def serve(self) -> None:
-        """Serve until the executor has gone, or nobody needs it any more."""
+        """Serve until the executor is gone, or no question has come for long."""
         loop = asyncio.get_running_loop()
         self._asked_at = loop.time()
         self._socket.unlink(missing_ok=True)
@@ -121,7 +120,7 @@ class AsyncWorkerServer:
             pulse.cancel()
 
     def _unused(self, now: float) -> bool:
-        """Return whether nobody has asked for so long that nobody will: a task asks every second as long as it waits for a call."""
+        """Return whether no more questions are expected: a task that waits for a call asks every second."""
         enough = self._idle_s if self._runner.idle else _TIMES_IDLE * self._idle_s
         return now - self._asked_at > enough
 
@@ -136,7 +135,7 @@ class AsyncWorkerServer:
         writer.close()
 
     def _answer(self, message: bytes) -> bytes:
-        """Answer, or say why not: whoever asked gets an answer in any case."""
+        """Answer a message, if necessary with an error."""
         try:
             question: Question = pickle.loads(message)
             self._asked_at = asyncio.get_running_loop().time()
@@ -147,7 +146,7 @@ class AsyncWorkerServer:
             return dumped(Answer(refused=_refusal(error)))
 
     def _answer_to(self, question: Question) -> bytes:
-        """Answer, or ask for the functions that are not known here."""
+        """Answer a question, or ask for unknown functions."""
         self._functions.load(question.pickles)
         unknown = self._functions.missing(question.needed())
         if unknown:
@@ -164,14 +163,7 @@ def _refusal(error: Exception) -> str:
 
 
 def run(socket: Path, executor: int, idle_s: float, log: int) -> None:
-    """Run an async worker, unless there is one already.
-
-    Args:
-        socket: Where it listens.
-        executor: Process id of what it ends with.
-        idle_s: Seconds without a question after which it ends, if it has nothing to do; three times as many if it has.
-        log: Descriptor of where it prints as soon as it listens; who has started it reads what it prints before.
-    """
+    """Run an async worker, unless another one holds the lock. The arguments are those of ``AsyncWorkerServer``."""
     with suppress(BlockingIOError), _locked(socket.with_suffix(".lock")) as lock:
         _clean(socket.parent)
         os.register_at_fork(after_in_child=partial(_release_in_child, socket, lock))
@@ -181,7 +173,7 @@ def run(socket: Path, executor: int, idle_s: float, log: int) -> None:
 
 
 async def _served(server: AsyncWorkerServer) -> None:
-    """Serve, and end the process: also if a thread hangs or a coroutine will not be cancelled, which the loop would wait for."""
+    """Serve, then end the process, even if a thread hangs or a coroutine ignores its cancellation."""
     await server.serve()
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
@@ -197,7 +189,7 @@ async def _served(server: AsyncWorkerServer) -> None:
 
 
 def _run(serving: Coroutine[Any, Any, None]) -> None:
-    """Run on uvloop where it is installed: it takes two thirds of the time per call."""
+    """Run on uvloop if it is installed: a call takes two thirds of the time."""
     try:
         import uvloop
     except ImportError:
@@ -211,7 +203,7 @@ def _locked(path: Path) -> Iterator[int]:
     """Hold the lock of an async worker, and return its descriptor.
 
     Raises:
-        BlockingIOError: If an async worker holds it.
+        BlockingIOError: If another async worker holds it.
     """
     with open(path, "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -219,7 +211,7 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 def _clean(directory: Path) -> None:
-    """Delete the sockets that async workers left which were killed."""
+    """Delete the sockets of async workers that were killed."""
     for socket in directory.glob("*.sock"):
         with suppress(OSError), _locked(socket.with_suffix(".lock")):
             socket.unlink(missing_ok=True)
@@ -236,10 +228,10 @@ def _is_alive(process: int) -> bool:
 
 
 def _release_in_child(path: Path, lock: int) -> None:
-    """Release the descriptors of an async worker in a child that a function of the user forks.
+    """Release the async worker's descriptors in a child that a user's function forks.
 
-    With a child that holds the socket, its connections or the lock, nobody could tell that the async worker has died, and no other could
-    take its place. The descriptors stay in use, as objects that the child has copies of may close them once more.
+    If a child held the socket, its connections or the lock, nobody could tell that the async worker has died, and no other
+    could replace it. The descriptors are replaced, not closed: objects that the child has copied may close them again.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in [lock, *_sockets_at(path)]:
@@ -248,7 +240,7 @@ def _release_in_child(path: Path, lock: int) -> None:
 
 
 def _sockets_at(path: Path) -> Iterator[int]:
-    """Return the descriptors of a socket that listens and of its connections, also of those that nobody has looked at yet."""
+    """Return the descriptors of a listening socket and of its connections, including those not accepted yet."""
     for name in os.listdir("/dev/fd"):
         with suppress(OSError):  # the descriptor that the listing used
             descriptor = int(name)

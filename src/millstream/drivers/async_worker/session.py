@@ -25,11 +25,11 @@ from millstream.drivers.async_worker.messages import Question
 
 _LATELY = 50
 _STEP_MS = 1_000
-"""Clocks that differ by less are the same: between asking and hearing some time passes, too."""
+"""Clocks that differ by less are the same: a question takes time."""
 
 
 class _Channel(NamedTuple):
-    """One operator: the digest of its options, since when each of its calls has been running, and how long they take."""
+    """One operator: the digest of its options, since when each call runs, and how long calls take."""
 
     options: bytes
     dispatcher: Dispatcher
@@ -39,24 +39,20 @@ class _Channel(NamedTuple):
 
 
 class _Pace:
-    """How long calls took lately, on average."""
+    """Average duration of recent calls."""
 
     def __init__(self) -> None:
         self.call_ms = 0.0
         self._ended = 0
 
     def note(self, took_ms: int) -> None:
-        """Take in a call; one of the last fifty, about, has a fiftieth of the say."""
+        """Count a call; each has about one fiftieth of the weight."""
         self._ended = min(self._ended + 1, _LATELY)
         self.call_ms += (took_ms - self.call_ms) / self._ended
 
 
 class Session:
-    """The calls of one task. Owned by the async worker.
-
-    Args:
-        task: The task.
-    """
+    """The calls of one task. Owned by the async worker."""
 
     def __init__(self, task: str) -> None:
         self._task = task
@@ -66,23 +62,19 @@ class Session:
 
     @property
     def idle(self) -> bool:
-        """Whether no call runs or waits, and there is no result."""
+        """Whether no call runs or waits, and no result is left."""
         return all(channel.results.idle for channel in self._channels.values())
 
     def ask(self, question: Question, loaded: Mapping[bytes, Any], now_ms: int) -> Answered:
         """Answer the question of a task.
 
         Args:
-            question: The question.
-            loaded: Functions and options by digest, all of the question among them.
+            loaded: Functions and options by digest, including all of the question.
             now_ms: The time by the async worker's clock, ms since the epoch.
 
-        Returns:
-            What has become of its calls.
-
         Raises:
-            AsyncWorkerError: If the question is of a micro-batch that is over: an attempt at it that was thought lost may still be at
-                work somewhere.
+            AsyncWorkerError: If the question belongs to an earlier micro-batch: an attempt that seemed lost may still run
+                somewhere.
         """
         if question.batch < self._batch:
             raise AsyncWorkerError(
@@ -110,14 +102,13 @@ class Session:
         )
 
     def start(self, now_ms: int) -> Iterator[tuple[str, Start]]:
-        """Return what begins now, with its operator."""
+        """Start what may begin; return it with its operator."""
         for name, channel in self._channels.items():
             for start in channel.dispatcher.start(now_ms):
                 channel.began[start.number] = now_ms
                 yield name, start
 
     def end(self, operator: str, number: int, answers: Sequence[Any], now_ms: int) -> None:
-        """Take in the answers of a start."""
         channel = self._channels[operator]
         began = channel.began.pop(number, None)
         if began is not None:
@@ -125,7 +116,7 @@ class Session:
         channel.dispatcher.end(number, answers, now_ms)
 
     def expire(self, now_ms: int) -> list[tuple[str, int]]:
-        """Time out what takes too long, and return its operators and numbers."""
+        """Time out starts that take too long; return their operators and numbers."""
         expired = [
             (name, number)
             for name, channel in self._channels.items()
@@ -136,11 +127,11 @@ class Session:
         return expired
 
     def wake_at_ms(self, now_ms: int) -> int | None:
-        """Return when something begins or times out without an answer; None if never."""
+        """Return when a call begins or times out without an answer, ms since the epoch; None if never."""
         return earliest(*(channel.dispatcher.wake_at_ms(now_ms) for channel in self._channels.values()))
 
     def _begin(self, in_flight: Mapping[str, InFlightTickets]) -> set[Ticket]:
-        """Begin a micro-batch with the tickets that the task has in flight, and return those that are lost."""
+        """Begin a micro-batch with the task's in-flight tickets; return those that are lost."""
         unknown = (
             tickets(name, numbers) for name, numbers in in_flight.items() if name not in self._channels
         )
@@ -155,7 +146,7 @@ class Session:
                 yield ticket, _by_the_clock_of_the_task(settled, ahead_ms)
 
     def _set_options(self, operator: str, digest: bytes, loaded: Mapping[bytes, Any]) -> None:
-        """Make the dispatcher of an operator, anew if its options have changed: what it had is lost to the task then."""
+        """Create an operator's dispatcher, anew if its options have changed; the task then issues its calls again."""
         if operator in self._channels and self._channels[operator].options == digest:
             return
         dispatcher = Dispatcher(loaded[digest], f"{self._task}:{operator}", self._numbers)

@@ -46,8 +46,7 @@ class Broker:
     """Requests of planner and application to the broker. Picklable; connects on first use.
 
     Attributes:
-        settings: Client settings.
-        group: The consumer group: the application's id.
+        group: The consumer group, which is the application's id.
         read_committed: Whether only records of committed transactions count as readable.
         timeout_s: Timeout of a request, seconds.
     """
@@ -59,7 +58,6 @@ class Broker:
 
     @property
     def servers(self) -> str:
-        """The bootstrap servers."""
         return str(self.settings.get("bootstrap.servers"))
 
     @property
@@ -119,10 +117,7 @@ class Broker:
         """Create a topic unless it exists, and wait until the brokers know it.
 
         Args:
-            topic: Its name.
-            partitions: Its number of partitions.
-            config: Its configuration.
-            replication_factor: Number of replicas; -1: the broker's default.
+            replication_factor: Number of replicas; -1 for the broker's default.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time, or the partitions do not appear.
@@ -141,10 +136,7 @@ class Broker:
     def ensure_topic(
         self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int = -1
     ) -> int:
-        """Create a topic or add missing partitions, and wait until the brokers know them.
-
-        Returns:
-            The number of partitions.
+        """Create a topic or add missing partitions, wait until the brokers know them, and return the number of partitions.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time, or the partitions do not appear.
@@ -194,7 +186,6 @@ class Broker:
         )
 
     def groups(self) -> list[str]:
-        """Return the ids of all consumer groups."""
         admin = self.admin()
         listing = admin.list_consumer_groups(request_timeout=self.timeout_s)
         groups = self.ask("asking for groups", lambda: listing.result(self.timeout_s))
@@ -301,9 +292,7 @@ class Broker:
         """Commit the group's offsets.
 
         Args:
-            offsets: The offsets.
             taken: Positions of partitions that are read beyond their offset; stored as metadata.
-            metadata: Metadata of the other offsets.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -362,8 +351,6 @@ class Broker:
         """Send a request, and retry while the broker is not ready.
 
         Args:
-            doing: The operation, for error texts.
-            question: Sends the request once.
             again: Codes of errors after which to retry.
 
         Raises:

@@ -13,11 +13,7 @@ from uuid import uuid4
 
 @dataclass(frozen=True)
 class Callback:
-    """A user function that a client calls. Picklable if the function is.
-
-    Attributes:
-        function: The function.
-        identity: Identifies the function in every process.
+    """A user function that a client calls, with an identity that is equal in every process. Picklable if the function is.
 
     Example:
         >>> Callback(len)("four")
@@ -28,10 +24,8 @@ class Callback:
     identity: str = field(default_factory=lambda: uuid4().hex)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function."""
         return self.function(*arguments)
 
     @property
     def name(self) -> str:
-        """The function's name, for error texts."""
         return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))

@@ -16,7 +16,6 @@ class KafkaChangelogs:
     """Reads partitions of internal topics from the beginning to the end. Picklable.
 
     Attributes:
-        broker: Source of the offsets.
         fetcher: Reads the records; like ``broker``, it omits those of open and aborted transactions.
     """
 

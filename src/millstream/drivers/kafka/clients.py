@@ -64,7 +64,6 @@ def warm(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
 
     Args:
         make: Class or function that creates a client from a dict of settings.
-        settings: librdkafka's settings.
 
     Raises:
         SettingsError: If librdkafka does not know a setting or refuses its value.
@@ -91,7 +90,6 @@ def made(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
     """Create a client.
 
     Args:
-        make: Class or function that creates a client from a dict of settings.
         settings: librdkafka's settings; references to secrets are resolved here, and nowhere else.
 
     Raises:
@@ -111,10 +109,6 @@ def made(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
 def check(make: Callable[[dict[str, Any]], Any], settings: ClientSettings) -> None:
     """Check settings by creating a client that does not connect.
 
-    Args:
-        make: Class or function that creates a client from a dict of settings.
-        settings: librdkafka's settings.
-
     Raises:
         SettingsError: If librdkafka does not know a setting or refuses its value.
     """
@@ -128,11 +122,7 @@ def discard(client: Any) -> None:
 
 
 def hang_up(settings: ClientSettings) -> None:
-    """Remove the clients that have at least these settings from the cache; code that uses one can continue.
-
-    Args:
-        settings: librdkafka's settings.
-    """
+    """Remove the clients that have at least these settings from the cache; code that uses one can continue."""
     theirs = {(key, str(value)) for key, value in settings.items()}
     for identity in [one for one in tuple(_WARM) if theirs.issubset(one[1])]:
         _WARM.pop(identity, None)
@@ -147,9 +137,7 @@ def translated(error: KafkaException, doing: str, servers: str) -> MillstreamErr
     """Return the error for users that corresponds to an error of the client.
 
     Args:
-        error: The client's error.
         doing: The operation, for example "reading topic 'lines'".
-        servers: The bootstrap servers.
     """
     cause = error.args[0]
     if isinstance(cause, KafkaError) and is_unavailable(cause):

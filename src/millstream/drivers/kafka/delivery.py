@@ -59,7 +59,6 @@ class TransactionSpec:
     """The settings with which an application sends in transactions.
 
     Attributes:
-        settings: Producer settings.
         consumer: Consumer settings, for reading the marks.
         application_id: The group whose offsets are committed, and the prefix of the transactional ids.
         patience_s: How long to wait for a broker that does not answer, seconds (``task.timeout.ms``).
@@ -75,11 +74,9 @@ class TransactionSpec:
     run: str = ""
 
     def marks(self) -> Marks:
-        """Return the marks of the application."""
         return Marks(self.consumer, self.application_id, _STEP_S)
 
     def producer_settings(self, partition: int) -> dict[str, Any]:
-        """Return the settings of the producer of a Spark partition."""
         return {
             **DEFAULTS,
             **self.settings,
@@ -121,14 +118,11 @@ class Transaction:
                 return
 
     def claim(self, newest: BatchId, before: Mark | None) -> bool:
-        """Make the run the owner of the partition, unless another run has claimed it in the meantime.
+        """Make the run the owner of the partition; return False if another run has claimed it meanwhile.
 
         Args:
             newest: The last micro-batch planned on the run's checkpoint; -1 for a new checkpoint.
-            before: The mark on which the decision to claim is based.
-
-        Returns:
-            Whether the run now owns the partition.
+            before: The mark that the decision to claim is based on.
 
         Raises:
             ProductionError: If a delivery of the previous run has interfered; the claim can be retried.

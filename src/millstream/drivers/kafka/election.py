@@ -46,9 +46,7 @@ class Election:
     """A candidate. Takes part from its creation until :meth:`leave`.
 
     Args:
-        settings: Client settings.
-        application_id: The application.
-        replication_factor: Number of replicas of the topic, if it is created; -1: the broker's default.
+        replication_factor: Number of replicas of the topic, if it is created; -1 for the broker's default.
         timeout_s: Timeout of a request, seconds.
 
     Raises:
@@ -69,35 +67,21 @@ class Election:
         self._thread.start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until this driver is elected.
-
-        Args:
-            timeout_s: How long to wait, seconds; None: without end.
-
-        Returns:
-            Whether it is elected.
-        """
+        """Wait until this driver is elected, at most ``timeout_s`` seconds; return whether it is."""
         return self._elected.wait(timeout_s)
 
     def wait_replaced(self, timeout_s: float) -> bool:
-        """Wait until another driver is elected in place of this one.
-
-        Args:
-            timeout_s: How long to wait, seconds.
-
-        Returns:
-            Whether one is.
-        """
+        """Wait until another driver is elected in place of this one, at most ``timeout_s`` seconds; return whether one is."""
         return self._replaced.wait(timeout_s)
 
     def when_replaced(self, call: Callable[[], None]) -> None:
-        """Call a function once another driver is elected in place of this one: in another thread, or now if one is already."""
+        """Call a function when another driver is elected in place of this one: in another thread, or now if one is."""
         self._on_replaced = call
         if self._replaced.is_set():
             call()
 
     def leave(self) -> None:
-        """Leave the group; another driver is elected at once. Leaving twice is harmless."""
+        """Leave the group, so that another driver is elected at once. Leaving twice is harmless."""
         self._leaving.set()
         self._thread.join(_CLOSE_S)
 
@@ -129,7 +113,7 @@ class Election:
             self._in_doubt = True
 
     def _has_another_driver(self) -> bool:
-        """Ask the group; False also if no broker answers."""
+        """Return whether the group has another driver; False if no broker answers."""
         try:
             future = self._broker.admin().describe_consumer_groups([self._topic])[self._topic]
             members = future.result(self._broker.timeout_s).members

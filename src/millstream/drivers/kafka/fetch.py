@@ -64,7 +64,6 @@ class KafkaFetcher:
     """Reads ranges of partitions. Picklable; the consumer is cached by the process that uses it.
 
     Attributes:
-        settings: Consumer settings.
         group: The consumer group's id (it is not joined).
         read_committed: Whether to omit records of open and aborted transactions.
         patience_s: How long to wait for a broker that does not answer, seconds (``task.timeout.ms``).
@@ -139,9 +138,6 @@ class KafkaFetcher:
 
     def sample_bytes(self, planned: OffsetRange) -> float | None:
         """Return the larger of the average record sizes at both ends of a range.
-
-        Args:
-            planned: The range.
 
         Returns:
             Bytes of key and value; None if none of the records can be read within two seconds.

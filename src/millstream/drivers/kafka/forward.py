@@ -37,12 +37,7 @@ _FENCED: Final = {
 
 @dataclass(frozen=True)
 class GroupPosition:
-    """What a group commits for a partition.
-
-    Attributes:
-        offset: The offset.
-        metadata: The metadata of the commit.
-    """
+    """The offset that a group commits for a partition, with its metadata."""
 
     offset: int
     metadata: str = ""
@@ -50,12 +45,10 @@ class GroupPosition:
 
 @dataclass(frozen=True)
 class Forwarder:
-    """Forwards records in transactions. It connects when it is used.
+    """Settings of a process that forwards records in transactions; connects when it takes over.
 
     Attributes:
-        producer: Producer settings.
-        consumer: Consumer settings, for the group.
-        group: The group whose positions are committed, and the transactional id.
+        group: The group whose positions are committed; also the transactional id.
         patience_s: How long to wait for a broker that does not answer, seconds.
     """
 
@@ -65,7 +58,7 @@ class Forwarder:
     patience_s: float
 
     def take_over(self) -> Forwarding:
-        """End what another process of this group has begun, and keep it from going on.
+        """End the transactions of an earlier process of this group, and fence it.
 
         Raises:
             BrokerUnavailableError: If no broker answers.
@@ -75,11 +68,7 @@ class Forwarder:
 
 
 class Forwarding:
-    """One process that forwards for a group.
-
-    Args:
-        spec: Its settings.
-    """
+    """One process that forwards for a group."""
 
     def __init__(self, spec: Forwarder) -> None:
         self._spec = spec
@@ -91,15 +80,11 @@ class Forwarding:
         self._insist("taking over the transactional id", self._failing.producer.init_transactions)
 
     def send(self, records: Mapping[str, Records], positions: Mapping[TopicPartition, GroupPosition]) -> None:
-        """Send records and commit positions: all of it, or nothing.
-
-        Args:
-            records: The records by topic.
-            positions: What the group commits.
+        """Send records by topic, and commit positions, in one transaction.
 
         Raises:
             ProductionError: If a record is refused.
-            DeliveryAbortedError: If another process forwards for the group now, or the transaction was aborted.
+            DeliveryAbortedError: If another process has taken over the group, or the transaction was aborted.
             BrokerUnavailableError: If no broker answers.
         """
         producer = self._failing.producer

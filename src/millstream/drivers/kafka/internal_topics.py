@@ -23,11 +23,7 @@ _DENIED = {
 
 @dataclass(frozen=True)
 class InternalTopics:
-    """The internal topics of an application.
-
-    Attributes:
-        broker: The broker.
-    """
+    """The internal topics of an application."""
 
     broker: Broker
 

@@ -54,8 +54,6 @@ class Marks:
     """The marks of an application.
 
     Attributes:
-        settings: Client settings.
-        application_id: The application's id.
         timeout_s: Timeout of a request, seconds.
     """
 
@@ -83,7 +81,6 @@ class Marks:
         """Create the topic or add partitions; restore marks whose offsets the broker has deleted.
 
         Args:
-            partitions: Number of Spark partitions.
             replication_factor: Number of replicas of the topic; -1: the broker's default.
             given: The user's configuration of internal topics, which overrides the default.
 
@@ -149,7 +146,6 @@ class Marks:
 
 
 def mark_offset(partition: int, mark: Mark, topic: str) -> ClientPartition:
-    """Return a mark as an offset to commit."""
     said = f"{mark.checkpoint} {mark.run} {mark.owner}" if mark.run or mark.owner else mark.checkpoint
     return ClientPartition(topic, partition, mark.number + 1, said)
 
@@ -174,23 +170,12 @@ def owner_of(mark: Mark | None) -> tuple[str, str] | None:
 
 
 def ahead_of(mark: Mark, newest: BatchId) -> bool:
-    """Return whether a copy of a checkpoint has delivered a micro-batch that the checkpoint has not planned.
-
-    Args:
-        mark: A mark of this checkpoint.
-        newest: The last micro-batch planned on the checkpoint.
-    """
+    """Return whether a copy of a checkpoint has delivered a micro-batch after ``newest``, the last one planned on the checkpoint."""
     return mark.number > newest.number or (mark.number == newest.number >= 0 and mark.run != newest.run)
 
 
 def taken_over(application_id: str, batch: BatchId, mark: Mark | None) -> OtherCheckpointError:
-    """Return the error for a delivery after another run has taken over the application.
-
-    Args:
-        application_id: The application.
-        batch: The micro-batch that could not be delivered.
-        mark: The mark found instead of the own one, or None.
-    """
+    """Return the error for a delivery after another run has taken over, as the mark found shows; None is no mark."""
     if mark is None:
         who = f"its topic {commits_topic(application_id)!r} was deleted, as `millstream reset` does"
     elif mark.checkpoint == batch.checkpoint:

@@ -22,14 +22,7 @@ class Overdue(Exception):  # noqa: N818 - internal: callers translate it into an
 
 
 def within(seconds: float, call: Callable[[], Answer]) -> Answer:
-    """Call a function in a thread, with a timeout.
-
-    Args:
-        seconds: The timeout, seconds.
-        call: The function.
-
-    Returns:
-        Its result.
+    """Call a function in a thread, and return its result.
 
     Raises:
         Overdue: If it has not returned in time.

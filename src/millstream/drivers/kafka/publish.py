@@ -21,11 +21,7 @@ _FLUSH_S = 1.0
 
 @dataclass(frozen=True)
 class KafkaSender:
-    """Sends records at least once. Picklable; the producer is cached by the process that uses it.
-
-    Attributes:
-        settings: Producer settings.
-    """
+    """Sends records at least once, with producer settings. Picklable; the producer is cached per process."""
 
     settings: ClientSettings = field(repr=False)
 

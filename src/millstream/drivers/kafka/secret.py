@@ -31,16 +31,11 @@ class Secret(Protocol):
 
 @dataclass(frozen=True)
 class EnvironmentSecret:
-    """A secret in an environment variable.
-
-    Attributes:
-        name: The variable.
-    """
+    """A secret in an environment variable."""
 
     name: str
 
     def fetch(self) -> str:
-        """Return the variable of this process."""
         value = os.environ.get(self.name)
         if value is None:
             raise SettingsError(
@@ -55,11 +50,7 @@ class EnvironmentSecret:
 
 @dataclass(frozen=True)
 class FileSecret:
-    """A secret in a file.
-
-    Attributes:
-        path: The file.
-    """
+    """A secret in a file."""
 
     path: str
 
@@ -88,7 +79,6 @@ class ProvidedSecret:
     provider: Callback = field(repr=False)
 
     def fetch(self) -> str:
-        """Call the function."""
         try:
             value = self.provider()
         except Exception as error:
@@ -145,9 +135,6 @@ def fetched(provider: Callable[[], str]) -> Secret:
 
 def with_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a client's settings with secrets in place of references.
-
-    Args:
-        settings: librdkafka's settings.
 
     Raises:
         SettingsError: If a secret does not exist.

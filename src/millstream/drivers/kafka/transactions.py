@@ -78,7 +78,6 @@ class KafkaTransactions(TransactionSpec):
         Args:
             newest: The last planned micro-batch of the run's checkpoint; -1 for a new checkpoint.
             known: The marks on which the decision to claim is based.
-            partitions: Number of partitions.
 
         Raises:
             OtherCheckpointError: If another start has claimed a partition in the meantime.

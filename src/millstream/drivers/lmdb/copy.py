@@ -69,8 +69,6 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
     """Open the local copy in a directory. LMDB requires that a process opens each file only once.
 
     Args:
-        directory: Directory of the files.
-        memory_bytes: Memory limit of the copies in this process, bytes.
         run: Id of the application's run. The first process of a run that opens a copy verifies its file.
 
     Raises:
@@ -117,7 +115,6 @@ class LmdbCopy:
         return self._seen[0]
 
     def why_empty(self) -> str:
-        """Return why an empty copy is empty, as text for users."""
         return self._directory.why_empty
 
     def apply(
@@ -148,14 +145,12 @@ class LmdbCopy:
             raise self._directory.failed(error) from error
 
     def wipe(self) -> None:
-        """Remove everything, before a rebuild from the log."""
         self._env.close()
         self._directory.clear(MISSING)
         self._env = self._opened()
         self._seen = (None,)
 
     def names(self) -> frozenset[str]:
-        """Return the names of the existing byte stores."""
         with self._env.begin() as transaction:
             names = [bytes(name).decode() for name, _ in transaction.cursor()]
         return frozenset(name for name in names if name != _META)
@@ -187,11 +182,9 @@ class LmdbCopy:
             raise error
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Save the changes of an uncommitted micro-batch next to the copy; those of old micro-batches are removed."""
         self._directory.park(version, changes, dropped)
 
     def parked(self, version: Version) -> ParkedChanges | None:
-        """Return the parked changes of exactly this version, or None if they are missing or damaged."""
         return self._directory.parked(version)
 
     def _write(

@@ -29,9 +29,6 @@ class LmdbQueries:
 
     A view stays open for further questions until the next one is opened or :meth:`release` is called: an open view keeps LMDB from using
     the pages again that it sees.
-
-    Args:
-        directory: Directory of the copy.
     """
 
     def __init__(self, directory: str) -> None:
@@ -70,14 +67,12 @@ class LmdbQueries:
         return self._shown
 
     def release(self) -> None:
-        """Close the view that is open."""
         self._shown = self._version = None
         if self._view is not None:
             self._view.close()
             self._view = None
 
     def close(self) -> None:
-        """Close the copy."""
         self.release()
         if self._env is not None:
             self._env.close()

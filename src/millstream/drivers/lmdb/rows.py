@@ -51,7 +51,6 @@ def stored_key(key: bytes) -> bytes:
 
 
 def stored_row(key: bytes, value: bytes, seed: int) -> tuple[bytes, bytes]:
-    """Return the stored form of a row."""
     if len(key) <= SHORT_BYTES:
         stored = PREFIX + key
     else:

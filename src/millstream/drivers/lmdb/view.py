@@ -53,7 +53,6 @@ class LmdbView:
         self._transaction = env.begin()
 
     def open(self, name: str) -> ByteReader:
-        """Return a byte store; one that does not exist is empty."""
         try:
             database = self._env.open_db(name.encode(), txn=self._transaction, create=False)
         except lmdb.NotFoundError:
@@ -63,7 +62,6 @@ class LmdbView:
         return LmdbReader(self._transaction, database, name, self._directory)
 
     def close(self) -> None:
-        """Close the view."""
         self._transaction.abort()
 
 
@@ -112,7 +110,6 @@ class LmdbReader:
         return self._backwards(low, high) if reverse else self._forwards(low, high)
 
     def approximate_count(self) -> int:
-        """Return the number of keys."""
         count: int = self._transaction.stat(self._database)["entries"]
         return count
 

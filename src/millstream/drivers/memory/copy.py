@@ -26,7 +26,6 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
 
     Args:
         directory: Directory of the parked changes of the latest micro-batches.
-        memory_bytes: Memory limit of the copies in this process, bytes.
         run: Id of the application's run; unused, because no content survives the process.
 
     Raises:
@@ -40,11 +39,7 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
 
 
 class MemoryCopy:
-    """A dict per byte store. Owned by the process, used by one micro-batch at a time.
-
-    Attributes:
-        directory: Directory of the parked changes of the latest micro-batches.
-    """
+    """A dict per byte store; only parked changes are on disk. Owned by the process, used by one micro-batch at a time."""
 
     exclusive = False
 
@@ -55,7 +50,6 @@ class MemoryCopy:
         self._version: Version | None = None
 
     def version(self) -> Version | None:
-        """Return the version of the content, or None for an empty copy."""
         return self._version
 
     def why_empty(self) -> str:
@@ -65,19 +59,16 @@ class MemoryCopy:
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
     ) -> None:
-        """Drop byte stores, write changes of committed micro-batches, and set the version. No view may be open."""
         self._version = RESTORING
         self._stores.apply(changes, dropped)
         self._version = version
         self._refuse_too_much()
 
     def wipe(self) -> None:
-        """Remove everything, before a rebuild from the log."""
         self._stores = MemoryStores()
         self._version = None
 
     def names(self) -> frozenset[str]:
-        """Return the names of the existing byte stores."""
         return self._stores.names()
 
     def open_view(self) -> ByteStores:
@@ -92,11 +83,9 @@ class MemoryCopy:
         return self._stores.size()
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Save the changes of an uncommitted micro-batch in a file; those of old micro-batches are removed."""
         self.directory.park(version, changes, dropped)
 
     def parked(self, version: Version) -> ParkedChanges | None:
-        """Return the parked changes of exactly this version, or None if they are missing or damaged."""
         return self.directory.parked(version)
 
     def _refuse_too_much(self) -> None:

@@ -60,8 +60,6 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
     """Return this process's local copy for a directory; its files are opened on first use.
 
     Args:
-        directory: Directory of the files.
-        memory_bytes: Memory limit of the copy in this process, bytes.
         run: Id of the application's run; unused, because RocksDB verifies each block that it reads.
 
     Raises:
@@ -76,11 +74,7 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
 
 
 class RocksCopy:
-    """A task's RocksDB database, with one column family per byte store. Locks the files from first use to ``close_view``.
-
-    Attributes:
-        directory: Directory of the files.
-    """
+    """A task's RocksDB database, with one column family per byte store. Locks the files from first use to ``close_view``."""
 
     exclusive = True
 
@@ -92,7 +86,6 @@ class RocksCopy:
         self._view: RocksView | None = None
 
     def version(self) -> Version | None:
-        """Return the version of the content, or None for an empty copy."""
         database = self._opened()
         try:
             stored = database.meta.get(_VERSION)
@@ -101,7 +94,6 @@ class RocksCopy:
         return None if stored is None else version_from_bytes(stored)
 
     def why_empty(self) -> str:
-        """Return why an empty copy is empty, as text for users."""
         return self.directory.why_empty
 
     def apply(
@@ -123,13 +115,11 @@ class RocksCopy:
             raise self._failed(error) from error
 
     def wipe(self) -> None:
-        """Remove everything, before a rebuild from the log."""
         self._opened()  # makes sure that no other process has it open
         self._database = None
         self.directory.clear(MISSING)
 
     def names(self) -> frozenset[str]:
-        """Return the names of the existing byte stores."""
         return frozenset(self._opened().numbers)
 
     def open_view(self) -> ByteStores:
@@ -156,11 +146,9 @@ class RocksCopy:
             self._database = None
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Save the changes of an uncommitted micro-batch next to the copy; those of old micro-batches are removed."""
         self.directory.park(version, changes, dropped)
 
     def parked(self, version: Version) -> ParkedChanges | None:
-        """Return the parked changes of exactly this version, or None if they are missing or damaged."""
         return self.directory.parked(version)
 
     def _failed(self, error: Exception) -> StoreError:
@@ -293,7 +281,6 @@ class RocksView:
         self._open_references: weakref.WeakSet[RocksReader | _Scan] = weakref.WeakSet()
 
     def open(self, name: str) -> ByteReader:
-        """Return a byte store; one that does not exist is empty."""
         assert self._database is not None
         if name not in self._database.numbers:
             return NOTHING
@@ -317,7 +304,6 @@ class RocksReader:
         self._open_references = references
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key, or None."""
         try:
             value: bytes | None = self._family.get(key)
         except Exception as error:  # rocksdict has no error class for RocksDB's errors
@@ -327,7 +313,6 @@ class RocksReader:
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate in key order over ``low <= key < high``."""
         scan = _Scan(self._family.iter(), self._directory, low, high, reverse=reverse)
         self._open_references.add(scan)
         return scan
@@ -338,7 +323,6 @@ class RocksReader:
         return count
 
     def close(self) -> None:
-        """Drop the references to the database."""
         self._family = None
 
 

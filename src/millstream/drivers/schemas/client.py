@@ -21,7 +21,7 @@ Registry = tuple[tuple[str, Any], ...]
 
 
 def registry_of(given: str | Mapping[str, Any]) -> Registry:
-    """Return the settings of a client.
+    """Return the settings of a client, sorted by name.
 
     Args:
         given: The address, or settings of ``confluent_kafka.schema_registry.SchemaRegistryClient`` by name. Its ``timeout`` (of one request,
@@ -40,7 +40,7 @@ def client_of(registry: Registry) -> SchemaRegistryClient:
     """Return this process's client.
 
     Raises:
-        SettingsError: If a secret does not exist, or the client does not take a setting.
+        SettingsError: If a secret does not exist, or the client refuses a setting.
     """
     key = (os.getpid(), registry)  # a forked process must not share connections
     with _LOCK:

@@ -40,12 +40,8 @@ def is_record(of: Any) -> bool:
 def avro_schema(of: type[Any], namespace: str | None = None) -> dict[str, Any]:
     """Return the Avro schema of a record type.
 
-    Args:
-        of: A dataclass, a pydantic model or a msgspec Struct.
-        namespace: Namespace of its name; None has none.
-
     Raises:
-        SettingsError: If a field has a type that has no counterpart.
+        SettingsError: If a field has a type without a counterpart.
 
     Example:
         >>> @dataclasses.dataclass
@@ -61,7 +57,6 @@ def avro_schema(of: type[Any], namespace: str | None = None) -> dict[str, Any]:
 
 
 def json_schema(of: type[Any]) -> dict[str, Any]:
-    """Return the JSON Schema of a record type."""
     if _is_pydantic(of):
         found: dict[str, Any] = of.model_json_schema()
     else:
@@ -73,11 +68,10 @@ def json_schema(of: type[Any]) -> dict[str, Any]:
 
 
 def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
-    """Return what converts objects of a record type to plain data.
+    """Return the function that converts objects of a record type to plain data.
 
     Args:
-        of: The type.
-        keep: Whether bytes, times, dates and decimals stay what they are, as Avro has them; JSON has text.
+        keep: Whether bytes, times, dates and decimals stay, as Avro's library expects; JSON has text.
     """
     kept = _KEPT if keep else ()
 
@@ -92,7 +86,7 @@ def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
 
 
 def from_plain(of: type[Any]) -> Callable[[Any], Any]:
-    """Return what makes objects of a record type of plain data."""
+    """Return the function that creates objects of a record type from plain data."""
     if _is_pydantic(of):
         validate: Callable[[Any], Any] = of.model_validate
         return validate
@@ -119,7 +113,6 @@ _REQUIRED: Final = object()
 
 
 def _defaults(of: type[Any]) -> dict[str, Any]:
-    """Return the fields of a record type, and their defaults."""
     if dataclasses.is_dataclass(of):
         return {
             field.name: _REQUIRED if field.default is dataclasses.MISSING else field.default

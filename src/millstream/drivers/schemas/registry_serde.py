@@ -26,9 +26,9 @@ from millstream.drivers.schemas.record_types import from_plain, to_plain
 
 Format = Literal["avro", "json", "protobuf"]
 Subject = Literal["topic", "record", "topic_record"]
-"""How the subject of a schema is named, as Confluent's strategies of these names do."""
+"""How the subject of a schema is named: Confluent's strategies."""
 Register = Literal["auto", "check", "never"]
-"""Whether a new schema is registered, has to be registered, or data is written with the newest registered schema."""
+"""Whether new schemas are registered, must be registered already, or data is written with the newest registered schema."""
 
 _WRITING: Final[Mapping[Register, Mapping[str, bool]]] = {
     "auto": {"auto.register.schemas": True},
@@ -42,15 +42,11 @@ _NOT_THE_RECORD: Final = (401, 403, 407, 408, 429)
 
 @dataclass(frozen=True)
 class SchemaFormat:
-    """What is written and read.
+    """What a serde writes and reads.
 
     Attributes:
-        format: The format.
         of: The record type, None for dicts; the generated class of a Protobuf message.
         schema: The schema as text; empty for Protobuf, whose class has it.
-        registry: The registry.
-        subject: How the subject is named.
-        register: Whether schemas are registered.
     """
 
     format: Format
@@ -62,11 +58,7 @@ class SchemaFormat:
 
 
 class RegistrySerde:
-    """Writes and reads one format. Picklable; what it has made stays in the process.
-
-    Args:
-        spec: The format.
-    """
+    """Writes and reads one format. Picklable; the client's serializers stay in the process."""
 
     def __init__(self, spec: SchemaFormat) -> None:
         self._spec = spec
@@ -90,7 +82,7 @@ class RegistrySerde:
         """Deserialise bytes.
 
         Raises:
-            SerdeError: If they are not of this format, or their schema cannot be read with this one.
+            SerdeError: If they have another format, or their schema cannot be read with this one.
             UnavailableError: If the registry does not answer.
         """
         return self._patiently(data, context, writing=False)
@@ -170,7 +162,7 @@ _SUBJECTS: Final[Mapping[Subject, Callable[[SerializationContext, str], str]]] =
 
 
 def _is_outage(error: Exception) -> bool:
-    """Return whether an error says something about the registry, not about a record."""
+    """Return whether an error concerns the registry, not a record."""
     if isinstance(error, SchemaRegistryError):
         return error.http_status_code >= 500 or error.http_status_code in _NOT_THE_RECORD
     return isinstance(error, OSError | OAuthTokenError) or type(error).__module__.startswith("httpx")
@@ -186,6 +178,5 @@ def _reason(error: Exception) -> str:
 
 
 def name_of(schema: str) -> str:
-    """Return the name of the record that an Avro schema describes."""
     parsed = json.loads(schema)
     return str(parsed.get("name", parsed.get("type"))) if isinstance(parsed, dict) else str(parsed)

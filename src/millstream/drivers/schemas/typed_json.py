@@ -11,11 +11,7 @@ from millstream.core.model.serdes import Serde, of
 
 
 class TypedJson:
-    """JSON of a type. Picklable.
-
-    Args:
-        kind: A dataclass, a msgspec Struct, a TypedDict, or any other type that msgspec knows.
-    """
+    """JSON of a type that msgspec knows. Picklable."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -40,7 +36,7 @@ class TypedJson:
         """Read an object.
 
         Raises:
-            SerdeError: If the bytes are no JSON of this type.
+            SerdeError: If the bytes are not JSON of this type.
         """
         try:
             return self._decoder.decode(data)
@@ -49,6 +45,5 @@ class TypedJson:
 
 
 def typed_json(kind: Any, name: str | None) -> Serde[Any]:
-    """Return a serde of JSON of a type."""
     made = TypedJson(kind)
     return of(made.write, made.read, name=name or f"json:{getattr(kind, '__name__', kind)}")

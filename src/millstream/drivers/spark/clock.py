@@ -17,7 +17,6 @@ _TOLERANCE_MS: Final = 1_000
 """Clocks that differ by less are the same."""
 
 Clock = Callable[[], int]
-"""Gives the wall clock, ms since the epoch."""
 
 
 def host_clock() -> int:
@@ -26,7 +25,7 @@ def host_clock() -> int:
 
 
 def wall_clock(clock: Clock) -> WallClock:
-    """Read a clock, and compare it with that of this host."""
+    """Read a clock, and compare it with this host's clock."""
     now_ms, host_ms = clock(), host_clock()
     ahead_ms = now_ms - host_ms
     return WallClock(now_ms, ahead_ms if abs(ahead_ms) >= _TOLERANCE_MS else 0)

@@ -37,7 +37,7 @@ class ControlAddress:
 
     Attributes:
         path: Its Unix socket, in a directory that only its user may enter.
-        key: What both sides prove to know.
+        key: Secret that both sides prove to know.
     """
 
     path: str
@@ -77,9 +77,8 @@ class ControlServer:
     """Answers the processes that Spark runs; each connection has a thread of its own. Owned by the application.
 
     Args:
-        handler: Answers the questions.
-        key: What both sides prove to know.
-        directory: Where the socket lies; only this user may enter it.
+        key: Secret that both sides prove to know.
+        directory: Directory of the socket; only this user may enter it.
     """
 
     def __init__(self, handler: Handler, key: bytes, directory: Path) -> None:
@@ -93,7 +92,6 @@ class ControlServer:
         threading.Thread(target=self._accept, name="millstream-control", daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening."""
         if self._closed:
             return
         self._closed = True
@@ -146,6 +144,6 @@ class ControlServer:
 
 
 def _limit(connected: socket.socket, seconds: int) -> None:
-    """Limit how long a read or a write waits; 0 is without end. The socket stays a blocking one."""
+    """Limit how long a read or write may block, seconds; 0 means no limit. The socket stays a blocking one."""
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         connected.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(seconds, 0))

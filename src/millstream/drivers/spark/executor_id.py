@@ -18,7 +18,7 @@ LOCAL: Final = "local"
 
 
 def executor_in(environment: Mapping[str, str]) -> str:
-    """Return the id of the executor that an environment comes from, ``local`` if there is none but the program itself.
+    """Return the id of the executor that an environment belongs to; ``local`` if it is the program's own.
 
     Example:
         >>> executor_in({"SPARK_LOG_URL_STDOUT": "http://h:8081/logPage/?appId=a&executorId=3&logType=stdout"}), executor_in({})
@@ -39,7 +39,7 @@ def this_executor() -> str:
 
 
 def where_it_runs() -> str:
-    """Return what an error of this process adds about its place: nothing in the driver and under a local master."""
+    """Return where this process runs, for its errors; empty in the Spark driver and under a local master."""
     if TaskContext.get() is None or executor_in(os.environ) == LOCAL:
         return ""
     return f" (executor {executor_in(os.environ)} on host {socket.gethostname()})"

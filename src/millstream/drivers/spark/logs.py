@@ -24,7 +24,7 @@ class JsonLines(logging.Formatter):
     """One JSON object per line.
 
     Args:
-        process: Whether it says which process and which task logs, and the traceback of an error.
+        process: Whether lines name the process and the task, and have the traceback of an error.
     """
 
     def __init__(self, *, process: bool = False) -> None:
@@ -32,7 +32,6 @@ class JsonLines(logging.Formatter):
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as a line."""
         said: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
             + f".{record.msecs:03.0f}Z",
@@ -49,7 +48,7 @@ class JsonLines(logging.Formatter):
 
 @dataclass
 class _Shown:
-    """How the application of this program shows its log. One of a process."""
+    """How this program shows its log. One per process."""
 
     as_json: bool = False
     least: int = logging.NOTSET
@@ -58,7 +57,7 @@ class _Shown:
 
 @dataclass
 class _Now:
-    """What this process does. One of a process."""
+    """What this process works on. One per process."""
 
     task: str = ""
     applied: WorkerLogs | None = None
@@ -73,15 +72,14 @@ def choose(*, as_json: bool, least: int, own: int) -> None:
     """Decide how workers log for a program that has not configured logging.
 
     Args:
-        as_json: Whether each line is a JSON object.
-        least: The least level that is shown.
-        own: The level of Millstream's own loggers. In the program they let everything through, to handlers that choose.
+        least: The lowest level that is shown.
+        own: The level of Millstream's own loggers. In the program they pass everything on, and handlers choose.
     """
     _SHOWN.as_json, _SHOWN.least, _SHOWN.own = as_json, least, own
 
 
 def running_task(task: str) -> None:
-    """Say in the lines from here on which task runs."""
+    """Name the running task in the following lines."""
     _NOW.task = task
 
 
@@ -90,10 +88,9 @@ class WorkerLogs:
     """How a program logs. Picklable.
 
     Attributes:
-        levels: The levels of its loggers, by name; the root logger has none.
-        as_json: Whether each line is a JSON object.
-        least: The least level that is shown.
-        pid: The process of the program, which is left as it is.
+        levels: The levels of the program's loggers, by name; the root logger has none.
+        least: The lowest level that is shown.
+        pid: The process of the program, whose logging is not changed.
     """
 
     levels: tuple[tuple[str, int], ...]
@@ -103,7 +100,7 @@ class WorkerLogs:
 
     @classmethod
     def here(cls) -> WorkerLogs:
-        """Return how this program logs."""
+        """Return how the program logs, for this process."""
         known = logging.getLogger().manager.loggerDict.items()
         set_here = [
             (name, logger.level)

@@ -26,26 +26,20 @@ class _Parts(NamedTuple):
 
 
 def option_of(driver: object, executors: object) -> str:
-    """Return two values as the text that an option can carry.
-
-    Args:
-        driver: What processes of the Spark driver need.
-        executors: What executors need.
-    """
+    """Return two values as the text of an option: one for the Spark driver, one for executors."""
     path = tuple(directory or os.getcwd() for directory in sys.path)
     parts = _Parts(cloudpickle.dumps(driver), cloudpickle.dumps(executors), path, WorkerLogs.here())
     return base64.b64encode(pickle.dumps(tuple(parts))).decode()
 
 
 def in_driver(option: str) -> Any:
-    """Return what an option carries for processes of the Spark driver; they can import what the program could."""
+    """Return the driver's part of an option; its process can import what the program could."""
     parts = _parts(option)
     sys.path.extend(directory for directory in parts.path if directory not in sys.path)
     return cloudpickle.loads(parts.driver)
 
 
 def in_executor(option: str) -> Any:
-    """Return what an option carries for executors."""
     return cloudpickle.loads(_parts(option).executors)
 
 

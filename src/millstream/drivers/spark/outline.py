@@ -23,24 +23,16 @@ _FUNCTIONS: Final = (FunctionType, BuiltinFunctionType, MethodType, type)
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Stands where something of the user's was.
-
-    Attributes:
-        what: What it was.
-    """
+    """Takes the place of something of the user's; ``what`` describes it."""
 
     what: str
 
     def __call__(self, *_: object, **__: object) -> NoReturn:
-        """Refuse to be used."""
         raise TypeError(f"{self.what} is not known where a topology is only planned")
 
 
 def outline(value: object) -> bytes:
     """Return a value without what users have written, as a pickle for :func:`from_outline`.
-
-    Args:
-        value: Anything that cloudpickle takes.
 
     Example:
         >>> import pyarrow
@@ -58,10 +50,10 @@ def from_outline(data: bytes) -> Any:
 
 
 class _Outliner(cloudpickle.Pickler):
-    """Leaves out what users have written."""
+    """Pickles a value, and leaves out what users have written."""
 
     def persistent_id(self, value: object) -> str | None:
-        """Return the name of what is left out; None for what stays."""
+        """Return a description of what is left out; None for what is pickled."""
         kind = type(value)
         if kind in _PLAIN:
             return None
@@ -75,8 +67,7 @@ class _Outliner(cloudpickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    """Puts a mark where something was left out."""
+    """Unpickles, with a :class:`LeftOut` for what was left out."""
 
     def persistent_load(self, what: Any) -> LeftOut:
-        """Return the mark."""
         return LeftOut(what)

@@ -17,14 +17,12 @@ class PlannedRead(InputPartition):
     """What one Spark task reads.
 
     Attributes:
-        batch: The micro-batch, as it is written in chunk rows.
-        clock: Wall clock of the micro-batch.
-        ranges: Ranges of partitions.
-        ticks: Tasks that take part without records.
+        batch: The id of the micro-batch, as chunk rows have it.
+        ticks: Tasks that run without records.
         initialization: What these tasks do in the first micro-batch of a run; None in others.
-        inputs: Tasks, and what they are told of their inputs.
-        global_ends: How far into the topics of global stores the micro-batch sees; None without global stores.
-        times: The partition times with which the micro-batch begins, where readers extract timestamps.
+        inputs: Tasks, and what is known of their inputs.
+        global_ends: The offsets of the topics of global stores that the micro-batch sees; None without global stores.
+        times: Partition times at the beginning of the micro-batch, ms since the epoch, where readers extract timestamps.
     """
 
     batch: str

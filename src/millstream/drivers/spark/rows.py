@@ -46,7 +46,6 @@ ROWS = StructType(
         StructField("headers", ArrayType(_HEADER)),
     ]
 )
-"""The columns of Spark's Kafka source."""
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 _SCHEMA = pa.schema(
     [
@@ -66,11 +65,7 @@ class RowSourceSpec:
     """What the source needs to know.
 
     Attributes:
-        partitions: Partition counts of the topics.
-        broker: Asks the broker.
-        fetcher: Reads ranges.
-        max_records: Records per batch.
-        readers: How many tasks can read at once.
+        readers: How many Spark tasks can read at once.
         offset_reset: Where to begin: "earliest" or "latest".
     """
 
@@ -82,7 +77,6 @@ class RowSourceSpec:
     offset_reset: str
 
     def to_option(self) -> str:
-        """Return the spec as a data source's option."""
         return option_of(self, self.fetcher)
 
 
@@ -91,27 +85,24 @@ class KafkaRowSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the columns of Spark's Kafka source."""
         return ROWS
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Make the reader."""
         return KafkaRowReader(self.options["spec"])
 
 
 @dataclass
 class RowRead(InputPartition):
-    """What one Spark task reads: ranges of partitions."""
+    """Ranges that one Spark task reads."""
 
     ranges: list[OffsetRange]
 
 
 class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans in the Spark driver, reads in the executors; pickled, it is the option's text alone."""
+    """Plans in the Spark driver, reads in the executors. Its pickle is the text of the option."""
 
     def __init__(self, option: str) -> None:
         self._option = option
@@ -126,7 +117,7 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return spec
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Begin at the first or the last offsets."""
+        """Return the first or the last offsets, as ``offset_reset`` says."""
         with wire.crossing():
             spec = self._spec
             at_end = spec.offset_reset == "latest"
@@ -135,7 +126,7 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix how far a run to the end goes."""
+        """Fix the end of a run to the end."""
         with wire.crossing():
             self._final = self._spec.broker.end_offsets(self._spec.partitions)
 
@@ -144,7 +135,7 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Plan the next batch; give ``start`` back if there is nothing to read."""
+        """Plan the next batch; return ``start`` itself if there is nothing to read."""
         with wire.crossing():
             ends = self._final or self._spec.broker.end_offsets(self._spec.partitions)
             planned = positions_to_json(admit(positions_from_json(start), ends, self._spec.max_records))
@@ -155,7 +146,6 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return planned
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the reads of a planned batch."""
         return [
             RowRead(part)
             for part in packed(
@@ -166,7 +156,6 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read planned ranges as rows."""
         assert isinstance(partition, RowRead)
         with wire.crossing(), wire.paused_gc():
             fetcher: Fetcher = in_executor(self._option)

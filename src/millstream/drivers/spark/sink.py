@@ -38,8 +38,7 @@ class SinkSpec:
 
     Attributes:
         publisher: Sends exactly once; None if the tasks send.
-        topics: The topics whose offsets are committed: those that are read from the broker.
-        control: Where the application listens.
+        topics: Topics that are read from the broker; only their offsets are committed.
     """
 
     publisher: Publisher | None
@@ -47,26 +46,24 @@ class SinkSpec:
     control: ControlAddress
 
     def to_option(self) -> str:
-        """Return the spec as a data source's option; only executors send."""
+        """Return the spec as an option; the driver's part is the address of the application."""
         return option_of(self.control, self)
 
 
 class KafkaSink(DataSource):
-    """The data source ``millstream_sink``: sends SEND rows, hands REPORT rows to the application."""
+    """The data source ``millstream_sink``: sends SEND rows, and passes REPORT rows to the application."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return FORMAT
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        """Make the writer."""
         return KafkaStreamWriter(self.options["spec"])
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one Spark task of the sink hands to the commit: the reports, as they came."""
+    """What a Spark task of the sink passes to the commit: the encoded reports."""
 
     reports: list[bytes]
 
@@ -78,7 +75,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
         self._option = option
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send the records of a Spark task; return when they are delivered."""
+        """Send the records of a Spark task in a transaction and commit it, unless the tasks have sent them themselves."""
         with wire.crossing(), wire.paused_gc():
             context = TaskContext.get()
             assert context is not None
@@ -99,7 +96,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
             return Written(rows.reports)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Hand the reports of a batch to the application."""
+        """Pass the reports of a micro-batch to the application."""
         with wire.crossing():
             reports = [
                 report for message in messages if isinstance(message, Written) for report in message.reports
@@ -108,7 +105,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
             control.ask("batch", CommittedBatch(batchId, reports))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: what was sent stays sent, and the batch will be run again."""
+        """Do nothing: the micro-batch will be run again."""
 
 
 def _deliver(spec: SinkSpec, delivery: Delivery, rows: _Rows) -> None:
@@ -134,7 +131,7 @@ def _deliver(spec: SinkSpec, delivery: Delivery, rows: _Rows) -> None:
 
 
 class _Rows:
-    """The output rows of a Spark task, as they come; kept for a delivery that is repeated."""
+    """The output rows of a Spark task, read lazily, and kept in case they are sent again."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self.reports: list[bytes] = []
@@ -145,7 +142,7 @@ class _Rows:
         self._rest = cells if first is None else chain([first], cells)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Iterate over topics with payloads to send, those already read first; collect the reports."""
+        """Iterate over topics and payloads to send, those already read first; collect the reports."""
         yield from list(self._kept)
         for kind, topic, _, payload in self._rest:
             if kind == wire.REPORT:
@@ -156,12 +153,11 @@ class _Rows:
             yield row
 
     def finish(self) -> None:
-        """Read to the end, for the reports."""
         for _ in self:
             pass
 
     def offsets(self, topics: Collection[str]) -> dict[TopicPartition, int]:
-        """Return the offsets of some topics before which everything has been processed; all rows have been read."""
+        """Return the committable offsets of some topics; call it after all rows have been read."""
         offsets = offsets_of(map(TaskReport.decode, self.reports))
         return {at: offset for at, offset in offsets.items() if at.topic in topics}
 

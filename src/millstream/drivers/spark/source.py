@@ -33,20 +33,17 @@ class KafkaSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the schema of chunk rows."""
         return wire.CHUNK_ROWS
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Make the reader."""
         return KafkaStreamReader(self.options["spec"])
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans and reads. In the planner's process it keeps what it has learned; pickled, it is the option's text alone."""
+    """Plans and reads. The planner's process keeps one for the query's life; its pickle is the text of the option."""
 
     def __init__(self, option: str) -> None:
         self._option = option
@@ -75,12 +72,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._made
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Decide where a query without a checkpoint begins."""
+        """Return where a query without a checkpoint begins."""
         with wire.crossing():
             return self._planner.first()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix how far a run to the end goes."""
+        """Fix the end of a run to the end."""
         with wire.crossing():
             self._planner.fix_end()
 
@@ -89,19 +86,18 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Plan the next batch; give ``start`` back if there is nothing to do."""
+        """Plan the next micro-batch; return ``start`` itself if there is nothing to do."""
         with wire.crossing():
             return self._planner.next(start)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the reads of a planned batch; depends on nothing but its arguments."""
+        """Return the reads of a planned micro-batch; they depend only on the arguments."""
         with wire.crossing():
             return list(self._reads.reads(BatchPlan.from_json(start), BatchPlan.from_json(end)))
 
     # Reading, in the executors.
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Carry out a planned read as chunk rows."""
         assert isinstance(partition, PlannedRead)
         with wire.crossing(), wire.paused_gc():
             yield from read(SourceSpec.reading(self._option), partition)

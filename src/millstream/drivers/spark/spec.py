@@ -22,11 +22,11 @@ from millstream.drivers.spark.options import in_driver, in_executor, option_of
 from millstream.drivers.spark.outline import from_outline, outline
 
 ThreadsOf = Callable[[TaskId], Threads | None]
-"""Gives the threads of a task; None for one that does everything in one. Crosses as cloudpickle."""
+"""Returns the threads of a task; None if one thread does everything. Crosses as cloudpickle."""
 
 
 def one_thread(task: TaskId) -> None:
-    """Return None: the task has no threads besides the one that runs it."""
+    """Return None: a task without threads."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,14 @@ class TopologySpec:
     """What every process needs to know of an application. Crosses as cloudpickle.
 
     Attributes:
-        plan: The topology, split.
-        layout: Its tasks.
         groups: Spark's grouping key of each task.
-        policies: What happens to records that fail.
-        sink_partitions: Numbers of partitions of the topics written, for partitioners.
-        lineage: What it continues, and what it passes on.
-        global_partitions: Numbers of partitions of the topics of global stores.
-        app_config: What processors find in ``context.app_config``.
-        threads: Gives the threads of each task.
-        sender: Sends what tasks put out, where they run; None leaves that to what follows the tasks.
+        sink_partitions: Partition counts of the output topics, for partitioners.
+        lineage: What of a checkpoint the topology continues.
+        global_partitions: Partition counts of the topics of global stores.
+        sender: Sends the output of tasks where they run; None leaves that to the sink.
         dead_letters: Sends the dead letters of records that stop the application; None sends none.
-        most_bytes: How large a record may be for the producer, 0 if that is not known.
-        most_bytes_in: The same for topics that take less than that.
+        most_bytes: The maximum size of a record for the producer, bytes; 0 if unknown.
+        most_bytes_in: The same for topics with a smaller limit.
     """
 
     plan: Plan
@@ -64,19 +59,14 @@ class TopologySpec:
     most_bytes_in: Mapping[str, int] = field(default_factory=dict)
 
     def most_bytes_of(self, topic: str) -> int:
-        """Return how large a record for a topic may be; 0 if it is not known."""
+        """Return the maximum size of a record for a topic, bytes; 0 if unknown."""
         return self.most_bytes_in.get(topic, self.most_bytes)
 
     def internal_partitions(self) -> dict[str, int]:
-        """Return the numbers of partitions of the repartition topics."""
         return {topic: self.layout.partitions[topic] for topic in self.plan.internal_topics}
 
     def remembered(self, positions: Offsets) -> Remembered:
-        """Return what a checkpoint keeps of the topology.
-
-        Args:
-            positions: The offset up to which each partition was planned.
-        """
+        """Return what a checkpoint stores about the topology, with the offset up to which each partition was planned."""
         lineage = self.lineage
         return Remembered(
             self.plan.store_fingerprints(),
@@ -89,7 +79,7 @@ class TopologySpec:
         )
 
     def partitions_of(self, topic: str) -> int:
-        """Return the number of partitions of a topic; 0 if it is not known."""
+        """Return the partition count of a topic; 0 if unknown."""
         return self.sink_partitions.get(topic) or self.layout.partitions.get(topic, 0)
 
 
@@ -101,23 +91,17 @@ class SourceSpec:
     """What the source needs to know.
 
     Attributes:
-        topology: The application; its outline where micro-batches are planned.
-        broker: Asks the broker.
-        fetcher: Reads ranges.
-        control: Where the application listens.
-        max_records: Records per batch.
-        max_bytes: Bytes per batch.
-        readers: How many tasks can read at once.
+        topology: The application; in the planner, its outline.
+        max_bytes: Bytes per micro-batch.
+        readers: How many Spark tasks can read at once.
         offset_reset: Where to begin without offsets: "earliest", "latest" or "none".
-        initialization: What tasks do in the first batch of a run besides starting.
-        skip_lost: Whether to go on at an offset that exists when the one that was reached does not.
-        restart_recreated: Whether a topic that was made again is read from its beginning.
-        waits: How long tasks wait for empty inputs, and how much they hold meanwhile.
-        clock: Gives the wall clock.
-        trigger_interval_ms: Shortest time between the beginnings of batches, unless a processor asks for a commit.
-        checkpoint: The id of a checkpoint that begins.
-        run: The id of the application's run.
-        end: How far a run reads that ends by itself.
+        initialization: What tasks do in the first micro-batch of a run besides starting.
+        skip_lost: Whether to continue at the first offset that exists if the planned one is gone.
+        restart_recreated: Whether a recreated topic is read from its beginning.
+        waits: How long tasks wait for empty inputs, and how much they buffer meanwhile.
+        trigger_interval_ms: Shortest time between the beginnings of micro-batches, unless a processor asks for a commit.
+        checkpoint: The id of a new checkpoint.
+        end: Where a run to the end stops.
     """
 
     topology: TopologySpec
@@ -139,18 +123,18 @@ class SourceSpec:
     end: RunEnd = field(default_factory=RunEnd)
 
     def to_option(self) -> str:
-        """Return the spec as a data source's option: what plans has the outline of the topology, what reads has everything."""
+        """Return the spec as an option: the planner gets the outline of the topology, readers get everything."""
         return option_of((replace(self, topology=_NOTHING), outline(self.topology)), self)
 
     @staticmethod
     def planning(option: str) -> SourceSpec:
-        """Decode the result of :meth:`to_option`, to plan."""
+        """Decode the planner's part of an option."""
         spec: SourceSpec
         spec, topology = in_driver(option)
         return replace(spec, topology=from_outline(topology))
 
     @staticmethod
     def reading(option: str) -> SourceSpec:
-        """Decode the result of :meth:`to_option`, to read."""
+        """Decode the readers' part of an option."""
         spec: SourceSpec = in_executor(option)
         return spec

@@ -28,15 +28,15 @@ RECORDS: Final = 1
 SEND: Final = 2
 """Records on their way out."""
 REPORT: Final = 3
-"""What a task says about a batch, as JSON."""
+"""What a task reports about a micro-batch, as JSON."""
 TICK: Final = 4
-"""Nothing but the time: starts a task, or wakes it."""
+"""Starts or wakes a task; has no records."""
 INPUTS: Final = 5
-"""What a task is told of its inputs, as JSON; see ``millstream.core.runtime.remaining_inputs``."""
+"""What is known of a task's inputs, as JSON; see ``millstream.core.runtime.remaining_inputs``."""
 GLOBAL: Final = 6
-"""How far into their topics the global stores go in this micro-batch; comes with other rows of a task."""
+"""The offsets of the topics of global stores that the micro-batch sees; comes with other rows of a task."""
 TIMES: Final = 7
-"""The partition times that a reader came to, as JSON; see ``millstream.core.runtime.partition_times``."""
+"""The partition times that a reader has reached, as JSON; see ``millstream.core.runtime.partition_times``."""
 
 CHUNK_ROWS = StructType(
     [
@@ -74,7 +74,6 @@ CHUNK_ARROW: Final = pa.schema(
         pa.field("payload", pa.binary(), nullable=False),
     ]
 )
-"""The same for Arrow."""
 
 OUTPUT_ROWS = StructType(
     [
@@ -84,16 +83,16 @@ OUTPUT_ROWS = StructType(
         StructField("payload", BinaryType(), nullable=False),
     ]
 )
-"""What comes out of the task host: SEND and REPORT rows."""
+"""The rows that come out of the task host: SEND and REPORT."""
 
 _WRITER: Final = b"writer"
 _TIMES: Final = b"times"
-"""Of what is divided into key ranges: the largest timestamp of the whole partition, and that of the records with a key."""
+"""Metadata of a batch that is divided into key ranges: the partition's largest timestamp, and that of the records with a key."""
 _HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 
 def batch_text(batch: BatchId) -> str:
-    """Write the id of a micro-batch for a chunk row.
+    """Return the id of a micro-batch as chunk rows have it.
 
     Example:
         >>> batch_text(BatchId("5f3a", 12, "c41d"))
@@ -103,18 +102,16 @@ def batch_text(batch: BatchId) -> str:
 
 
 def batch_of(text: str) -> BatchId:
-    """Read what :func:`batch_text` wrote."""
     checkpoint, number, run = text.split(":")
     return BatchId(checkpoint, int(number), run)
 
 
 def encode(records: Records) -> bytes:
-    """Write records as one Arrow IPC stream; columns that nobody needs are left out."""
+    """Return records as one Arrow IPC stream, without unneeded columns."""
     return encode_batch(to_arrow(records))
 
 
 def to_arrow(records: Records) -> pa.RecordBatch:
-    """Return records as an Arrow batch."""
     columns = {
         "key": pa.array(records.keys, pa.binary()),
         "value": pa.array(records.values, pa.binary()),
@@ -137,7 +134,6 @@ def to_arrow(records: Records) -> pa.RecordBatch:
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:
-    """Write an Arrow batch as one IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -146,7 +142,6 @@ def encode_batch(batch: pa.RecordBatch) -> bytes:
 
 
 def decode(payload: bytes) -> Records:
-    """Decode the result of :func:`encode`."""
     batch = decode_batch(payload)
     names = batch.schema.names
 
@@ -173,7 +168,6 @@ def decode(payload: bytes) -> Records:
 
 
 def decode_batch(payload: Any) -> pa.RecordBatch:
-    """Read one Arrow batch from bytes or an Arrow buffer."""
     with pa.ipc.open_stream(payload) as reader:
         return reader.read_next_batch()
 
@@ -218,7 +212,7 @@ _ERROR = re.compile(r"millstream-error:([A-Za-z0-9+/=]+):")
 
 @contextmanager
 def crossing() -> Iterator[None]:
-    """Let an error of this package be found again behind the JVM, which keeps only its text."""
+    """Encode an error of this package so that :func:`find_error` finds it behind the JVM, which keeps only text."""
     try:
         yield
     except MillstreamError as error:
@@ -230,7 +224,7 @@ def crossing() -> Iterator[None]:
 
 
 def find_error(text: str) -> MillstreamError | None:
-    """Find an error that went through :func:`crossing` in the text of an exception."""
+    """Return the error that :func:`crossing` encoded in an exception's text; None if there is none."""
     match = _ERROR.search(text)
     if match is None:
         return None

@@ -91,8 +91,8 @@ class Application:
         """Run until the application is stopped, by SIGTERM, SIGINT (also those to the JVM of ``spark-submit``) or an error.
 
         Args:
-            until: When it ends by itself: ``"end"`` processes what is in the topics now, an int at most so many records of it, a
-                ``datetime`` those before that time; a ``timedelta`` stops it after so long. None: never.
+            until: When it ends by itself: ``"end"`` processes what is in the topics now, an int at most that many records of it, a
+                ``datetime`` the records before that time; a ``timedelta`` stops it after that time. None: never.
             standby: As for :meth:`start`.
 
         Returns:
@@ -237,7 +237,7 @@ class Application:
         preview: bool,
         renamed_stores: Mapping[str, str] | None,
     ) -> TopologyEdit:
-        """Return what an edit does, and go on with it unless it is only a preview."""
+        """Return what an edit does, and apply it unless it is only a preview."""
         run, before = running._run, self._program
         edited = program_of(topology, self.id, self.settings, renamed_stores)
         progress = progress_of(files_of(run.checkpoint, run.session.of(self.settings)))

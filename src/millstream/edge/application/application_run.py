@@ -46,18 +46,13 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True)
 class Resources:
-    """What an application is given when it starts.
+    """What an application gets at its start.
 
     Attributes:
-        group_offsets: Commits the group's offsets.
-        lease: The lease of its directory.
-        flow_control: The topics that are paused or throttled.
         record_deleter: Deletes processed records of repartition topics.
-        disconnect: Closes the connections to the broker.
-        copies: Returns where and how local copies are kept.
         drain_timeout_s: How long a stop may take to finish unfinished records.
-        transactional: Whether transactions commit the offsets of what micro-batches finish.
-        spark_log: Where Spark's output goes; None is where this program's goes.
+        transactional: Whether transactions commit the offsets.
+        spark_log: File for Spark's output; None means this program's output.
     """
 
     group_offsets: GroupOffsets
@@ -74,22 +69,14 @@ class Resources:
 class ApplicationRun:
     """The parts of a running application. Used from several threads.
 
-    Args:
-        application_id: The application.
-        resources: What it is given.
-
     Attributes:
-        id: The application.
-        run_id: The id of this run; restarts of the query belong to it.
-        state: Its state.
-        error: Why it failed.
-        query: Its query.
-        continues: The plan that runs, as it continues the checkpoint, and the topics that it was started with.
-        checkpoint: The URL of its checkpoint.
-        rescale_later: Whether the state has to be rescaled when the interrupted micro-batch is complete.
+        run_id: The id of this run, the same for all its queries.
+        error: Why it failed; None if it has not.
+        continues: The running plan, as it continues the checkpoint, and the topics that it was started with.
+        rescale_later: Whether to rescale the state once the interrupted micro-batch is complete.
         control: Answers the processes of Spark, and commands.
         metadata_refresher: Follows changes of topics; None in a run to an end.
-        purging: Purges repartition topics; None if there are none.
+        purging: Purges repartition topics; None without them.
     """
 
     continues: tuple[Continuity, Mapping[str, TopicFacts]]
@@ -118,12 +105,11 @@ class ApplicationRun:
 
     @property
     def plan(self) -> Plan:
-        """The plan that runs."""
         return self.continues[0].plan
 
     @property
     def flow_control(self) -> FlowControl:
-        """The flow control, to change it; after the end it belongs to another application, and so does its file.
+        """The flow control, for changes. After the end, its file may belong to another run of the application.
 
         Raises:
             ControlError: If the application has ended.
@@ -135,7 +121,6 @@ class ApplicationRun:
         return self.resources.flow_control
 
     def status(self) -> Status:
-        """Return what the application is doing."""
         if self.state.now not in ENDING and self.query.unchanging.is_set():
             self._note_failed_query()
         limits = self.resources.flow_control.limits
@@ -211,7 +196,7 @@ class ApplicationRun:
         self.release()
 
     def end_with(self, error: MillstreamError) -> None:
-        """Fail for a reason that Spark does not know, and stop the query."""
+        """Fail for a reason outside of Spark, and stop the query."""
         self._note_error(error)
         if self.query.current is not None:
             self.query.current.stop()
@@ -240,7 +225,7 @@ class ApplicationRun:
         return runs and self.state.now not in ENDING
 
     def _wait(self, timeout_s: float | None) -> bool:
-        """Wait in short steps, so that signals are handled in between; return whether the query has ended."""
+        """Wait in short steps, so that signals are handled; return whether the query has ended."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             query = self.query.current

@@ -8,11 +8,7 @@ from millstream.core.runtime.lifecycle import INITIAL, Event, State, state_after
 
 
 class ApplicationState:
-    """A state that several threads move; guarded by a lock.
-
-    Attributes:
-        now: The state.
-    """
+    """The state of an application. Changed by several threads; guarded by a lock."""
 
     def __init__(self) -> None:
         self.now: State = INITIAL

@@ -23,22 +23,17 @@ _POLL_S: Final = 0.02
 
 
 class Left(NamedTuple):
-    """What is unfinished.
-
-    Attributes:
-        unfinished: Records in asynchronous operators.
-        awaited: Those of them that may be finished in time.
-    """
+    """Unfinished records of asynchronous operators, and how many of them may finish in time."""
 
     unfinished: int
     awaited: int
 
 
 class Draining:
-    """The drain of an application, begun by any of its threads and checked by those that answer its planner; guarded by a lock.
+    """The drain of an application. Begun by any thread, checked by those that answer the planner; guarded by a lock.
 
     Args:
-        left: Returns what is unfinished, and what of it may be finished by a time, ms since the epoch by the application's clock.
+        left: Returns what is unfinished, and what of it may finish by a time, ms since the epoch by the application's clock.
     """
 
     def __init__(self, left: Callable[[int], Left]) -> None:
@@ -51,15 +46,11 @@ class Draining:
 
     @property
     def begun(self) -> bool:
-        """Whether nothing more is to be read from outside."""
+        """Whether external topics are no longer read."""
         return self._deadline is not None
 
     def begin(self, timeout_s: float) -> None:
-        """Begin to drain; a second call can only shorten the time.
-
-        Args:
-            timeout_s: How long it may take to finish what is unfinished, seconds.
-        """
+        """Begin to drain, for at most ``timeout_s`` seconds; a second call can only shorten the time."""
         with self._lock:
             now = time.monotonic()
             if self._deadline is None:
@@ -67,11 +58,11 @@ class Draining:
             self._deadline = min(now + timeout_s, self._deadline or float("inf"))
 
     def check(self, now_ms: int, unread: int) -> None:
-        """Check between two micro-batches whether anything is left to wait for.
+        """Check, between two micro-batches, whether anything is left to wait for.
 
         Args:
             now_ms: The application's clock, ms since the epoch.
-            unread: Records in internal topics that have not been read.
+            unread: Unread records in internal topics.
         """
         if self._deadline is None:
             return
@@ -82,17 +73,13 @@ class Draining:
             self._over.set()
 
     def wait(self, runs: Callable[[], bool]) -> None:
-        """Wait until nothing is left to wait for, the time is over, or the application no longer runs."""
+        """Wait until nothing is left, the time is over, or the application has ended."""
         while self._left_s() > 0 and runs():
             if self._over.wait(_POLL_S):
                 return
 
     def outcome(self, unfinished: int) -> str:
-        """Return what was drained and what is carried over; nothing if there was nothing.
-
-        Args:
-            unfinished: Records that are unfinished at the end.
-        """
+        """Return what was drained and what is carried over, as text; empty if there was nothing."""
         drained = max((self._begun_with or 0) - unfinished, 0)
         took = time.monotonic() - self._begun_at
         lines = [f"{_records(drained)} finished in {took:.1f} s"] if drained else []
@@ -105,7 +92,7 @@ class Draining:
 
 
 def unread(positions: Offsets, ends: Offsets | None, topics: Collection[str]) -> int:
-    """Count the records of topics that have not been read; none if no broker says how far they go.
+    """Count the unread records of topics; 0 if no broker answers.
 
     Example:
         >>> unread({"a": {0: 2}, "b": {0: 0}}, {"a": {0: 5}, "b": {0: 9}}, ["a"])

@@ -55,13 +55,9 @@ log = logging.getLogger("millstream.application")
 
 @dataclass(frozen=True)
 class Environment:
-    """What an application runs in, for as long as it runs.
+    """The surroundings of an application, for as long as it runs.
 
     Attributes:
-        clients: Makes Kafka's clients.
-        broker: Where the topics are.
-        grouper: Forms the partition groups.
-        clock: Returns the wall clock.
         bound: When the run ends.
     """
 
@@ -74,13 +70,12 @@ class Environment:
 
 @dataclass(frozen=True)
 class Continued:
-    """What a launch finds.
+    """What a launch continues.
 
     Attributes:
-        progress: How far the checkpoint has come; None if there is none.
-        existing: The topics that exist, with their numbers of partitions.
-        continuity: The plan, as it continues the checkpoint.
-        layout: Its tasks.
+        progress: How far the checkpoint has come; None without one.
+        existing: Partition counts of the existing topics.
+        continuity: The plan as it continues the checkpoint.
     """
 
     progress: Progress | None
@@ -90,20 +85,18 @@ class Continued:
 
     @property
     def plan(self) -> Plan:
-        """The plan, with the checkpoint's numbers of sub-topologies."""
         return self.continuity.plan
 
 
 @dataclass(frozen=True)
 class PreparedTopics:
-    """The topics of a launch, when they are checked and created.
+    """The topics of a launch, checked and created.
 
     Attributes:
-        new_changelogs: The stores whose changelog topics have been created.
-        sinks: The topics that are written, with their numbers of partitions.
-        global_counts: The same for the topics of global stores.
-        facts: The topics that are read.
-        commits: The least number of partitions of the topic of commits; 0 if there is none.
+        new_changelogs: The stores whose changelog topics were created.
+        sinks: Partition counts of the output topics.
+        global_counts: Partition counts of the topics of global stores.
+        commits: The minimum partition count of the commits topic; 0 without one.
     """
 
     new_changelogs: list[str]
@@ -115,14 +108,7 @@ class PreparedTopics:
 
 @dataclass(frozen=True)
 class Launch:
-    """One start of the query.
-
-    Attributes:
-        run: The application.
-        environment: What it runs in.
-        program: What it runs.
-        settings: Its settings.
-    """
+    """One start of the query: of a run, in an environment, with a program and settings."""
 
     run: ApplicationRun
     environment: Environment
@@ -180,7 +166,7 @@ class Launch:
         )
 
     def _continued(self) -> Continued:
-        """Read the checkpoint, and fit the plan to it and to the topics that exist."""
+        """Read the checkpoint, and fit the plan to it and to the existing topics."""
         run, settings = self.run, self.settings
         location = run.checkpoint = settings.checkpoint(run.id)
         files = files_of(location, run.session.of(settings))
@@ -193,7 +179,7 @@ class Launch:
         )
 
     def _checkpoint_id(self, now: Continued, marks: Mapping[int, Mark]) -> str:
-        """Return the id under which this start may deliver, and end transactions that an earlier one has left open."""
+        """Return the checkpoint id that this start delivers under, and end open transactions of an earlier start."""
         begun = self.run.resources.lease.begun
         facts = start_facts(now.plan, self.settings, begun, self.environment.broker, now.existing)
         checkpoint = checkpoint_id(facts, now.progress, marks)
@@ -203,7 +189,7 @@ class Launch:
         return checkpoint
 
     def _check(self, now: Continued) -> SparkSession:
-        """Refuse to leave records behind, and what a cluster must not get; return the session."""
+        """Check that no records are left behind, and that a cluster gets no secrets and can see the checkpoint; return the session."""
         settings = self.settings
         check_drained(now.plan, now.progress, self.environment.broker, now.existing)
         session = self._session()
@@ -216,7 +202,7 @@ class Launch:
         return session
 
     def _manifests(self, progress: Progress) -> list[bytes]:
-        """Read what the tasks of the checkpoint remember."""
+        """Read the manifests of the checkpoint's tasks."""
         settings, session = self.settings, self._session()
         if progress.last_complete < 0:
             return []
@@ -225,7 +211,7 @@ class Launch:
             return manifests(session, location, progress.last_complete)
 
     def _prepared(self, now: Continued, topics: TopicPreparation) -> PreparedTopics:
-        """Create internal topics, and check the others."""
+        """Create the internal topics, and check the others."""
         plan, existing, settings = now.plan, now.existing, self.settings
         topics.prepare_repartitions(plan, now.layout, existing)
         created = topics.prepare_changelogs(plan, now.layout, existing)
@@ -239,7 +225,7 @@ class Launch:
         return PreparedTopics(created, sinks, global_counts, facts, self._prepared_commits(now))
 
     def _prepared_commits(self, now: Continued) -> int:
-        """Prepare the topic of commits, if there is one; return its least number of partitions."""
+        """Prepare the commits topic, if there is one; return its minimum partition count."""
         settings = self.settings
         if not settings.exactly_once and not now.plan.changelogs:
             return 0

@@ -20,10 +20,7 @@ class MetadataRefresher:
     """Follows the topics of a running application.
 
     Args:
-        run: The application.
-        environment: Where its topics are.
-        matching: Returns its plan with the topics that patterns match among those that exist.
-        settings: Its settings.
+        matching: Returns the plan for the existing topics that match its patterns.
     """
 
     def __init__(
@@ -40,7 +37,7 @@ class MetadataRefresher:
         self._settings = settings
 
     def refresh(self) -> None:
-        """Follow topics that have changed: go on with their new partitions, or fail."""
+        """Check the topics for changes: continue with new partitions, or fail."""
         if not self._run.resources.transactional:  # transactions fence by themselves
             self._run.resources.group_offsets.warn_of_others(self._run.id)
         plan, before = self._run.continues
@@ -66,7 +63,7 @@ class MetadataRefresher:
         return None
 
     def _continue_with(self, plan: Plan, existing: Mapping[str, int], reason: str) -> None:
-        """Start the query again with other topics or partitions, if they fit together."""
+        """Restart the query with other topics or partitions, if they fit together."""
         try:
             self._run.continues[0].check_fits(plan, existing, self._grouper)
         except MillstreamError as error:
@@ -75,7 +72,7 @@ class MetadataRefresher:
             self._run.query.restart(reason)
 
     def _uneven(self, error: MillstreamError) -> None:
-        """Fail because topics no longer fit together, or go on without their new partitions for now."""
+        """Fail because topics no longer fit together, or ignore their new partitions for now, by the settings."""
         if not isinstance(error, CoPartitioningError) or self._settings.on_uneven_partitions == "fail":
             self._run.query.stop_with(error)
         else:

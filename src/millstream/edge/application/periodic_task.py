@@ -12,11 +12,11 @@ log = logging.getLogger("millstream.application")
 
 
 class PeriodicTask:
-    """Calls a function in a thread of its own, at intervals and when woken, until it is closed.
+    """Calls a function in its own thread, at intervals and when woken, until it is closed.
 
     Args:
-        run: What to do. It is repeated after a broker did not answer.
-        interval_s: Longest time between two calls, in seconds.
+        run: The function. It is called again after a broker did not answer.
+        interval_s: Maximum time between two calls, seconds.
     """
 
     def __init__(self, run: Callable[[], None], interval_s: float) -> None:
@@ -27,11 +27,10 @@ class PeriodicTask:
         threading.Thread(target=self._run, name="millstream-periodic", daemon=True).start()
 
     def wake(self) -> None:
-        """Call the function now."""
         self._wake.set()
 
     def close(self) -> None:
-        """Call the function no more; a call that runs is finished."""
+        """Stop calling the function; a running call is finished."""
         self._closed = True
         self._wake.set()
 

@@ -20,20 +20,18 @@ _ENDED = "the query ended while the application went on with another topology"
 
 
 class ReplaceableQuery:
-    """The query of an application, and what replaces it on the same session and checkpoint. Owned by the application.
+    """The query of an application, and its replacements on the same session and checkpoint. Owned by the application.
 
     Args:
-        state: The application's state.
-        explain: Turns an error of Spark into one of Millstream.
-        fail: Ends the application because of an error, and releases what it holds.
+        explain: Translates an error of Spark into one of Millstream.
+        fail: Ends the application with an error, and releases its resources.
 
     Attributes:
-        current: The query, None before the first start.
-        launch: Starts the next query.
+        current: The query; None before the first start.
         lock: Held while the query is stopped or replaced.
         unchanging: Set unless one query is being replaced by another.
-        hold: Set while the planner must plan nothing.
-        between_batches: Set when no micro-batch is running and, under ``hold``, none will start.
+        hold: Set while the planner must not plan.
+        between_batches: Set while no micro-batch runs; under ``hold`` none will start.
         first_batch: Set when the query has committed a micro-batch.
     """
 
@@ -57,7 +55,7 @@ class ReplaceableQuery:
         self.first_batch = threading.Event()
 
     def stop(self, query: StreamingQuery, timeout_s: float | None = None) -> None:
-        """Stop a query between two micro-batches, or wherever it is when the time is over."""
+        """Stop a query between two micro-batches, or at the timeout, wherever it is."""
         self.hold.set()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while query.isActive and not self.between_batches.wait(_POLL_S):
@@ -82,7 +80,7 @@ class ReplaceableQuery:
                 self.unchanging.set()
 
     def stop_with(self, error: MillstreamError) -> None:
-        """Stop the query between two micro-batches because of an error outside of it."""
+        """Stop the query between two micro-batches because of an external error."""
         with self.lock:
             if (query := self._processing()) is None:
                 return
@@ -94,15 +92,14 @@ class ReplaceableQuery:
                 self.unchanging.set()
 
     def replace(self, change: Callable[[], None], undo: Callable[[], None]) -> None:
-        """Go on with a changed program, or with the one before if the changed one does not commit its first micro-batch.
+        """Run a changed program; if it does not commit its first micro-batch, run the earlier one again.
 
         Args:
             change: Changes the program that the next query runs.
-            undo: Restores the program before.
 
         Raises:
-            ControlError: If the application does not run.
-            MillstreamError: Why the changed program did not start; the one before goes on.
+            ControlError: If the application does not process records.
+            MillstreamError: Why the changed program did not start; the earlier one runs again.
         """
         with self.lock:
             if (query := self._processing()) is None:
@@ -133,7 +130,7 @@ class ReplaceableQuery:
         self.current = self.launch()
 
     def _start_and_wait(self) -> None:
-        """Start the query; return when its first micro-batch is committed."""
+        """Start the query, and wait for its first commit."""
         before = self.current
         self._start()
         query = self.current
@@ -144,7 +141,7 @@ class ReplaceableQuery:
                 raise query.exception() or ControlError(_ENDED)
 
     def _fail_if_ended(self) -> None:
-        """Fail if neither program runs."""
+        """Fail if the query has ended."""
         query = self._processing()
         if query is not None and not query.isActive:
             self._fail(query.exception() or ControlError(_ENDED))

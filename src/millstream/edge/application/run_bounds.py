@@ -20,9 +20,9 @@ Until: TypeAlias = Literal["end"] | int | datetime | timedelta | None
 """When an application ends by itself:
 
 * ``"end"``: when it has processed what is in the topics at the start;
-* an int: the same, but at most so many records of the topics from outside, evenly from their partitions;
+* an int: the same, but at most that many records of external topics, evenly from their partitions;
 * a ``datetime``: the same, but each partition up to its first record with that timestamp or a later one (without a zone: UTC);
-* a ``timedelta``: after it has run for so long, whatever comes;
+* a ``timedelta``: after that time, in any case;
 * None: never.
 """
 
@@ -32,8 +32,8 @@ class Bound:
     """When a run ends.
 
     Attributes:
-        end: How far it reads; None: on and on.
-        lasts_s: After how many seconds it is stopped; None: never.
+        end: Where it stops reading; None for never.
+        lasts_s: After how many seconds it is stopped; None for never.
     """
 
     end: RunEnd | None = None
@@ -41,10 +41,10 @@ class Bound:
 
     @classmethod
     def of(cls, until: Any) -> Bound:
-        """Read what a user has given.
+        """Parse a user's ``until``.
 
         Raises:
-            SettingsError: If it is nothing of what ``until`` may be.
+            SettingsError: If it has none of the forms of ``until``.
 
         Example:
             >>> Bound.of(10), Bound.of(timedelta(seconds=1))
@@ -66,7 +66,7 @@ class Bound:
         )
 
     def limiting(self, source: SourceSpec) -> SourceSpec:
-        """Return what the source needs to know of the end."""
+        """Return the source's spec with this end."""
         return replace(source, end=self.end or RunEnd())
 
     def watch(self, running: RunningApplication) -> None:

@@ -43,9 +43,9 @@ class RunningApplication:
     def stop(self, timeout_s: float = _STOP_WAIT_S, *, drain_timeout_s: float | None = None) -> None:
         """Finish the running micro-batch, commit it and stop; nothing is lost if the time does not suffice.
 
-        Records that wait in asynchronous operators are carried over: they go on at the next start. With time to drain, nothing more
-        is read from outside, and micro-batches go on until these records are finished; those that are not in time, or wait for
-        a later one, are carried over.
+        Records that wait in asynchronous operators are carried over to the next start. With time to drain, external topics are no
+        longer read, and micro-batches continue until these records are finished; those that are not finished in time, or wait for
+        a later time, are carried over.
 
         Args:
             timeout_s: How long the running micro-batch may take before the query is stopped all the same.
@@ -110,7 +110,7 @@ class RunningApplication:
         self._run.flow_control.resume(chosen_topics(self._run.plan, topics, subtopologies))
 
     def throttle(self, topic: str, records_per_second: int | None) -> None:
-        """Read at most so many records per second of a topic, until the application ends.
+        """Limit how many records per second are read from a topic, until the application ends.
 
         Args:
             topic: Its name.
@@ -153,7 +153,7 @@ class RunningApplication:
 
         Raises:
             IncompatibleTopologyError: If the topology cannot continue the state; nothing has changed.
-            MillstreamError: If it does not start; the topology before goes on.
+            MillstreamError: If it does not start; the earlier topology continues.
             ControlError: If the application has ended, or runs to an end.
 
         Source: KIP-28: "pause the job and edit the topology on-the-fly".

@@ -33,17 +33,16 @@ class Application(Controllable, Protocol):
     """An application that takes commands and answers questions about its stores."""
 
     def stores(self) -> Mapping[str, str]:
-        """Return the stores that can be asked, with their kinds."""
+        """Return the stores that can be queried, with their kinds."""
 
     def ask(self, question: Question) -> Answer:
         """Answer a question about a store."""
 
 
 class SparkRequests:
-    """Answers requests to a running application, from threads of its control server.
+    """Answers requests of Spark's processes, in threads of the control server.
 
     Args:
-        run: The parts of the application.
         application: Executes commands and answers questions about stores.
     """
 
@@ -55,7 +54,7 @@ class SparkRequests:
         """Return the answer to a request.
 
         Raises:
-            MillstreamError: What the request raises, for the process that made it.
+            MillstreamError: Errors of the request, for the process that made it.
         """
         if request == "plan":
             return self._planned(data)
@@ -77,7 +76,7 @@ class SparkRequests:
         raise MillstreamError(f"the application does not know the request {request!r}; this is a bug")
 
     def _planned(self, data: PlanRequest) -> PlanningOrders:
-        """Take what the planner sees, and return what it has to plan by."""
+        """Note the planner's view, and return its orders."""
         run = self._run
         run.state.on(Event.BROKER_LOST if data.ends is None else Event.BROKER_BACK)
         run.reports.planned(data.positions, data.ends, data.throttled_ms)
@@ -106,7 +105,7 @@ class SparkRequests:
         )
 
     def _committed(self, batch: int, reports: Sequence[TaskReport]) -> None:
-        """Take the reports of a micro-batch, and commit its offsets to Kafka before Spark commits it."""
+        """Note the reports of a micro-batch, and commit its offsets to Kafka before Spark commits it."""
         run = self._run
         for notice in (notice for report in reports for notice in report.notices):
             run.warnings.warn(notice)
@@ -120,7 +119,7 @@ class SparkRequests:
         run.query.first_batch.set()
 
     def _commit_behind_shuffle(self, data: PlanRequest, oldest: Mapping[str, int]) -> None:
-        """Commit topics in front of Spark's shuffle as far as asynchronous operators behind it have finished their records."""
+        """Commit topics before Spark's shuffle, as far as asynchronous operators behind it have finished their records."""
         if data.origins is None:
             self._commit({})
             return
@@ -134,7 +133,7 @@ class SparkRequests:
         offsets: Mapping[TopicPartition, int],
         taken: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> bool:
-        """Commit offsets, and those that could not be committed before; return whether all of them are committed."""
+        """Commit offsets, including those of failed commits; return whether all are committed."""
         known = {at: n for at, n in offsets.items() if self._run.reports.knows(at.topic)}
         try:
             self._run.resources.group_offsets.commit(known, taken)

@@ -26,13 +26,7 @@ _LEASE_S: Final = 0.2
 
 
 class Standby:
-    """A driver that takes part in the election of its application; made by :meth:`elected`.
-
-    Args:
-        application_id: The application.
-        settings: Its settings.
-        progress: Says that the driver waits.
-    """
+    """A driver in the election of its application; created by :meth:`elected`."""
 
     def __init__(self, application_id: str, settings: Settings, progress: ProgressLog) -> None:
         self._id = application_id
@@ -74,10 +68,7 @@ class Standby:
         return standby
 
     def lease(self, take: Callable[[], Lease]) -> Lease:
-        """Take the lease, once a driver of this host that stands still, and so holds it, has ended.
-
-        Args:
-            take: Takes it.
+        """Take the lease; wait for a stopped driver on this host that still has it.
 
         Raises:
             ApplicationRunningError: If another driver is elected meanwhile.
@@ -90,12 +81,11 @@ class Standby:
                     raise
 
     def attach_to(self, run: ApplicationRun) -> None:
-        """Hand the session to a starting application, and end the application once another driver is elected."""
+        """Give the session to a starting application, and end it when another driver is elected."""
         run.session = self._session
         self._election.when_replaced(lambda: run.end_with(self._replaced()))
 
     def leave(self) -> None:
-        """Take part no more."""
         self._election.leave()
 
     def _replaced(self) -> ApplicationRunningError:

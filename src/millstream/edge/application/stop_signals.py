@@ -16,11 +16,10 @@ log = logging.getLogger("millstream.application")
 
 
 class stopping_on_signals:  # noqa: N801 - a context manager reads like a phrase
-    """Stops an application on SIGTERM and SIGINT, when it runs in the main thread.
+    """Stops an application on SIGTERM or SIGINT, in the main thread.
 
     Args:
-        stop: Stops it.
-        hurry: Stops it sooner; what a second signal does.
+        hurry: Stops it sooner; called at a second signal.
     """
 
     def __init__(self, stop: Callable[[], None], *, hurry: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ from millstream.edge.status.application_status import Status
 _EMPTY_S: Final = 30.0
 _POLL_S: Final = 0.05
 _EMPTY_CHECKS: Final = 10
-"""How often in a row a topic has to be empty: what a running micro-batch still writes is seen by a later plan."""
+"""In how many consecutive checks a topic must be empty: what a running micro-batch writes is seen by a later plan."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class TopologyEdit:
     """What an edit does.
 
     Attributes:
-        kept: Stores that go on with their content.
+        kept: Stores that keep their content.
         begun: Stores that begin empty.
         dropped: Stores whose content is deleted.
         reads: Topics that are read from now on.
@@ -57,12 +57,7 @@ class TopologyEdit:
 
 
 def edit_of(before: Plan, now: Continuity) -> TopologyEdit:
-    """Return what an edit does.
-
-    Args:
-        before: The plan that runs.
-        now: The edited plan, as it continues the checkpoint.
-    """
+    """Compare the running plan with an edited one, which continues the checkpoint."""
     stores = stores_of_edit(before.store_fingerprints(), now)
     read, written = (_outside(before, before.broker_topics), set(before.sink_topics))
     reads, writes = (_outside(now.plan, now.plan.broker_topics), set(now.plan.sink_topics))
@@ -71,12 +66,7 @@ def edit_of(before: Plan, now: Continuity) -> TopologyEdit:
 
 
 def stores_of_edit(before: Iterable[str], now: Continuity) -> tuple[set[str], set[str], set[str]]:
-    """Return the stores that go on, those that begin, and those that are dropped.
-
-    Args:
-        before: The stores before.
-        now: The edited plan, as it continues the checkpoint.
-    """
+    """Return the stores that stay, those that are new, and those that are dropped."""
     old = {now.renamed_stores.get(store, store) for store in before}
     new = set(now.plan.store_fingerprints())
     return old & new, new - old, old - new
@@ -101,13 +91,7 @@ class Pausable(Protocol):
 
 @contextmanager
 def emptied(application: Pausable, before: Plan, now: Plan) -> Iterator[None]:
-    """Drain the internal topics that an edit removes: nothing is read from outside before and while the block runs.
-
-    Args:
-        application: The application.
-        before: The plan that runs.
-        now: The edited plan.
-    """
+    """Drain the internal topics that an edit removes; external topics are not read before and while the block runs."""
     removed = before.internal_topics.keys() & set(before.broker_topics) - set(now.broker_topics)
     outside = sorted(_outside(before, before.broker_topics) - set(application.status().paused))
     if not removed or not outside:

@@ -10,11 +10,7 @@ from millstream.core.topology.plan import Plan
 
 
 def global_partitions(plan: Plan, existing: Mapping[str, int]) -> dict[str, int]:
-    """Return the numbers of partitions of the topics of global stores.
-
-    Args:
-        plan: The topology.
-        existing: The topics that exist, with their numbers of partitions.
+    """Return the partition counts of the topics of global stores.
 
     Raises:
         TopicNotFoundError: If one does not exist.
@@ -26,10 +22,10 @@ def global_partitions(plan: Plan, existing: Mapping[str, int]) -> dict[str, int]
 
 
 def refuse_global_stores(plan: Plan) -> None:
-    """Refuse a topology for a query whose micro-batches are planned by others.
+    """Refuse global stores in a query that Millstream does not plan.
 
     Raises:
-        TopologyError: If it has a global store.
+        TopologyError: If the topology has a global store.
     """
     if plan.global_parts:
         stores = ", ".join(repr(store) for part in plan.global_parts for store in part.stores)

@@ -24,11 +24,7 @@ log = logging.getLogger("millstream.application")
 
 
 class GroupOffsets:
-    """Commits the offsets of a group; safe to use from several threads.
-
-    Args:
-        broker: Where they are kept.
-    """
+    """Commits the offsets of a group; safe to use from several threads."""
 
     def __init__(self, broker: OffsetCommitter) -> None:
         self._broker = broker
@@ -37,9 +33,9 @@ class GroupOffsets:
         self._taken: dict[TopicPartition, int] = {}
         self._asked: set[TopicPartition] = set()
         self._ours: dict[TopicPartition, int] = {}
-        """What was committed last."""
+        """The offsets committed last."""
         self._before: dict[TopicPartition, int] = {}
-        """What was committed before this start and lies beyond what has been finished since."""
+        """Offsets committed before this start, beyond what has been finished since."""
         self._planned = False
 
     def commit(
@@ -47,15 +43,13 @@ class GroupOffsets:
         offsets: Mapping[TopicPartition, int],
         taken: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
-        """Commit offsets, and those that could not be committed before.
+        """Commit offsets, including those of failed commits.
 
         Args:
-            offsets: The offsets.
-            taken: How far partitions have been read whose offsets are held back, by records that went through Spark's shuffle and
-                are unfinished.
+            taken: Positions of partitions whose offsets are held back by unfinished records behind Spark's shuffle.
 
         Raises:
-            BrokerUnavailableError: If no broker answers in time; the offsets are kept for the next time.
+            BrokerUnavailableError: If no broker answers in time; the offsets are kept for the next commit.
         """
         with self._lock:
             self._uncommitted.update(offsets)
@@ -73,9 +67,9 @@ class GroupOffsets:
             self._taken.clear()
 
     def by_others(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return what another process has committed: our offset, and the one that is committed now.
+        """Return what another process has committed: our offset, and the committed one.
 
-        Each is returned once. None is, while offsets of ours may or may not have arrived.
+        Each is returned once; none is returned while the outcome of a commit of ours is unknown.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -107,10 +101,10 @@ class GroupOffsets:
             )
 
     def planned(self, positions: Offsets) -> None:
-        """Take note that a micro-batch is planned from these positions.
+        """Note that a micro-batch is planned from these positions.
 
-        What was committed before beyond them is forgotten: another process did so, or the topic is another one. Offsets that
-        could not be committed yet may still be those of a micro-batch that was done again.
+        Offsets committed before this start beyond them are forgotten: another process committed them, or the topic was
+        recreated. Offsets that could not be committed yet are kept: they may belong to a repeated micro-batch.
         """
         with self._lock:
             self._planned = self._planned or not self._uncommitted
@@ -131,7 +125,7 @@ class GroupOffsets:
 
 
 def _counts(partitions: Iterable[TopicPartition]) -> dict[str, int]:
-    """Return how many partitions of each topic it takes to have these."""
+    """Return partition counts that include these partitions."""
     counts: dict[str, int] = {}
     for at in partitions:
         counts[at.topic] = max(counts.get(at.topic, 0), at.partition + 1)

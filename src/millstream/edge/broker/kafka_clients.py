@@ -21,25 +21,20 @@ from millstream.drivers.spark.executor.global_restore import GlobalTopics
 from millstream.edge.settings.settings import Settings
 
 _MOST_BYTES: Final = 1_000_000
-"""What librdkafka takes if nothing is said."""
+"""librdkafka's default of the maximum size of a message."""
 _COMPRESSION: Final = ("compression.type", "compression.codec")
 _TOPIC_LIMIT: Final = "max.message.bytes"
 
 
 @dataclass(frozen=True)
 class Clients:
-    """Makes the clients of an application; none of them connects before it is used.
-
-    Attributes:
-        settings: The settings.
-        application_id: The application's id, which is its group.
-    """
+    """Creates the clients of an application, whose id is the group; they connect on first use."""
 
     settings: Settings
     application_id: str
 
     def check(self) -> None:
-        """Refuse settings that Kafka's clients do not take; opens no connection.
+        """Check the settings of all clients, without a connection.
 
         Raises:
             SettingsError: If librdkafka does not know a setting or refuses its value.
@@ -48,24 +43,21 @@ class Clients:
         (self.publisher() or self._sender()).check()
 
     def broker(self) -> Broker:
-        """Return what asks the broker."""
         return self._broker(read_committed=self.settings.read_committed)
 
     def disconnect(self) -> None:
-        """Close the connections of this process that ask the broker."""
         hang_up(self.settings.client("admin", self.application_id))
 
     def fetcher(self) -> KafkaFetcher:
-        """Return what reads the topics of the topology."""
         skip_lost = self.settings.on_lost_offsets == "skip"
         return self._fetcher(read_committed=self.settings.read_committed, skip_lost=skip_lost)
 
     def publisher(self, run: str = "") -> KafkaTransactions | None:
-        """Return what sends exactly once in a run of the application; None at least once."""
+        """Return the sender of an exactly-once run; None at least once."""
         return self.transactions(run) if self.settings.exactly_once else None
 
     def senders(self) -> tuple[KafkaSender | None, KafkaSender | None]:
-        """Return what sends results, and what sends the dead letters of records that stop the application.
+        """Return the senders of results, and of dead letters of records that stop the application.
 
         The first is None under exactly once, the second if there is no topic for dead letters.
         """
@@ -76,17 +68,14 @@ class Clients:
         )
 
     def most_bytes(self) -> int:
-        """Return how large a record may be for the producer."""
+        """Return the maximum size of a record for the producer, bytes."""
         producer = self.settings.client("producer", self.application_id)
         return int(producer.get("message.max.bytes", _MOST_BYTES))
 
     def most_bytes_in(self, topics: Mapping[str, int]) -> dict[str, int]:
-        """Return how large a record may be in topics that take less than the producer.
+        """Return the maximum size of a record for topics with a smaller limit than the producer's, bytes.
 
-        A producer that compresses is not bound by them: the broker measures what is compressed.
-
-        Args:
-            topics: Topics with their numbers of partitions.
+        A producer that compresses is not limited by them: the broker measures the compressed size.
         """
         producer = self.settings.client("producer", self.application_id)
         if any(producer.get(name, "none") != "none" for name in _COMPRESSION):
@@ -99,7 +88,7 @@ class Clients:
         return {topic: most for topic, most in found.items() if most < self.most_bytes()}
 
     def transactions(self, run: str = "") -> KafkaTransactions:
-        """Return what sends in transactions in a run of the application."""
+        """Return the sender with transactions for a run."""
         settings = self.settings
         producer = settings.client("producer", self.application_id)
         consumer, patience_s = (
@@ -111,23 +100,22 @@ class Clients:
         )
 
     def marks(self) -> Marks:
-        """Return what prepares the marks of delivered batches."""
         admin = self.settings.client("admin", self.application_id)
         return Marks(admin, self.application_id, self.settings.request_timeout_ms / 1000)
 
     def changelogs(self, plan: Plan) -> KafkaChangelogs | None:
-        """Return what reads changelog topics: only what is committed, whatever the application itself reads."""
+        """Return the reader of changelog topics, None without them; it reads committed records only."""
         if not plan.changelogs:
             return None
         return KafkaChangelogs(self._broker(read_committed=True), self._fetcher(read_committed=True))
 
     def published(self, plan: Plan, tasks: Iterable[TaskId]) -> list[bytes]:
-        """Return what each of the tasks remembered when it last published to changelog topics, as JSON."""
+        """Return each task's memory at its last publication to changelog topics, as JSON."""
         reader = self.changelogs(plan)
         return [] if reader is None else published(reader, plan, tasks)
 
     def global_topics(self, plan: Plan) -> GlobalTopics | None:
-        """Return what fills global stores; it reads as the application itself does."""
+        """Return the readers of global topics, None without global stores; they read as the application does."""
         return GlobalTopics(self.broker(), self.fetcher()) if plan.global_parts else None
 
     def _sender(self) -> KafkaSender:

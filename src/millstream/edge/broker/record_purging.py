@@ -25,15 +25,14 @@ class RecordDeleter(Protocol):
     """Deletes records on the broker."""
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> bool:
-        """Delete the records before offsets; return whether this user may do so."""
+        """Delete the records before offsets; return whether this user has the permission."""
 
 
 class Purge:
-    """Deletes records that are no longer needed; safe to use from several threads.
+    """Deletes processed records; thread-safe.
 
     Args:
-        broker: Deletes.
-        topics: Returns the topics that may be deleted from: the application's own repartition topics.
+        topics: Returns the application's own repartition topics; others are left alone.
     """
 
     def __init__(self, broker: RecordDeleter, topics: Callable[[], Collection[str]]) -> None:
@@ -46,13 +45,13 @@ class Purge:
         self._allowed = True
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Take note of the group's offsets, when they have been committed."""
+        """Note the group's committed offsets."""
         topics = self._topics()
         with self._lock:
             self._committed.update({at: offset for at, offset in offsets.items() if at.topic in topics})
 
     def planned(self, positions: Offsets) -> None:
-        """Take note that Spark has committed everything before these positions."""
+        """Note that Spark has committed everything before these positions."""
         with self._lock:
             self._complete = {
                 at: min(offset, positions.get(at.topic, {}).get(at.partition, 0))
@@ -60,7 +59,7 @@ class Purge:
             }
 
     def purge(self) -> None:
-        """Delete; an error is no reason to stop, for the records may stay."""
+        """Delete what both have committed; errors are ignored, because the records may stay."""
         with self._lock:
             wanted = {at: offset for at, offset in self._complete.items() if offset > self._purged.get(at, 0)}
         if not wanted or not self._allowed:

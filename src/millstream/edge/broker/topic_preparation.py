@@ -27,9 +27,8 @@ class TopicPreparation:
     """Prepares the topics of an application.
 
     Attributes:
-        broker: Where they are.
-        replication_factor: Replicas of internal topics; -1 is the broker's default.
-        given: What the user adds to the configuration of internal topics.
+        replication_factor: Replicas of internal topics; -1 for the broker's default.
+        given: The user's configuration of internal topics.
     """
 
     broker: Broker
@@ -37,10 +36,10 @@ class TopicPreparation:
     given: Mapping[str, str] = field(default_factory=dict)
 
     def _check_configs(self, plan: Plan, existing: Mapping[str, int]) -> None:
-        """Refuse internal topics that exist with a configuration that makes results wrong.
+        """Check that the configuration of existing internal topics does not make results wrong.
 
         Raises:
-            SettingsError: If the broker replaces times of records, or compacts or deletes what is needed.
+            SettingsError: If the broker replaces timestamps, or compacts or deletes needed records.
         """
         wanted = {name: dict(REPARTITION_CONFIG) for name in plan.purged_topics}
         for sub in plan.subtopologies:
@@ -60,11 +59,11 @@ class TopicPreparation:
                 )
 
     def prepare_repartitions(self, plan: Plan, layout: Layout, existing: Mapping[str, int]) -> None:
-        """Create the repartition topics that are not there, and check the others.
+        """Create missing repartition topics, and check the others.
 
         Raises:
-            SettingsError: If one has another number of partitions than needed, or an internal topic, changelogs included,
-                has a configuration that makes results wrong.
+            SettingsError: If one has another partition count than needed, or an internal topic, changelogs included, has a
+                wrong configuration.
         """
         self._check_configs(plan, existing)
         for topic in plan.internal_topics.values():
@@ -79,10 +78,7 @@ class TopicPreparation:
                 raise _unfit(topic.name, existing[topic.name], wanted)
 
     def prepare_changelogs(self, plan: Plan, layout: Layout, existing: Mapping[str, int]) -> list[str]:
-        """Create the changelog topics that are not there; give those that have too few partitions more.
-
-        Returns:
-            The stores whose topics have been created.
+        """Create missing changelog topics, and add missing partitions; return the stores whose topics were created.
 
         Raises:
             SettingsError: If one has more partitions than there are tasks.
@@ -105,10 +101,7 @@ class TopicPreparation:
         return created
 
     def await_sinks(self, topics: list[str]) -> dict[str, int]:
-        """Wait for the topics that are written; a request for one makes brokers with auto.create.topics.enable create it.
-
-        Returns:
-            Their numbers of partitions.
+        """Wait for the output topics, and return their partition counts; brokers with auto.create.topics.enable create them.
 
         Raises:
             TopicNotFoundError: If one does not exist and is not created.
@@ -126,10 +119,10 @@ class TopicPreparation:
                 )
 
     def can_rebuild(self, plan: Plan, existing: Mapping[str, int]) -> bool:
-        """Return whether an application without a checkpoint goes on from its changelog topics and committed offsets.
+        """Return whether an application without a checkpoint can continue from changelog topics and committed offsets.
 
         Raises:
-            IncompatibleTopologyError: If the topics hold state that cannot be continued.
+            IncompatibleTopologyError: If the topics have state that cannot be continued.
         """
         topics = {topic: existing[topic] for topic in plan.changelogs.values() if topic in existing}
         begin, end = self.broker.begin_offsets(topics), self.broker.end_offsets(topics)

@@ -31,10 +31,8 @@ class ResetRequest:
     """What is to be reset.
 
     Attributes:
-        application_id: The application.
-        target: Where to begin.
-        input_topics: The topics that move; none: all that the application has read.
-        internal_topics: The internal topics that are deleted; none: all of the application.
+        input_topics: The topics to move; empty for all that the application has read.
+        internal_topics: The internal topics to delete; empty for all of the application.
     """
 
     application_id: str
@@ -48,15 +46,12 @@ class ResetPlan:
     """What a reset will do.
 
     Attributes:
-        application_id: The application.
-        moves: The partitions of the input topics.
-        internal: Internal topics to be deleted, with their numbers of partitions.
+        internal: Partition counts of the internal topics to delete.
         kept_internal: Positions in internal topics that stay.
-        others: Topics that look like the application's but belong to another group, with that group.
-        progress: How far the checkpoint has come, None if there is none.
-        stores: The stores that will be empty.
-        local_copies: Their directory on this host, None if there is none.
-        damage: Why the checkpoint cannot be read, so that only what the group has committed is known; empty if it can.
+        others: Topics with a matching name that belong to another group, and that group.
+        progress: How far the checkpoint has come; None without one.
+        local_copies: Their directory on this host; None without one.
+        damage: Why the checkpoint cannot be read; empty if it can. Then only the group's committed offsets are known.
     """
 
     application_id: str
@@ -71,17 +66,14 @@ class ResetPlan:
 
 
 def planned(request: ResetRequest, broker: Broker, files: Files, home: Path) -> ResetPlan:
-    """Find out what a reset has to do; changes nothing.
+    """Plan a reset; changes nothing.
 
     Args:
-        request: What is to be reset.
-        broker: Where the topics are.
-        files: The checkpoint.
         home: The application's directory on this host.
 
     Raises:
         TopicNotFoundError: If an input topic does not exist.
-        SettingsError: If nothing is known of the application, or an internal topic is none of its own.
+        SettingsError: If nothing is known of the application, or an internal topic is not its own.
     """
     progress, damage = read_progress(files)
     known = Remembered.from_offset({} if progress is None else progress.planned)
@@ -112,7 +104,7 @@ def planned(request: ResetRequest, broker: Broker, files: Files, home: Path) -> 
 
 
 def read_progress(files: Files) -> tuple[Progress | None, str]:
-    """Read how far the checkpoint has come, or why it cannot be read: a reset also replaces a damaged one."""
+    """Read how far the checkpoint has come, or why it cannot be read: a reset replaces a damaged one, too."""
     try:
         return progress_of(files), ""
     except CheckpointError as error:
@@ -120,7 +112,7 @@ def read_progress(files: Files) -> tuple[Progress | None, str]:
 
 
 def _current(progress: Progress | None, broker: Broker, existing: dict[str, int]) -> Offsets:
-    """Return what has been processed: what the checkpoint says, and what only the group knows."""
+    """Return the processed positions: the checkpoint's, and the group's where the checkpoint has none."""
     current = broker.committed_offsets(existing)
     done = Remembered.from_offset({} if progress is None else progress.processed)
     for topic, partitions in done.positions.items():
@@ -159,15 +151,10 @@ def _check_inputs(request: ResetRequest, read: dict[str, int], existing: dict[st
 
 
 def execute_reset(plan: ResetPlan, broker: Broker, files: Files) -> None:
-    """Do what a plan says.
-
-    Args:
-        plan: The plan.
-        broker: Where the topics are.
-        files: The checkpoint.
+    """Execute a plan.
 
     Raises:
-        BrokerUnavailableError: If the broker does not answer; the same reset, done again, completes it.
+        BrokerUnavailableError: If the broker does not answer; a repeated reset completes this one.
     """
     begin = {TopicPartition(move.topic, move.partition): move.after for move in plan.moves}
     kept = {

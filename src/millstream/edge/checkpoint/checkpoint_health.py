@@ -8,22 +8,19 @@ from millstream.drivers.spark.driver.checkpoint import Files, Progress, progress
 from millstream.drivers.spark.driver.damage import findings, look
 
 _MOST_SHOWN = 5
-"""Findings in an error."""
+"""Number of findings in an error."""
 
 
 def sound_progress(
     files: Files, location: str, plan: Plan | None = None, *, exactly_once: bool = False
 ) -> Progress | None:
-    """Read how far a query has come, and refuse a checkpoint that it cannot go on from.
+    """Read how far a query has come, and refuse a damaged checkpoint.
 
     Args:
-        files: The checkpoint.
-        location: Where it is, for the error.
-        plan: The plan of the application, if it is known; for the ways out.
-        exactly_once: Whether that is its guarantee; likewise.
+        plan: The plan of the application, for the advice in the error; None if unknown.
 
     Returns:
-        How far it has come; None if nothing was ever planned.
+        How far it has come; None if no micro-batch was planned.
 
     Raises:
         CheckpointError: If the checkpoint is damaged.
@@ -36,7 +33,7 @@ def sound_progress(
 
 
 def damaged(location: str, found: list[str], ways: str) -> str:
-    """Return what is wrong with a checkpoint, and what to do."""
+    """Return the error text for a damaged checkpoint, with advice."""
     more = [f"and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
     return (
         f"the checkpoint {location} is damaged, so nothing was started on it and nothing was sent: "
@@ -45,7 +42,7 @@ def damaged(location: str, found: list[str], ways: str) -> str:
 
 
 def ways_out(plan: Plan | None, *, exactly_once: bool = False) -> str:
-    """Return how an application recovers from a damaged checkpoint."""
+    """Return the ways to recover from a damaged checkpoint, as text."""
     ways = ["bring back the whole directory, as it was at one time, from a copy"]
     stores = None if plan is None else plan.store_fingerprints().keys()
     if plan is not None and stores is not None and not stores - plan.changelogs.keys():

@@ -23,15 +23,13 @@ from millstream.edge.settings.settings import Settings
 
 @dataclass(frozen=True)
 class StartFacts:
-    """What a start without an own mark in Kafka is judged by.
+    """What a start without a mark of its own in Kafka is judged by.
 
     Attributes:
-        application_id: The application.
-        location: Its checkpoint, for people.
-        begun: The id that an earlier start here has claimed for a checkpoint to begin; empty if none has.
+        location: Its checkpoint, for errors.
+        begun: The id that an earlier start on this host has chosen for a new checkpoint; empty if none has.
         take_over: Whether it may take over from another checkpoint.
-        was_reset: Asks whether the application was reset.
-        goes_on: Asks whether it can go on where the other checkpoint is, without that checkpoint.
+        goes_on: Returns whether it can continue from Kafka alone, without the other checkpoint.
     """
 
     application_id: str
@@ -45,15 +43,7 @@ class StartFacts:
 def start_facts(
     plan: Plan, settings: Settings, begun: str, broker: Broker, existing: Mapping[str, int]
 ) -> StartFacts:
-    """Return what a start is judged by; nothing is asked before it matters.
-
-    Args:
-        plan: What is to run.
-        settings: Its settings.
-        begun: As :attr:`StartFacts.begun`.
-        broker: Where the topics are.
-        existing: The topics that exist, with their numbers of partitions.
-    """
+    """Return the facts for a start; the broker is asked only when it matters."""
     read = {topic: existing[topic] for topic in plan.broker_topics if topic in existing}
     asked = replace(broker, read_committed=False)  # waits for no transaction that a dead owner has left open
     topics = TopicPreparation(asked, settings.replication_factor)
@@ -68,20 +58,19 @@ def start_facts(
 
 
 def newest_of(checkpoint: str, progress: Progress | None) -> BatchId:
-    """Return the micro-batch that a checkpoint has planned last; -1 if it begins."""
+    """Return the micro-batch that a checkpoint has planned last; number -1 for a new checkpoint."""
     return BatchId(checkpoint, -1) if progress is None else batch_id(progress.planned)
 
 
 def checkpoint_id(start: StartFacts, progress: Progress | None, marks: Mapping[int, Mark]) -> str:
-    """Return the id under which a start may deliver.
+    """Return the checkpoint id that a start may deliver under.
 
     Args:
-        start: What is known of the start.
-        progress: How far its checkpoint has come, None if there is none.
-        marks: What lies in Kafka, by Spark partition.
+        progress: How far its checkpoint has come; None without one.
+        marks: The marks in Kafka, by Spark partition.
 
     Raises:
-        OtherCheckpointError: If it may not.
+        OtherCheckpointError: If another checkpoint delivers.
     """
     if progress is not None:
         mine = batch_id(progress.planned)

@@ -37,12 +37,11 @@ from millstream.drivers.spark.executor.snapshots import TaskMemory
 
 @dataclass(frozen=True)
 class Continuity:
-    """A plan as it continues a checkpoint, or begins one.
+    """A plan as it continues a checkpoint, or a new one.
 
     Attributes:
         plan: The plan, with the checkpoint's numbers of sub-topologies.
-        remembered: What the checkpoint says of the topology before.
-        renamed_stores: New name per old name of a store.
+        remembered: The topology of the checkpoint.
     """
 
     plan: Plan
@@ -50,7 +49,7 @@ class Continuity:
     renamed_stores: Mapping[str, str]
 
     def laid_out(self, external: Mapping[str, int], grouper: PartitionGrouper) -> Layout:
-        """Lay the plan out; repartitions keep the numbers of partitions that they had.
+        """Lay out the plan; repartitions keep their partition counts.
 
         Raises:
             IncompatibleTopologyError: If records would reach a store in other tasks than before.
@@ -65,13 +64,13 @@ class Continuity:
         return layout
 
     def running_on(self, layout: Layout) -> Continuity:
-        """Return what a restart in place would continue: the repartitions have their numbers by now, and partitions their tasks."""
+        """Return what a restart in place continues: repartitions have their counts, and partitions their tasks."""
         internal = {topic: layout.partitions[topic] for topic in self.plan.internal_topics}
         routing = routing_of(self.plan, layout)
         return replace(self, remembered=replace(self.remembered, internal=internal, routing=routing))
 
     def lineage(self, layout: Layout, facts: Mapping[str, TopicFacts]) -> Lineage:
-        """Return what the micro-batches to come pass on."""
+        """Return the lineage that the next micro-batches write to the checkpoint."""
         ids = {topic: fact.id for topic, fact in facts.items() if fact.id}
         return Lineage(
             parts_of(self.plan, layout, self.remembered.parts),
@@ -82,7 +81,7 @@ class Continuity:
         )
 
     def left(self, layout: Layout) -> frozenset[str]:
-        """Return the topics that were read by tasks and go to others now, or are no longer read."""
+        """Return the topics that moved to other tasks, or are no longer read."""
         routing = routing_of(self.plan, layout)
         before = self.remembered.routing or assumed(self.remembered, routing)
         home = self.plan.subtopology_of
@@ -100,12 +99,7 @@ class Continuity:
         )
 
     def check_fits(self, plan: Plan, external: Mapping[str, int], grouper: PartitionGrouper) -> None:
-        """Check that the same program can go on with other topics.
-
-        Args:
-            plan: The plan of the program with these topics.
-            external: Their numbers of partitions.
-            grouper: Forms the partition groups.
+        """Check that the program can continue with other topics; ``external`` has their partition counts.
 
         Raises:
             MillstreamError: As :meth:`laid_out`.
@@ -113,10 +107,10 @@ class Continuity:
         replace(self, plan=plan).laid_out(external, grouper)
 
     def check_topics(self, facts: Mapping[str, TopicFacts], *, restart_recreated: bool) -> None:
-        """Refuse topics that were made again, unless they are to be read from their beginning.
+        """Refuse recreated topics, unless they may be read from their beginning.
 
         Raises:
-            TopicRecreatedError: If one was made again that the program names.
+            TopicRecreatedError: If a topic that the program names was recreated.
         """
         ids = {topic: fact.id for topic, fact in facts.items() if topic not in self.plan.chosen_topics}
         again = recreated(self.remembered.topic_ids, ids)
@@ -128,9 +122,7 @@ def continuity(plan: Plan, progress: Progress | None, renamed_stores: Mapping[st
     """Fit a plan to a checkpoint.
 
     Args:
-        plan: The plan of the program.
-        progress: How far the checkpoint has come, None if there is none.
-        renamed_stores: New name per old name of a store.
+        progress: How far the checkpoint has come; None without one.
 
     Raises:
         IncompatibleTopologyError: If the topology cannot continue the checkpoint.
@@ -143,11 +135,10 @@ def continuity(plan: Plan, progress: Progress | None, renamed_stores: Mapping[st
 
 
 def check_finished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) -> None:
-    """Refuse to leave unfinished records of an asynchronous operator behind that the topology no longer has.
+    """Refuse to drop unfinished records of a removed asynchronous operator.
 
     Args:
-        now: What is about to run.
-        manifests: Reads what the tasks remember, as they have left it; asked only if such an operator is gone.
+        manifests: Reads the manifests of the tasks; called only if such an operator was removed.
 
     Raises:
         IncompatibleTopologyError: If it has unfinished records.
@@ -173,9 +164,7 @@ def check_published(now: Continuity, layout: Layout, published: Iterable[bytes])
     """Refuse to rebuild stores from changelog topics in other tasks than those that published them.
 
     Args:
-        now: What is about to run.
-        layout: Its tasks.
-        published: What each task remembered when it last published, as JSON; an older Millstream published no routing.
+        published: Each task's memory at its last publication, as JSON; older versions published no routing.
 
     Raises:
         IncompatibleTopologyError: If records would reach a store in other tasks than before.
@@ -187,15 +176,13 @@ def check_published(now: Continuity, layout: Layout, published: Iterable[bytes])
 
 
 def check_held(now: Continuity, layout: Layout, manifests: Callable[[], Iterable[bytes]]) -> None:
-    """Refuse to leave records behind that tasks hold, because they wait for other inputs, if their topics go elsewhere now.
+    """Refuse to drop buffered records, if their topics now belong to other tasks.
 
     Args:
-        now: What is about to run.
-        layout: Its tasks.
-        manifests: Reads what the tasks remember, as they have left it; asked only if a topic goes elsewhere.
+        manifests: Reads the manifests of the tasks; called only if a topic moves.
 
     Raises:
-        IncompatibleTopologyError: If a task holds records of such a topic.
+        IncompatibleTopologyError: If a task has buffered records of such a topic.
     """
     left = now.left(layout)
     if not left:
@@ -218,13 +205,10 @@ def check_held(now: Continuity, layout: Layout, manifests: Callable[[], Iterable
 def check_left_behind(
     now: Continuity, layout: Layout, manifests: Callable[[], Iterable[bytes]], *, unfinished: bool
 ) -> None:
-    """Refuse to leave records behind that have been read: held ones, and unfinished ones if they count.
+    """Refuse to drop records that have been read: buffered ones, and unfinished ones if ``unfinished`` is set.
 
     Args:
-        now: What is about to run.
-        layout: Its tasks.
-        manifests: Reads what the tasks remember, as they have left it.
-        unfinished: Whether unfinished records of an operator that is gone may not be lost.
+        unfinished: Whether unfinished records of a removed operator must not be lost.
 
     Raises:
         IncompatibleTopologyError: If there are such records.
@@ -235,16 +219,10 @@ def check_left_behind(
 
 
 def check_drained(plan: Plan, progress: Progress | None, broker: Broker, existing: Mapping[str, int]) -> None:
-    """Refuse to leave records behind in an internal topic that the topology no longer reads.
-
-    Args:
-        plan: The plan that is about to run.
-        progress: How far the checkpoint has come.
-        broker: Where the topics are.
-        existing: The topics that exist, with their numbers of partitions.
+    """Refuse to leave unread records in an internal topic that the topology no longer reads.
 
     Raises:
-        IncompatibleTopologyError: If there are records that have not been processed.
+        IncompatibleTopologyError: If it has unprocessed records.
     """
     before = Remembered.from_offset({} if progress is None else progress.processed)
     left = {

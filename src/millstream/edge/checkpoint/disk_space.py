@@ -11,18 +11,13 @@ from typing import Final
 from millstream.core.model.errors import SettingsError
 
 Usage = Callable[[str], tuple[int, int, int]]
-"""Returns how large the disk of a path is, and how much of it is used and free, in bytes."""
+"""Returns total, used and free bytes of the disk of a path."""
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def unwritable(path: Path, error: OSError) -> SettingsError:
-    """Return the error for a file of an application's directory that cannot be written.
-
-    Args:
-        path: The file.
-        error: What the system says.
-    """
+    """Return the error for a file of an application's directory that cannot be written."""
     what = f"{str(path)!r} cannot be written: {error.strerror or error}"
     if error.errno in _FULL:
         return SettingsError(
@@ -35,7 +30,7 @@ def unwritable(path: Path, error: OSError) -> SettingsError:
 
 
 def free_space(path: str, usage: Usage = shutil.disk_usage) -> str:
-    """Return how much space is free on the disk of a path, which need not exist.
+    """Return the free space on the disk of a path, as text; the path need not exist.
 
     Example:
         >>> free_space("/nowhere/at/all", lambda path: (4 << 20, 1 << 20, 3 << 20))

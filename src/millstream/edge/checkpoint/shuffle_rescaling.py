@@ -25,7 +25,7 @@ from millstream.drivers.spark.driver.checkpoint import Progress
 log = logging.getLogger("millstream.application")
 
 OnChanged = Literal["rescale", "keep", "fail"]
-"""What a start does when another number of shuffle partitions is set than the checkpoint has."""
+"""What a start does if the setting for shuffle partitions differs from the checkpoint's number."""
 
 
 def decided(
@@ -34,12 +34,10 @@ def decided(
     """Decide what a start does about the number of partitions.
 
     Args:
-        progress: How far the checkpoint has come, None if there is none.
-        wanted: The setting ``shuffle_partitions``.
-        policy: The setting ``on_changed_shuffle_partitions``.
+        progress: How far the checkpoint has come; None without one.
 
     Returns:
-        ``rescale`` before the query is started, ``later`` when the micro-batch that was interrupted is complete, or nothing.
+        ``rescale`` before the query starts, ``later`` after the interrupted micro-batch is complete, or ``nothing``.
 
     Raises:
         SettingsError: If the numbers differ and the policy is to fail.
@@ -66,17 +64,13 @@ def at_start(
     location: str,
     session: Callable[[], SparkSession],
 ) -> bool:
-    """Rescale a checkpoint to the number of partitions that is set.
+    """Rescale a checkpoint, if the settings ask for it.
 
     Args:
-        progress: How far the checkpoint has come, None if there is none.
-        wanted: The setting ``shuffle_partitions``.
-        policy: The setting ``on_changed_shuffle_partitions``.
-        location: The checkpoint.
-        session: Returns the session.
+        progress: How far the checkpoint has come; None without one.
 
     Returns:
-        Whether it remains to be done, when the interrupted micro-batch is complete.
+        Whether to rescale later, after the interrupted micro-batch is complete.
 
     Raises:
         SettingsError: If the numbers differ and the policy is to fail.
@@ -109,10 +103,7 @@ def at_start(
 
 
 def moved(session: SparkSession, location: str, partitions: int) -> float:
-    """Move the state, and say so.
-
-    Returns:
-        How long it took, in seconds.
+    """Rescale the state, log it, and return the duration in seconds.
 
     Raises:
         SparkRuntimeError: If Spark refuses.

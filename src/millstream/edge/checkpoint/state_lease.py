@@ -28,7 +28,7 @@ _FILE = "lock"
 
 
 class Lease:
-    """The right to work on one application's directory; made by :meth:`take`, given back by :meth:`release`."""
+    """The exclusive right to work on an application's directory; taken by :meth:`take`, released by :meth:`release`."""
 
     def __init__(self, path: Path, file: IO[str], holder: Mapping[str, Any]) -> None:
         self._path = path
@@ -37,15 +37,14 @@ class Lease:
 
     @classmethod
     def take(cls, home: Path, application_id: str, purpose: str) -> Lease:
-        """Take the lease, or say who has it.
+        """Take the lease, or raise an error that names the holder.
 
         Args:
-            home: The application's directory, ``<state_dir>/<application id>``; made if it is not there.
-            application_id: For the message of the error.
-            purpose: What the holder does, as in "running", for others to read.
+            home: The application's directory, ``<state_dir>/<application id>``; created if missing.
+            purpose: What the holder does, such as "running", for the errors of others.
 
         Raises:
-            ApplicationRunningError: If another process, or another application of this process, holds it.
+            ApplicationRunningError: If another process, or another application of this process, has it.
             SettingsError: If the directory cannot be written or locked.
         """
         try:
@@ -73,14 +72,14 @@ class Lease:
 
     @property
     def begun(self) -> str:
-        """The id that a checkpoint to be begun was given here last; empty if there was none."""
+        """The id that was chosen here for a new checkpoint; empty if there was none."""
         return str(self._holder["begun"])
 
     def begin(self, checkpoint: str) -> None:
-        """Remember the id of a checkpoint before it is begun: a start that is killed in between is continued under it.
+        """Store the id of a new checkpoint before it begins, so that the start after a crash uses it, too.
 
         Raises:
-            SettingsError: If it cannot be written; what was there stays.
+            SettingsError: If it cannot be written; the earlier id stays.
         """
         self._holder["begun"] = checkpoint
         try:
@@ -95,12 +94,10 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether it has not been given back."""
         return not self._file.closed
 
     @property
     def home(self) -> Path:
-        """The application's directory."""
         return self._path.parent
 
     def release(self) -> None:
@@ -109,7 +106,7 @@ class Lease:
 
 
 def _holder(file: IO[str]) -> str:
-    """Read who has the lease; the file is empty for a moment while it changes hands."""
+    """Read who has the lease; the file is briefly empty while the holder changes."""
     try:
         found = _read(file)
         return f"process {found['pid']} on {found['host']} ({found['purpose']})"
@@ -118,7 +115,7 @@ def _holder(file: IO[str]) -> str:
 
 
 def _read(file: IO[str]) -> dict[str, Any]:
-    """Read what the last holder has written; nothing if that is not whole."""
+    """Read the last holder's entry; empty if it is incomplete."""
     file.seek(0)
     try:
         return dict(json.loads(file.read()))

@@ -11,7 +11,7 @@ _NEEDED = ("packaging", "rich", "typer")
 
 
 def main() -> None:
-    """Run the command line, or say what it needs."""
+    """Run the command line, or name the packages that it needs."""
     try:
         for name in _NEEDED:
             import_module(name)

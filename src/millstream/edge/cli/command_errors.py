@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def reporting_errors(command: str) -> Iterator[None]:
-    """Print an error of Millstream in one line, and exit with code 1.
-
-    Args:
-        command: The command, for the line.
-    """
+    """Print an error of Millstream in one line, and exit with code 1."""
     try:
         yield
     except MillstreamError as error:
@@ -29,10 +25,7 @@ def reporting_errors(command: str) -> Iterator[None]:
 
 
 def settings_of(**given: object) -> Settings:
-    """Return settings from options; what is not given comes from the environment and the settings file.
-
-    Args:
-        given: Settings by name; None is not given.
+    """Return settings from options; None is an option that was not given.
 
     Raises:
         SettingsError: If a setting is wrong.

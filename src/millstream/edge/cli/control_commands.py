@@ -27,12 +27,7 @@ _WAITS_FOR: Mapping[str, str] = {
 
 
 class ControlCommands:
-    """Sends commands to a running application, and prints its status afterwards. All may raise ``ControlError``.
-
-    Args:
-        application_id: The application.
-        settings: Where its state directory is.
-    """
+    """Sends commands to a running application, and prints its status afterwards. All methods may raise ``ControlError``."""
 
     def __init__(self, application_id: str, settings: Settings) -> None:
         self._name = checked_name(application_id, "application")
@@ -53,12 +48,10 @@ class ControlCommands:
         _print_limits(self._send("throttle", topic=topic, records_per_second=_rate(rate)))
 
     def parallelism(self, workers: int) -> None:
-        """Change the number of workers per partition."""
         self._send("parallelism", workers=workers)
         typer.echo(f"workers per partition: {workers}")
 
     def ranges(self, *, as_json: bool) -> None:
-        """Print what the key ranges are doing."""
         ranges = self._send("status")["ranges"]
         if as_json:
             typer.echo(json.dumps(ranges))
@@ -68,7 +61,6 @@ class ControlCommands:
             typer.echo(_range_line(task, each))
 
     def status(self, *, as_json: bool) -> None:
-        """Print what the application is doing."""
         status = self._send("status")
         if as_json:
             typer.echo(json.dumps(status))
@@ -77,7 +69,6 @@ class ControlCommands:
                 typer.echo(line)
 
     def page(self) -> None:
-        """Print the address of the application's page."""
         from millstream.edge.web.page import address_of
 
         typer.echo(address_of(self._home, self._name))
@@ -87,12 +78,7 @@ class ControlCommands:
 
 
 def status_lines(name: str, status: Mapping[str, Any]) -> list[str]:
-    """Return the status of an application in lines for people.
-
-    Args:
-        name: The application.
-        status: Its status, as plain data.
-    """
+    """Return the status of an application as lines of text."""
     lag = (f"{topic} {count:,}" for topic, count in status["lag"].items())
     return [
         f"{name}: {status['state']}",

@@ -30,15 +30,11 @@ FORMATS: Mapping[str, Callable[[Plan], str]] = {
 
 
 class TargetError(MillstreamError):
-    """What is to be described cannot be found, or is no topology."""
+    """The target was not found, or is no topology."""
 
 
 def described(target: str, form: str) -> str:
-    """Describe what a name stands for.
-
-    Args:
-        target: ``module:attribute``.
-        form: A key of ``FORMATS``.
+    """Describe a target.
 
     Raises:
         TargetError: If there is no such module or attribute, or it is no topology.
@@ -50,10 +46,10 @@ def described(target: str, form: str) -> str:
 
 
 def load(target: str) -> Any:
-    """Import a module and give one of its attributes.
+    """Import a module, and return an attribute of it.
 
     Args:
-        target: ``module:attribute``; dots in the attribute go on from there.
+        target: ``module:attribute``; the attribute may have dots.
 
     Raises:
         TargetError: If there is no such module or attribute.
@@ -81,7 +77,7 @@ def load(target: str) -> Any:
 
 
 def topology_of(target: str) -> Topology:
-    """Return the topology that a name stands for.
+    """Return the topology of a target.
 
     Args:
         target: ``module:attribute``: a topology, a builder, or a function without parameters that returns one.
@@ -120,7 +116,7 @@ def _plan_of(found: Any, target: str) -> Plan:
 
 
 def _is_application(found: Any) -> bool:
-    """Know an Application by its plan: its class would bring Spark and a Kafka client in."""
+    """Return whether an object is an ``Application``, without importing its class, Spark and a Kafka client."""
     return isinstance(getattr(found, "plan", None), Plan)
 
 

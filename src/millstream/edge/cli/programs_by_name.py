@@ -10,16 +10,16 @@ from millstream.edge.cli.describe_command import load, topology_of
 
 
 def application_of(target: str, application_id: str | None, given: dict[str, Any]) -> Application:
-    """Return the application that a name stands for.
+    """Return the application of a target.
 
     Args:
-        target: ``module:attribute``: an application, or a topology, a builder, or a function without parameters that returns one of them.
-        application_id: The id of an application that is made of a topology; None is the module's name.
-        given: Settings of an application that is made.
+        target: ``module:attribute``: an application, or a topology, a builder, or a function without parameters that returns
+            one.
+        application_id: Id for an application that is created here; None for the module's name.
 
     Raises:
         SettingsError: If settings are given for an application that has its own, or are wrong.
-        MillstreamError: If the name stands for nothing of that kind.
+        MillstreamError: If the target is none of these.
     """
     found = load(target)
     if callable(found) and not isinstance(found, type) and not isinstance(found, Application):
@@ -33,7 +33,7 @@ def application_of(target: str, application_id: str | None, given: dict[str, Any
 
 
 def name_of(target: str) -> str:
-    """Return the application id of a topology that has none: the module's name.
+    """Return the default application id of a target: its module's name.
 
     Example:
         >>> name_of("examples.word_count:topology")
@@ -43,7 +43,7 @@ def name_of(target: str) -> str:
 
 
 def settings_in(words: list[str]) -> dict[str, Any]:
-    """Return settings that were given as ``name=value``.
+    """Parse settings of the form ``name=value``.
 
     Raises:
         SettingsError: If one has no name.

@@ -25,9 +25,7 @@ class RescaleOptions:
     """What the command was given.
 
     Attributes:
-        application_id: The application.
-        partitions: The wanted number of Spark partitions.
-        dry_run: Whether to say only what would be done.
+        dry_run: Whether to print only what would be done.
     """
 
     application_id: str
@@ -36,14 +34,10 @@ class RescaleOptions:
 
 
 def rescale(options: RescaleOptions, settings: Settings) -> None:
-    """Move an application's state to another number of partitions, and tell what is done.
-
-    Args:
-        options: What the command was given.
-        settings: Where the state is, and how to make a Spark session.
+    """Rescale an application's state, and print what is done.
 
     Raises:
-        NotRescalableError: If there is no checkpoint, or its last micro-batch has not been completed.
+        NotRescalableError: If there is no checkpoint, or its last micro-batch is not complete.
         ApplicationRunningError: If the application runs on this host.
         CheckpointError: If the checkpoint is damaged.
         SparkRuntimeError: If Spark refuses.

@@ -26,13 +26,7 @@ from millstream.edge.settings.settings import Settings
 
 
 def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Callable[[], bool]) -> None:
-    """Show what a reset will do, ask, and do it.
-
-    Args:
-        request: What is to be reset.
-        settings: Where broker and state are.
-        dry_run: Whether to show only.
-        sure: Asks whether to go on.
+    """Print what a reset will do, ask, and do it.
 
     Raises:
         ApplicationRunningError: If the application runs on this host.
@@ -61,14 +55,6 @@ def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Cal
 
 
 def plan_lines(plan: ResetPlan, files: Files, location: str, now_ms: int) -> Iterator[str]:
-    """Return what a plan will do, line by line.
-
-    Args:
-        plan: The plan.
-        files: The checkpoint.
-        location: Where it is.
-        now_ms: The wall clock.
-    """
     yield f"Reset of application {plan.application_id!r}"
     yield ""
     yield "Where the next start begins, in every partition (- is not known):"
@@ -110,10 +96,10 @@ def target_of(
     shift_by: int | None,
     from_file: Path | None,
 ) -> Target:
-    """Read the options that say where to begin; without one it is the beginning.
+    """Return the target of the options; without any, the beginning.
 
     Raises:
-        SettingsError: If there are two of them, or one cannot be read.
+        SettingsError: If there are two of them, or one cannot be parsed.
     """
     readings: dict[str, tuple[bool, Callable[[], Target]]] = {
         "--to-earliest": (to_earliest, Target),

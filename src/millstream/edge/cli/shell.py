@@ -49,7 +49,7 @@ def shell(
 
 
 def _talk(lab: Lab, names: dict[str, object]) -> None:
-    """Hand the terminal over to Python, IPython where it is installed."""
+    """Run an interactive Python, or IPython if it is installed."""
     plan = lab.running._run.plan
     banner = _BANNER.format(
         lab=lab,

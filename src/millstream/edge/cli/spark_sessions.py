@@ -9,7 +9,7 @@ from millstream.edge.settings.settings import Settings
 
 
 class Sessions:
-    """A Spark session that is made when it is first needed, and stopped at the end if it was made here."""
+    """A Spark session that is created on first use, and stopped at the end if it was created here."""
 
     def __init__(self, application_id: str, settings: Settings) -> None:
         self._name = application_id
@@ -17,7 +17,6 @@ class Sessions:
         self._own: SparkSession | None = None
 
     def get(self) -> SparkSession:
-        """Return the active session, else a new one."""
         active = SparkSession.getActiveSession()
         if active is not None:
             return active

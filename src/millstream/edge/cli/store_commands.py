@@ -72,7 +72,7 @@ def _print_stores(stores: dict[str, str], *, as_json: bool) -> None:
 
 
 def _lines(value: Any) -> list[str]:
-    """Return an answer in lines: one for each entry."""
+    """Return an answer as lines, one per entry."""
     if not isinstance(value, list):
         return [_text(value)]
     return ["  ".join(map(_text, entry)) if isinstance(entry, list) else _text(entry) for entry in value]

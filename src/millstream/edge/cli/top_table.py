@@ -11,12 +11,6 @@ from rich.text import Text
 
 
 def drawn(application_id: str, status: Mapping[str, Any]) -> Group:
-    """Return the status of an application as tables.
-
-    Args:
-        application_id: The application.
-        status: Its status, as plain data.
-    """
     batch = "" if status["batch_s"] is None else f", {status['batch_s']:.2f} s"
     head = Text.assemble(
         (application_id, "bold"),

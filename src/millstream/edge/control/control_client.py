@@ -13,32 +13,23 @@ COMMAND: Final = "command"
 
 
 def send(home: Path, application_id: str, command: str, **arguments: Any) -> dict[str, Any]:
-    """Send a command to an application that runs on this host.
+    """Send a command to an application on this host.
 
     Args:
-        home: The application's directory.
-        application_id: For the messages of errors.
         command: ``pause``, ``resume``, ``throttle``, ``parallelism`` or ``status``.
-        arguments: Its arguments.
 
     Returns:
         The application's status afterwards, as plain data.
 
     Raises:
-        ControlError: If the application does not answer, or the command cannot be executed.
+        ControlError: If the application does not answer, or cannot execute the command.
     """
     status: dict[str, Any] = ask(home, application_id, COMMAND, (command, arguments))
     return status
 
 
 def ask(home: Path, application_id: str, question: str, data: Any) -> Any:
-    """Ask an application that runs on this host.
-
-    Args:
-        home: The application's directory.
-        application_id: For the messages of errors.
-        question: The name of the question.
-        data: What it is about.
+    """Ask an application on this host.
 
     Raises:
         ControlError: If it does not answer.

@@ -22,11 +22,7 @@ _FILE: Final = "control.json"
 
 
 def write_control_file(home: Path, address: ControlAddress) -> None:
-    """Write where the application listens, for its user alone to read.
-
-    Args:
-        home: The application's directory, whose lease is held.
-        address: Where it listens.
+    """Write where the application listens, readable by its user alone. The caller has the lease.
 
     Raises:
         SettingsError: If the file cannot be written.
@@ -55,10 +51,6 @@ def delete_control_file(home: Path) -> None:
 
 def read_control_file(home: Path, application_id: str) -> ControlAddress:
     """Return where an application on this host listens.
-
-    Args:
-        home: The application's directory.
-        application_id: For the messages of errors.
 
     Raises:
         ControlError: If it does not run on this host under this user.
@@ -101,7 +93,6 @@ def _is_alive(pid: int) -> bool:
 
 
 def no_answer(home: Path, application_id: str) -> ControlError:
-    """Return the error for an application that has a control file and does not answer."""
     return ControlError(
         f"application {application_id!r} does not answer: it has ended without deleting {str(home / _FILE)!r}; perhaps it "
         "was killed. Start it again; that overwrites the file"

@@ -31,9 +31,8 @@ class FlowLimits:
     """Which topics are paused, and which are throttled.
 
     Attributes:
-        paused: Topics that are not read.
-        kept: Those of them that are still paused after a restart.
-        rates: Most records per second, per topic that is throttled.
+        kept: Those that stay paused after a restart.
+        rates: Maximum records per second, by throttled topic.
 
     Example:
         >>> limits = FlowLimits().pausing({"a", "b"}).resuming({"b"}).throttling("c", 5)
@@ -46,17 +45,17 @@ class FlowLimits:
     rates: Mapping[str, int] = field(default_factory=dict)
 
     def pausing(self, topics: Collection[str], *, keep: bool = False) -> FlowLimits:
-        """Return the limits with more topics paused; what is kept already stays so."""
+        """Return the limits with more paused topics; those that were kept stay so."""
         return replace(
             self, paused=self.paused.union(topics), kept=self.kept.union(topics) if keep else self.kept
         )
 
     def resuming(self, topics: Collection[str]) -> FlowLimits:
-        """Return the limits with fewer topics paused, now and after a restart."""
+        """Return the limits with fewer paused topics, now and after a restart."""
         return replace(self, paused=self.paused.difference(topics), kept=self.kept.difference(topics))
 
     def throttling(self, topic: str, records_per_second: int | None) -> FlowLimits:
-        """Return the limits with another rate of a topic, None for none.
+        """Return the limits with another rate of a topic; None removes it.
 
         Raises:
             ControlError: If the rate is less than one record per second.
@@ -73,14 +72,10 @@ class FlowLimits:
 
 
 class FlowControl:
-    """The flow control of a running application. Owned by it, changed by any of its threads; guarded by a lock.
+    """The flow control of an application. Owned by it, changed by any of its threads; guarded by a lock.
 
     Args:
-        home: The application's directory, whose lease is held.
-        limits: The limits at the start.
-
-    Attributes:
-        limits: The limits in force.
+        home: The application's directory; the caller has the lease.
     """
 
     def __init__(self, home: Path, limits: FlowLimits) -> None:
@@ -90,12 +85,11 @@ class FlowControl:
 
     @classmethod
     def at_start(cls, home: Path, known: Iterable[str], rates: Mapping[str, int]) -> FlowControl:
-        """Start with the topics that stay paused, and log them: otherwise nobody would remember why a topic is not read.
+        """Start with the topics that stay paused, and log them, so that nobody wonders why they are not read.
 
         Args:
-            home: The application's directory, whose lease is held.
-            known: The topics that are read from the broker; others were read by an earlier topology and are forgotten.
-            rates: Most records per second, as the settings say.
+            known: The topics that are read from the broker; paused topics of an earlier topology are forgotten.
+            rates: Maximum records per second, from the settings.
 
         Raises:
             ControlError: If the file of kept topics cannot be read.
@@ -109,12 +103,10 @@ class FlowControl:
         return cls(home, FlowLimits(paused, paused, dict(rates)))
 
     def pause(self, topics: Collection[str], *, keep: bool) -> None:
-        """Stop reading topics."""
         with self._lock:
             self._become(self.limits.pausing(topics, keep=keep))
 
     def resume(self, topics: Collection[str]) -> None:
-        """Read topics again."""
         with self._lock:
             self._become(self.limits.resuming(topics))
 
@@ -128,7 +120,7 @@ class FlowControl:
             self._become(self.limits.throttling(topic, records_per_second))
 
     def _become(self, limits: FlowLimits) -> None:
-        """Write what is to be kept first: limits are in force only if they last as long as they should."""
+        """Store what is kept, then apply the limits, so that they last as long as promised."""
         if limits.kept != self.limits.kept:
             _keep(self._home, limits.kept)
         self.limits = limits
@@ -151,7 +143,7 @@ def _kept(home: Path) -> frozenset[str]:
 
 
 def _checksum(topics: list[str]) -> int:
-    """Return a checksum: with another letter, a topic would be read although it is paused."""
+    """Return a checksum of topic names, because a changed name would resume a paused topic."""
     return zlib.crc32(json.dumps(topics).encode())
 
 

@@ -41,9 +41,7 @@ def executed(application: Controllable, command: str, arguments: Mapping[str, An
     """Execute a command of another process.
 
     Args:
-        application: The application.
         command: ``pause``, ``resume``, ``throttle``, ``parallelism`` or ``status``.
-        arguments: Its arguments.
 
     Returns:
         The status afterwards, as plain data.

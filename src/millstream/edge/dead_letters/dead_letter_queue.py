@@ -32,14 +32,13 @@ class LetterNotFoundError(MillstreamError):
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What is to be sent back.
+    """What to send back.
 
     Attributes:
-        chosen: Which letters.
-        to: The topic for all of them; None sends each to where it was read.
+        to: The topic for all records; None sends each to its original topic.
         most_replays: How often a record may be sent back.
         again: Whether to send back letters that were replayed before, too.
-        limit: How many to send back at most; None: all.
+        limit: How many to send back at most; None for all.
     """
 
     chosen: Chosen = field(default_factory=Chosen)
@@ -51,12 +50,12 @@ class ReplayRequest:
 
 @dataclass
 class Tally:
-    """What a replay does, or would do.
+    """What a replay has done, or would do.
 
     Attributes:
-        sent: Numbers of records by topic.
-        refused: Numbers of letters by the reason why they are not replayed.
-        before: Number of chosen letters that were replayed before.
+        sent: Records by topic.
+        refused: Letters that are not replayed, by reason.
+        before: Chosen letters that were replayed before.
     """
 
     sent: Counter[str] = field(default_factory=Counter)
@@ -68,9 +67,7 @@ class DeadLetterQueue:
     """A dead-letter topic on a broker.
 
     Args:
-        topic: The topic.
-        settings: Where the broker is.
-        group: The group that remembers what was replayed; None: that of the topic.
+        group: The group that stores what was replayed; None for that of the topic.
 
     Raises:
         TopicNotFoundError: If it does not exist.
@@ -93,11 +90,11 @@ class DeadLetterQueue:
         self._ends = self._broker.end_offsets(self._counts)[topic]
 
     def replayed(self, *, settled: bool = False) -> dict[int, Replayed]:
-        """Return what was replayed, per partition.
+        """Return what was replayed, by partition.
 
         Args:
-            settled: Whether to wait for the end of a transaction that is open. One that a killed replay has left is open until it times
-                out, or the next replay takes over; what is only shown does not wait for that.
+            settled: Whether to wait for an open transaction. A killed replay leaves it open until it times out, or the next
+                replay takes over; for display, that is not worth waiting for.
         """
         broker = replace(self._broker, read_committed=settled)
         committed = broker.committed(self._counts)
@@ -108,10 +105,10 @@ class DeadLetterQueue:
         }
 
     def read(self, *, pending: bool = False) -> Iterator[tuple[Envelope, bool]]:
-        """Yield the letters that are there now, and whether each was replayed.
+        """Yield the current letters, and whether each was replayed.
 
         Args:
-            pending: Whether to leave out those that were.
+            pending: Whether to omit replayed letters.
         """
         for number, done in sorted(self.replayed().items()):
             for _, _, letters in self._pieces(number, done, everything=not pending):
@@ -123,12 +120,8 @@ class DeadLetterQueue:
     def letter(self, partition: int, offset: int) -> tuple[Envelope, bool]:
         """Return one letter, and whether it was replayed.
 
-        Args:
-            partition: Its partition.
-            offset: Its offset.
-
         Raises:
-            LetterNotFoundError: If it is not there.
+            LetterNotFoundError: If it does not exist.
         """
         at = TopicPartition(self.topic, partition)
         begins = self._broker.begin_offsets(self._counts)[self.topic]
@@ -159,7 +152,6 @@ class DeadLetterQueue:
         """Send records back.
 
         Args:
-            request: What is to be sent back.
             progress: Called after each transaction.
 
         Raises:
@@ -204,7 +196,7 @@ class DeadLetterQueue:
     def _pieces(
         self, number: int, done: Replayed, *, everything: bool
     ) -> Iterator[tuple[int, int, list[Envelope]]]:
-        """Yield the letters of a partition in pieces, each with the first offset and the one after the last."""
+        """Yield the letters of a partition in parts, each with its first offset and the one after its last."""
         begins: Mapping[int, int] = self._broker.begin_offsets(self._counts)[self.topic]
         start, last = begins[number] if everything else max(begins[number], done.position), self._ends[number]
         at = TopicPartition(self.topic, number)
@@ -220,7 +212,7 @@ class DeadLetterQueue:
 def _sorted_out(
     letters: list[Envelope], done: Replayed, request: ReplayRequest, guard: Guard, tally: Tally
 ) -> Iterator[tuple[Envelope, Destination]]:
-    """Yield the letters that are sent back, and where to; count them and the others."""
+    """Yield the letters to send back, with their destinations; count them and the others."""
     for letter in letters:
         if not request.chosen.has(letter):
             continue

@@ -19,26 +19,22 @@ from millstream.core.model.record import Headers, Records
 OURS: Final = "millstream.error."
 THEIRS: Final = "__streams.errors."
 REPLAYS: Final = "millstream.replay.count"
-"""Header with the number of times that a record was sent back."""
+"""Header with the number of replays of a record."""
 REPLAYED_FROM: Final = "millstream.replay.from"
-"""Header with the dead letter from which a record was sent back: topic, partition and offset."""
+"""Header with the dead letter that a record was replayed from: topic, partition and offset."""
 _CALL: Final = "call"
 _REACHED: Final = "operator"
-"""Value of ``millstream.error.record`` where the letter has the record as it reached an operator, not as it was read."""
+"""Value of ``millstream.error.record`` for letters with the record as it reached an operator, not as it was read."""
 _INTERNAL: Final = ("-repartition", "-changelog")
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """A dead letter.
+    """A dead letter; key and value are bytes.
 
     Attributes:
-        at: The partition of the dead-letter topic.
-        offset: Its offset there.
-        key: The key as bytes.
-        value: The value as bytes.
-        timestamp: Of the record that failed, ms since the epoch.
-        headers: All headers.
+        at: Its partition of the dead-letter topic.
+        timestamp: Timestamp of the record that failed, ms since the epoch.
     """
 
     at: TopicPartition
@@ -50,7 +46,7 @@ class Envelope:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What the headers say, by the names after ``millstream.error.``; the last header of a name counts."""
+        """The headers' facts, by the names after ``millstream.error.``; of equal names, the last counts."""
         theirs = _texts(self.headers, THEIRS)
         facts = {"error": _error(theirs), "traceback": theirs.get("stacktrace", "")}
         facts |= {name: theirs[name] for name in ("topic", "partition", "offset") if name in theirs}
@@ -58,25 +54,25 @@ class Envelope:
 
     @property
     def source(self) -> TopicPartition | None:
-        """Where the record was read; None if no header says so, as for a failure in a punctuator."""
+        """Where the record was read; None if unknown, as after a failure in a punctuator."""
         facts = self.facts
         topic, partition = facts.get("topic", ""), facts.get("partition", "")
         return TopicPartition(topic, int(partition)) if topic and partition.isdecimal() else None
 
     @property
     def as_read(self) -> bool:
-        """Whether key and value are the bytes that were read, and not those of the record as it reached an operator."""
+        """Whether key and value are the bytes that were read, not those that reached an operator."""
         facts = self.facts
         return facts.get("stage") != _CALL and facts.get("record") != _REACHED
 
     @property
     def replays(self) -> int:
-        """How often the record had been sent back before it failed here."""
+        """How often the record had been replayed before it failed."""
         count = _texts(self.headers, REPLAYS).get("", "0")
         return int(count) if count.isdecimal() else 0
 
     def sent_back(self) -> Headers:
-        """Return the headers with which the record is sent back: its own, and those of the replay."""
+        """Return the headers for the replayed record: its own, and those of the replay."""
         own = tuple(
             header
             for header in self.headers
@@ -88,18 +84,14 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which dead letters are meant; what is None or empty chooses all.
+    """A filter of dead letters; None and empty choose all.
 
     Attributes:
-        stage: The stage in which they failed.
-        node: The node that failed.
-        source: The topic from which the record was read.
-        error: A regular expression that is found in the error.
+        source: The topic that the record was read from.
+        error: A regular expression to search for in the error.
         key: The key as text.
         since_ms: The earliest timestamp, ms since the epoch.
-        until_ms: The timestamp before which they are, ms since the epoch.
-        partitions: Partitions of the dead-letter topic.
-        offsets: Offsets in it.
+        until_ms: The exclusive latest timestamp, ms since the epoch.
     """
 
     stage: str | None = None
@@ -113,7 +105,7 @@ class Chosen:
     offsets: frozenset[int] = frozenset()
 
     def has(self, letter: Envelope) -> bool:
-        """Return whether a dead letter is meant."""
+        """Return whether a dead letter passes the filter."""
         facts = letter.facts
         same = (
             (self.stage, facts.get("stage", "")),
@@ -136,9 +128,9 @@ class Destination:
     """Where a record is sent back, or why it is not.
 
     Attributes:
-        topic: The topic; empty if it is not sent.
-        partition: Its partition; -1 chooses it by key.
-        refusal: Why it is not sent; empty if it is.
+        topic: Empty if it is not sent.
+        partition: -1 chooses by key.
+        refusal: Empty if it is sent.
     """
 
     topic: str = ""
@@ -148,12 +140,11 @@ class Destination:
 
 @dataclass(frozen=True)
 class Guard:
-    """Decides where records are sent back, and which of them are not.
+    """Decides where records are sent back, and which are not.
 
     Attributes:
         letters: The dead-letter topic.
-        partitions: Numbers of partitions of the topics that exist.
-        to: The topic for all of them; None sends each to where it was read.
+        to: The topic for all records; None sends each to its original topic.
         most_replays: How often a record may be sent back.
     """
 
@@ -163,11 +154,7 @@ class Guard:
     most_replays: int = 3
 
     def destination(self, letter: Envelope) -> Destination:
-        """Return where a record is sent back, or why it is not.
-
-        Args:
-            letter: Its dead letter.
-        """
+        """Return where a record is sent back, or why it is not."""
         if letter.replays >= self.most_replays:
             return Destination(
                 refusal=f"replayed {letter.replays} times before, and failed again (--max-replays {self.most_replays})"
@@ -197,12 +184,7 @@ class Guard:
 
 
 def envelopes(at: TopicPartition, records: Records) -> Iterator[Envelope]:
-    """Yield the dead letters in records of a partition.
-
-    Args:
-        at: The partition.
-        records: The records as they were read.
-    """
+    """Yield records of a partition as dead letters."""
     headers = records.headers or [()] * len(records)
     rows = zip(records.offsets, records.keys, records.values, records.timestamps, headers)
     for row in rows:

@@ -15,18 +15,18 @@ from typing import Final
 from millstream.core.model.errors import MillstreamError
 
 MOST_METADATA: Final = 4000
-"""Characters of metadata; a broker takes 4096 bytes (``offset.metadata.max.bytes``)."""
+"""Limit of metadata, characters; a broker takes 4096 bytes (``offset.metadata.max.bytes``)."""
 _FORMAT: Final = "replayed:"
 _RUNS: Final = re.compile(r"(?:\d+\+\d+(?:,\d+\+\d+)*)?")
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """The letters of a partition that were replayed.
+    """The replayed letters of a partition.
 
     Attributes:
-        position: All before this offset were, or there are none.
-        beyond: Ranges of offsets behind it that were, too: first offset, and the one after the last; in order, with gaps between.
+        position: All before this offset were replayed.
+        beyond: Replayed ranges after it: first offset, and the one after the last; ascending, with gaps.
 
     Example:
         >>> some = Replayed().with_range(0, 10, left=[3, 7])
@@ -47,12 +47,10 @@ class Replayed:
         return offset < self.position or any(first <= offset < end for first, end in self.beyond)
 
     def with_range(self, start: int, end: int, left: Iterable[int] = ()) -> Replayed:
-        """Return the letters with those of a range that was looked at.
+        """Add a range that was processed.
 
         Args:
-            start: Its first offset.
-            end: The offset after its last.
-            left: The offsets in it that were not replayed.
+            left: Its offsets that were not replayed.
         """
         ranges = [(0, self.position), *self.beyond]
         for offset in sorted(left):
@@ -70,10 +68,10 @@ class Replayed:
         return Replayed(0, tuple(merged))
 
     def metadata(self) -> str:
-        """Return what is committed with the position; :meth:`read` reads it.
+        """Return the metadata to commit with the position; :meth:`read` decodes it.
 
         Raises:
-            MillstreamError: If it would be too long for a commit.
+            MillstreamError: If it is too long for a commit.
         """
         parts, last = [], self.position
         for first, end in self.beyond:
@@ -89,12 +87,7 @@ class Replayed:
 
     @classmethod
     def read(cls, position: int, metadata: str) -> Replayed:
-        """Read a committed position.
-
-        Args:
-            position: The committed offset.
-            metadata: The metadata of the commit; what another tool has written means nothing beyond the position.
-        """
+        """Decode a committed position; of another tool's metadata, only the position counts."""
         text = metadata.removeprefix(_FORMAT)
         if text == metadata or not _RUNS.fullmatch(text):
             return cls(position)

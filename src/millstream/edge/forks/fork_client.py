@@ -17,7 +17,7 @@ import sys
 
 
 def _forked(line: socket.socket, path: str, command: list[str]) -> bool:
-    """Ask for a fork with the streams, environment, directory and limit of open files of this process; tell whether there is one."""
+    """Ask for a fork with this process's streams, environment, directory and limit of open files; return whether there is one."""
     request = {
         "command": command,
         "environment": dict(os.environ),
@@ -36,12 +36,10 @@ def _forked(line: socket.socket, path: str, command: list[str]) -> bool:
 
 
 def main(path: str, python: str, option: str, *command: str) -> None:
-    """Last as long as a fork, or become Python.
+    """Live as long as a fork, or become Python if there is none.
 
     Args:
         path: Socket of the fork server.
-        python: Python, if there is no fork.
-        option: ``-m``.
         command: A module, and its arguments.
     """
     with socket.socket(socket.AF_UNIX) as line:

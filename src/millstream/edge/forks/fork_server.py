@@ -57,21 +57,19 @@ _HELPERS: Final = (
     "millstream.drivers.spark.executor.host",
 )
 _OF_SPARK: Final = ("SPARK_", "PYSPARK_", "_PYSPARK_", "PYTHON_")
-"""Beginnings of the variables that Spark sets for each process, and reads when the process works."""
+"""Prefixes of the variables that Spark sets for each process, and that are read at run time."""
 _OF_SHELLS: Final = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "PYTHONPATH"})
 _OF_IMPORTS: Final = frozenset({"PYTHONHASHSEED", "PYTHONUNBUFFERED", "OMP_NUM_THREADS"})
-"""Spark sets them for most of its processes; the server is started with them."""
+"""Spark sets them for most of its processes; the server starts with them."""
 _LONGEST_NAME: Final = 15
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a fork is to be.
+    """A request for a fork.
 
     Attributes:
         command: A module, and its arguments; those of a daemon name the module of its workers.
-        environment: Its environment.
-        directory: Its working directory.
         executor: Process id of the JVM that starts it.
         files: Soft and hard limit of open files.
     """
@@ -84,19 +82,14 @@ class Request:
 
 
 def can_fork(wanted: Mapping[str, str], own: Mapping[str, str]) -> bool:
-    """Return whether a fork is what a plain start would be: every variable is the same that an import may have read.
-
-    Args:
-        wanted: The environment that is wanted.
-        own: The environment in which the server imported.
-    """
+    """Return whether a fork equals a plain start: all variables that an import may have read are the same."""
     different = {name for name in own.keys() | wanted.keys() if own.get(name) != wanted.get(name)}
     harmless = _OF_SHELLS | (_OF_IMPORTS - wanted.keys())
     return all(name in harmless or name.startswith(_OF_SPARK) for name in different)
 
 
 def name_of(module: str) -> str:
-    """Return the name by which tools that list processes show what runs a module, or is a worker of a daemon.
+    """Return the process name of a module, or of a worker of a daemon, for tools that list processes.
 
     Example:
         >>> name_of("pyspark.sql.worker.python_streaming_sink_runner")
@@ -106,7 +99,7 @@ def name_of(module: str) -> str:
 
 
 def _line_of_fork(listening: socket.socket) -> socket.socket:
-    """Fork for each connection, and return it in the fork; this process ends when its standard input does."""
+    """Fork for each connection, and return it in the fork; the server ends with its standard input."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries forks
     while True:
         ready, _, _ = select.select([0, listening.fileno()], [], [])
@@ -126,7 +119,7 @@ def _received(line: socket.socket) -> tuple[Request, list[int]]:
 
 
 def _become(request: Request, streams: list[int], installed: list[str]) -> None:
-    """Make this fork what a plain start would be."""
+    """Turn this fork into what a plain start would be."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -153,7 +146,7 @@ def _show(module: str) -> None:
 
 
 def _tie(line: socket.socket, worker: str) -> None:
-    """Let the kernel send SIGTERM to this fork, but not to workers of its own, when the client ends."""
+    """Let the kernel send SIGTERM to this fork, but not to its own workers, when the client ends."""
 
     def untie() -> None:
         line.close()
@@ -167,10 +160,10 @@ def _tie(line: socket.socket, worker: str) -> None:
 
 
 def main(path: str) -> None:
-    """Import, serve, and run in each fork what its client was started for.
+    """Import, serve, and run in each fork what its client asked for.
 
     Args:
-        path: Where to listen; a path in a private directory.
+        path: Path of the socket, in a private directory.
     """
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # they concern the program, and the server ends with it

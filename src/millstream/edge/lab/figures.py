@@ -14,13 +14,9 @@ _COUNTED: Final = {"Source": "topic_records_consumed_total", "Sink": "topic_reco
 
 
 def records_of(plan: Plan, numbers: Numbers) -> dict[str, int]:
-    """Return how many records each source has read and each sink has written.
+    """Return how many records each source has read, and each sink has written.
 
     Topics that lead through Spark's shuffle are not counted.
-
-    Args:
-        plan: The plan that runs.
-        numbers: What its tasks have counted.
     """
     return dict(_records(plan, numbers))
 

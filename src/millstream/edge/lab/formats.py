@@ -15,17 +15,14 @@ from millstream.edge.records.typed import Serdes
 def serdes_of(
     plan: Plan, topic: str, key: Serde[Any] | None, value: Serde[Any] | None, *, sent: bool
 ) -> Serdes:
-    """Return the serdes of keys and values.
+    """Return the given serdes, and the missing ones from the nodes of a topic.
 
     Args:
-        plan: The plan that runs.
-        topic: The topic.
-        key: The serde of the keys, if it was given.
-        value: The serde of the values, if it was given.
-        sent: Whether records are written for the topology, so that the nodes count that read the topic.
+        sent: Whether records are written for the topology; then the nodes that read the topic count, otherwise those that write
+            it.
 
     Raises:
-        TopicNotFoundError: If none are given, and no node reads the topic, or writes it.
+        TopicNotFoundError: If serdes are missing, and the topic has no such node.
     """
     if key is not None and value is not None:
         return key, value

@@ -24,12 +24,7 @@ def _text(value: Any) -> str:
 
 
 def status_html(status: Mapping[str, Any], name: str = "") -> str:
-    """Return the status of an application: its state, what is left of each topic, and what is wrong.
-
-    Args:
-        status: The fields of its ``Status``.
-        name: Its id.
-    """
+    """Return the status of an application as HTML: its state, the lag of each topic, and problems."""
     head = f"{status['state']}, micro-batch {status['batch']}, {status['records_per_s']:,.0f} records/s"
     rows = [
         (topic, f"{lag:,}", "paused" if topic in status["paused"] else status["throttled"].get(topic, ""))

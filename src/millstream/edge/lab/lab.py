@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.05
 _QUIET_LOOKS: Final = 10
-"""For how many looks nothing is left: what a micro-batch writes to an internal topic is seen by a later plan."""
+"""In how many consecutive checks nothing must be left: what a micro-batch writes to an internal topic is seen by a later plan."""
 
 
 class Lab:
@@ -68,13 +68,13 @@ class Lab:
     # The application.
 
     def deploy(self, topology: Topology) -> Self:
-        """Run a topology, or let the running application go on with it; a cell that is run again changes nothing.
+        """Run a topology, or change the running application to it; running a cell again changes nothing.
 
         Args:
             topology: The topology.
 
         Raises:
-            MillstreamError: As :meth:`Application.start` and :meth:`RunningApplication.edit`; what ran before goes on.
+            MillstreamError: As :meth:`Application.start` and :meth:`RunningApplication.edit`; the earlier topology continues.
         """
         if topology is self._topology and self._at_work:
             return self
@@ -119,7 +119,7 @@ class Lab:
         return self.running.status()
 
     def stop(self) -> None:
-        """Stop the application; the next :meth:`deploy` goes on where it ended."""
+        """Stop the application; the next :meth:`deploy` continues where it ended."""
         if self._running is not None:
             self._running.stop()
             self._topology = None

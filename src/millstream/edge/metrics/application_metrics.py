@@ -35,14 +35,7 @@ class Measured(Protocol):
 
 @dataclass(frozen=True)
 class View:
-    """How an application is at a moment.
-
-    Attributes:
-        application: Its id.
-        status: Its status.
-        metrics: Its metrics without labels.
-        numbers: The metrics of its tasks.
-    """
+    """Status and metrics of an application at one moment."""
 
     application: str
     status: Status
@@ -51,18 +44,17 @@ class View:
 
     @classmethod
     def of(cls, application: Measured) -> View:
-        """Return the view of an application now."""
         return cls(application.id, application.status(), application.metrics(), application.measured())
 
     def all_numbers(self) -> Numbers:
-        """Return all its metrics with their labels, but for ``application``."""
+        """Return all its metrics with labels, without the label ``application``."""
         found = Numbers(self.numbers)
         found.take(_read(self))
         return found
 
 
 class Reading(NamedTuple):
-    """A metric of an application, and what reads its values from a view."""
+    """A metric of an application, and the function that reads its values from a view."""
 
     metric: Metric
     of: Callable[[View], Iterable[tuple[tuple[str, ...], float]]]

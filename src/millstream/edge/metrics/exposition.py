@@ -13,11 +13,10 @@ from millstream.edge.metrics.application_metrics import EXPORTED, View
 
 
 def exposition(view: View, accept: str = "") -> tuple[bytes, str]:
-    """Return the metrics of an application in a text format of Prometheus, and the type of its content.
+    """Return the metrics of an application in a text format of Prometheus, and its content type.
 
     Args:
-        view: The application.
-        accept: The header ``Accept`` of who asks, which chooses the format.
+        accept: The request's header ``Accept``, which chooses the format.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(view))
@@ -32,7 +31,6 @@ class _Families(Collector):
         self._view = view
 
     def collect(self) -> Iterator[Metric]:
-        """Return every metric that has a value."""
         found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
         for (name, labels), value in sorted(self._view.all_numbers().items()):
             found.setdefault(name, []).append((labels, value))

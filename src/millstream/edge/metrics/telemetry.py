@@ -21,11 +21,10 @@ _TOTAL: Final = "_total"
 
 
 class Observed:
-    """An application that is observed. The instruments of one collection see the same numbers.
+    """An application under observation. All instruments of one collection see the same view.
 
     Args:
-        look: Looks at the application.
-        clock: A clock that never goes back, in seconds.
+        clock: A monotonic clock, seconds.
     """
 
     def __init__(self, look: Callable[[], View], clock: Callable[[], float] = time.monotonic) -> None:
@@ -51,11 +50,8 @@ _OBSERVED: Final[list[Observed]] = []
 def observe(look: Callable[[], View]) -> Callable[[], None]:
     """Let OpenTelemetry observe an application.
 
-    Args:
-        look: Looks at the application.
-
     Returns:
-        What ends it.
+        The function that ends the observation.
     """
     _instruments()
     observed = Observed(look)
@@ -70,7 +66,7 @@ def observe(look: Callable[[], View]) -> Callable[[], None]:
 
 @cache
 def _instruments() -> Sequence[object]:
-    """Make an instrument of each metric. Counters have no ``_total`` at their end: exporters for Prometheus add it."""
+    """Create an instrument per metric. Names of counters lose ``_total``, which exporters for Prometheus add."""
     meter = get_meter("millstream")
     made: list[object] = []
     for metric in EXPORTED:

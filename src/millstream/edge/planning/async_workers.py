@@ -18,13 +18,13 @@ class AsyncWorkers:
     """Connects a Python worker to the async worker beside its executor. Crosses as cloudpickle.
 
     Attributes:
-        application: The application, and where its state is: two of one name do not meet.
+        application: Identifies the application and its state directory, so that two of one name do not share an async worker.
     """
 
     application: str
 
     def __call__(self, checkpoint: str) -> AsyncWorker:
-        """Return the async worker for the calls of a checkpoint; a process keeps one connection."""
+        """Return the async worker for a checkpoint; a process keeps one connection."""
         address = AsyncWorkerAddress.here(f"{self.application}/{checkpoint}")
         if address not in _CONNECTIONS:
             for connection in _CONNECTIONS.values():
@@ -35,7 +35,6 @@ class AsyncWorkers:
 
 
 def makes_calls(plan: Plan) -> bool:
-    """Return whether a topology has asynchronous operators."""
     return any(
         isinstance(node, (Asynchronous, IssuingProcess))
         for sub in plan.subtopologies
@@ -44,10 +43,10 @@ def makes_calls(plan: Plan) -> bool:
 
 
 def refuse_calls(plan: Plan) -> None:
-    """Refuse asynchronous operators in a query of the user's own.
+    """Refuse asynchronous operators in a user's own query.
 
     Raises:
-        TopologyError: If there are any: nothing would wake the query when a call has ended.
+        TopologyError: If there are any: nothing would wake the query when a call ends.
     """
     if makes_calls(plan):
         raise TopologyError(

@@ -20,17 +20,15 @@ _RATE_WINDOW_S = 10.0
 
 
 class Recent:
-    """Counts of the last ten seconds."""
+    """Sums of the last ten seconds."""
 
     def __init__(self) -> None:
         self._counts: deque[tuple[float, float]] = deque()
 
     def add(self, count: float) -> None:
-        """Add a count of now."""
         self._counts.append((time.monotonic(), count))
 
     def per_second(self) -> float:
-        """Return their sum per second."""
         now = time.monotonic()
         while self._counts and self._counts[0][0] < now - _RATE_WINDOW_S:
             self._counts.popleft()
@@ -40,7 +38,7 @@ class Recent:
 
 
 class TaskWork:
-    """What tasks have done lately, and how far they have come. Guarded by the lock of its owner."""
+    """The recent work of tasks, and their progress. Guarded by the lock of its owner."""
 
     def __init__(self) -> None:
         self.positions: dict[str, dict[TopicPartition, int]] = {}
@@ -48,7 +46,6 @@ class TaskWork:
         self._seconds: dict[str, Recent] = {}
 
     def note(self, report: TaskReport) -> None:
-        """Take a report of a task."""
         task = report.task
         if report.gone:
             for each in (self.positions, self._records, self._seconds):
@@ -59,7 +56,7 @@ class TaskWork:
         self._seconds.setdefault(task, Recent()).add(total_of(report.measured, measures.SECONDS))
 
     def finished(self, reported: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the offsets before which the tasks of all key ranges have finished, of partitions that some have reported."""
+        """Return, for partitions with a report, the offsets before which the tasks of all key ranges have finished."""
         found = dict(reported)
         for positions in self.positions.values():
             for at in positions.keys() & found.keys():
@@ -67,7 +64,7 @@ class TaskWork:
         return found
 
     def rates(self, task: str) -> tuple[float, float]:
-        """Return the records per second of a task that has reported, and the share of time that it took."""
+        """Return records per second of a task, and the share of time that it worked."""
         return self._records[task].per_second(), self._seconds[task].per_second()
 
 
@@ -77,14 +74,7 @@ def range_status(
     work: TaskWork,
     ends: Offsets,
 ) -> dict[str, RangeStatus]:
-    """Return what the key ranges are doing, by task.
-
-    Args:
-        plan: The plan.
-        reports: The last report of each task.
-        work: What the tasks did lately.
-        ends: How far topics can be read.
-    """
+    """Return the status of the key ranges, by task."""
     found: dict[str, RangeStatus] = {}
     last = flat(ends)
     for task, report in sorted(reports.items(), key=lambda item: TaskId.parse(item[0])):
@@ -107,16 +97,14 @@ def range_status(
 
 
 def check_workers(plan: Plan, undivided: Plan, workers: int) -> None:
-    """Refuse a number of workers that would need other key ranges than there are.
+    """Refuse a number of workers that needs other key ranges.
 
     Args:
-        plan: The plan that runs.
-        undivided: The same plan without ranges.
-        workers: The wanted number of workers per partition.
+        undivided: The running plan without ranges.
 
     Raises:
-        ControlError: If partitions would be divided into other ranges.
-        MillstreamError: If the number is not possible.
+        ControlError: If partitions would need other key ranges.
+        MillstreamError: If the number is impossible.
     """
     ranges = {sub.ranges for sub in plan.subtopologies if sub.ranges > 1}
     if not ranges:

@@ -14,10 +14,11 @@ from millstream.edge.settings.settings import Settings
 def planned(
     topology: Topology, application_id: str, settings: Settings, existing: Collection[str] = ()
 ) -> Plan:
-    """Split the topology.
+    """Split the topology as the settings say.
 
-    Exactly once with changelog topics, each task must commit on its own what it has consumed and what it has changed, so that
-    it can be rebuilt without a checkpoint. Spark's shuffle would take records from one task's transaction to another's.
+    For exactly once with changelog topics, each task must commit its input and its changes in one transaction, so that it can
+    be rebuilt without a checkpoint. Spark's shuffle would move records from one task's transaction to another's, so it is not
+    used.
 
     Raises:
         TopologyError: If the topology is not valid, or has nothing for a task to do.
@@ -45,7 +46,7 @@ def _split(topology: Topology, application_id: str, settings: Settings, existing
 
 
 def pattern_changes(before: Plan, now: Plan) -> str:
-    """Return how the topics that patterns match have changed."""
+    """Describe how the topics that patterns match have changed."""
     appeared = now.chosen_topics - before.chosen_topics
     gone = before.chosen_topics - now.chosen_topics
     parts = [f"new: {', '.join(sorted(appeared))}"] if appeared else []
@@ -55,7 +56,7 @@ def pattern_changes(before: Plan, now: Plan) -> str:
 
 
 def check_rates(plan: Plan, settings: Settings) -> None:
-    """Refuse rates of topics that are not read: a misspelt name would go unnoticed."""
+    """Refuse rates of topics that are not read, because a misspelt name would go unnoticed."""
     unknown = sorted(settings.max_records_per_second.keys() - set(plan.broker_topics))
     if unknown and not plan.has_patterns:
         raise SettingsError(
@@ -65,7 +66,7 @@ def check_rates(plan: Plan, settings: Settings) -> None:
 
 
 def spark_partitions(settings: Settings) -> int | None:
-    """Return the wanted number of shuffle partitions: as set, else at least the workers of a partition; None goes by the cores."""
+    """Return the wanted number of shuffle partitions: the setting, else at least the workers of a partition; None depends on the cores."""
     workers = workers_of(settings.parallelism)
     if settings.shuffle_partitions is not None or workers == 1:
         return settings.shuffle_partitions

@@ -17,13 +17,10 @@ from millstream.edge.settings.settings import Settings
 
 @dataclass(frozen=True)
 class Program:
-    """What an application runs.
+    """What an application runs: a topology, its plan, and what follows from both.
 
     Attributes:
-        topology: The topology.
-        plan: Its plan.
-        copies: Where and how its local copies are kept.
-        renamed_stores: New name per old name of a store, with those of its parts.
+        renamed_stores: New name per old name of a store, including additional stores.
     """
 
     topology: Topology
@@ -32,12 +29,7 @@ class Program:
     renamed_stores: Mapping[str, str]
 
     def matching(self, settings: Settings, existing: Collection[str]) -> Plan:
-        """Return the plan with the topics that patterns match.
-
-        Args:
-            settings: The application's settings.
-            existing: The topics that exist; used only if there are patterns.
-        """
+        """Return the plan for the existing topics that match its patterns."""
         if not self.plan.has_patterns:
             return self.plan
         return planned(self.topology, self.plan.application_id, settings, existing)

@@ -20,9 +20,7 @@ def copies_spec(plan: Plan, settings: Settings, directory: Path) -> CopiesSpec:
     """Return where and how the local copies of an application are kept.
 
     Args:
-        plan: The topology.
-        settings: The settings; ``store_engine`` is for stores that do not say an engine themselves.
-        directory: Directory of the local copies on every host.
+        directory: Parent directory of the local copies on every host.
 
     Raises:
         SettingsError: If an engine is not installed.

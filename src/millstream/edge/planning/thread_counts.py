@@ -16,7 +16,7 @@ log = logging.getLogger("millstream.application")
 
 
 def threads_of(plan: Plan, layout: Layout, settings: Settings, session: SparkSession) -> dict[TaskId, int]:
-    """Return the threads of each task; Spark runs as many tasks at once as it has slots."""
+    """Return the number of threads of each task; Spark runs as many tasks at once as it has slots."""
     per_task, total = settings.num_threads_per_task, settings.num_stream_threads
     slots: int = session.sparkContext.defaultParallelism
     at_once = slots if plan.has_prefix else min(slots, max(len(layout.tasks), 1))

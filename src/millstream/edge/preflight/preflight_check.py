@@ -21,15 +21,12 @@ from millstream.edge.checkpoint.continuity import Continuity, continuity
 
 @dataclass(frozen=True)
 class PreflightReport:
-    """What a start would find and do.
+    """What a start would find and do, as lines of text.
 
     Attributes:
         plan: One line per sub-topology: tasks, topics, stores.
-        topics: One line per topic that is read or written, with its partitions.
-        creates: One line per topic that the start creates.
-        checkpoint: One line per thing that an existing checkpoint means for the stores.
-        permissions: One line per permission that the application needs.
-        problems: Why it would not start.
+        topics: One line per input or output topic, with its partitions.
+        checkpoint: What the checkpoint means for the stores.
     """
 
     plan: tuple[str, ...] = ()
@@ -40,7 +37,6 @@ class PreflightReport:
     problems: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """Yield the report as text."""
         for title, lines in vars(self).items():
             if lines:
                 yield f"{title}:"
@@ -48,14 +44,11 @@ class PreflightReport:
 
 
 def preflight(application: Application) -> PreflightReport:
-    """Check the brokers and the checkpoint of an application as a start would, and change nothing.
-
-    Args:
-        application: The application.
+    """Check the brokers and the checkpoint of an application like a start, without changes.
 
     Raises:
         BrokerUnavailableError: If no broker answers.
-        SettingsError: If Kafka's clients do not take a setting.
+        SettingsError: If Kafka's clients refuse a setting.
     """
     clients = application._clients
     clients.check()

@@ -47,7 +47,7 @@ class _Surroundings:
 
 
 class _TaskCopy:
-    """A task's copy, with the stores that are open on its newest view. Its lock is held while they are used."""
+    """A task's copy, with the stores that are open on its newest view. Hold its lock while using them."""
 
     def __init__(self, directory: str) -> None:
         self.lock = threading.Lock()
@@ -55,7 +55,7 @@ class _TaskCopy:
         self._stores: tuple[ByteStores | None, dict[str, Any]] = (None, {})
 
     def store(self, spec: StoreSpec, report: TaskReport) -> Any:
-        """Return a store at the state that a report names."""
+        """Return a store at the state in a report."""
         state = report.state or StateReport(0, (), {})
         view = self._copy.view(state.known)
         if self._stores[0] is not view:
@@ -67,13 +67,11 @@ class _TaskCopy:
         return opened[spec.name]
 
     def release(self) -> None:
-        """Release the view."""
         with self.lock:
             self._stores = (None, {})
             self._copy.release()
 
     def close(self) -> None:
-        """Close the copy."""
         self.release()
         with self.lock:
             self._copy.close()
@@ -81,7 +79,7 @@ class _TaskCopy:
 
 @dataclass(frozen=True)
 class _Committed:
-    """What the tasks of a sub-topology have committed, at a revision of the reports."""
+    """What the tasks of a sub-topology have committed, as of a revision of the reports."""
 
     revision: int
     batch: int
@@ -91,14 +89,7 @@ class _Committed:
 
 
 class Answers:
-    """Answers questions about the stores of a running application. Safe to use from several threads.
-
-    Args:
-        application_id: The application.
-        copies: Returns where the local copies are.
-        reports: What the tasks have reported.
-        plan: Returns the plan that runs.
-    """
+    """Answers questions about the stores of a running application; thread-safe."""
 
     def __init__(
         self,
@@ -117,7 +108,6 @@ class Answers:
         self._host = socket.gethostname()
 
     def stores(self) -> Mapping[str, str]:
-        """Return the stores that can be asked, with their kinds."""
         return {
             name: spec.kind
             for sub in self._plan().subtopologies
@@ -129,8 +119,8 @@ class Answers:
         """Answer a question.
 
         Raises:
-            StoreError: If there is no such store or method, the key does not fit, the application is too far behind, or the copy cannot
-                be read: it is kept by another engine, lies on another host, or is being restored.
+            StoreError: If there is no such store or method, the key does not fit, the lag is too large, or the copy cannot be
+                read: it belongs to another engine or host, or is being restored.
         """
         sub = self._keeper_of(question.store)
         scope_of(question, sub.stores[question.store])
@@ -149,14 +139,13 @@ class Answers:
             time.sleep(_POLL_S)
 
     def committed(self) -> None:
-        """Release the views of the micro-batch before; called after each commit."""
+        """Release the views of the previous micro-batch; called after each commit."""
         with self._lock:
             copies = list(self._copies.values())
         for copy in copies:
             copy.release()
 
     def close(self) -> None:
-        """Close the copies."""
         with self._lock:
             copies = list(self._copies.values())
             self._copies.clear()
@@ -202,7 +191,7 @@ class Answers:
     def _of_key(
         self, question: Question, spec: StoreSpec, sub: SubTopology, reports: Mapping[TaskId, TaskReport]
     ) -> Any:
-        """Ask the task that has the key if the default partitioner wrote it, then the others, until one has it."""
+        """Ask the task of the key by the default partitioner, then the others, until one has it."""
         first = TaskId(sub.id, _task_of(key_of(question, spec), sub, len(reports)))
         value = None
         for task in (first, *(task for task in reports if task != first)):
@@ -241,6 +230,6 @@ class Answers:
 
 
 def _task_of(key: bytes, sub: SubTopology, tasks: int) -> int:
-    """Return the number of the task that has a key if the default partitioner wrote it."""
+    """Return the number of the task of a key, by the default partitioner."""
     partition = partition_of(key, max(tasks // sub.ranges, 1))
     return partition if sub.ranges == 1 else partition * sub.ranges + range_of(key, sub.ranges)

@@ -14,7 +14,7 @@ from millstream.edge.queries.store_reader import StoreReader
 from millstream.edge.settings.settings_loading import settings_from
 
 QUESTION: Final = "store"
-"""What another process asks about stores: data is a question, or None for the stores that there are."""
+"""Name of the question about stores; its data is a question, or None for the list of stores."""
 
 
 class RemoteApplication:

@@ -26,7 +26,7 @@ _FOREVER_MS: Final = 1 << 61
 _TIMESTAMPED: Final = "timestamped-"
 _SUB_TOPOLOGY: Final = re.compile(r"^sub-topology \d+, ")
 _KNOWN: Final = ("string", "bytes", "int16", "int32", "int64", "float32", "float64", "uuid", "json")
-"""Serdes that are found by their names."""
+"""Serdes that are known by their names."""
 
 _SPECS: Final[Mapping[str, Callable[..., StoreSpec]]] = {
     "key-value": KeyValueSpec,
@@ -39,7 +39,7 @@ _SPECS: Final[Mapping[str, Callable[..., StoreSpec]]] = {
         *given, retention=_FOREVER_MS, with_open=True, **more
     ),
 }
-"""How a store of each kind that can be read is opened."""
+"""Opens a store, by its kind."""
 
 
 def read_store(

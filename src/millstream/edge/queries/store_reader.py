@@ -42,7 +42,7 @@ class StoreReader:
         Args:
             method: A method of this class, by name.
             arguments: Its arguments.
-            limit: At most so many entries.
+            limit: Maximum number of entries.
 
         Returns:
             The value with its micro-batch, offsets and lag.

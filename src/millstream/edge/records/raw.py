@@ -17,19 +17,18 @@ _POLL_S: Final = 0.2
 _FLUSH_S: Final = 60.0
 
 Raw = tuple[bytes | None, bytes | None, int | None]
-"""Key, value, and timestamp in ms since the epoch; None is now."""
+"""Key, value and timestamp, ms since the epoch; None for now."""
 
 
 def broker_of(settings: Settings) -> Broker:
-    """Return a connection to the brokers."""
     return Broker(settings.client("admin", _GROUP), _GROUP, True, settings.request_timeout_ms / 1000)
 
 
 def broker_with(settings: Settings, topic: str) -> Broker:
-    """Return a connection to the brokers, which have a topic.
+    """Return a connection to brokers that have a topic.
 
     Raises:
-        TopicNotFoundError: If there is no such topic.
+        TopicNotFoundError: If the topic does not exist.
     """
     broker = broker_of(settings)
     if topic not in broker.partition_counts([topic]):
@@ -38,12 +37,10 @@ def broker_with(settings: Settings, topic: str) -> Broker:
 
 
 def messages(settings: Settings, topic: str, last: int | None, *, follow: bool = False) -> Iterator[Message]:
-    """Read records. Commits nothing.
+    """Read the last records of a topic; commits nothing.
 
     Args:
-        settings: Where the brokers are.
-        topic: The topic.
-        last: How many of each partition, the last ones; None is all.
+        last: How many per partition; None for all.
         follow: Whether to wait for further records.
 
     Raises:
@@ -91,7 +88,7 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
     """Write records, and return their number when all are acknowledged.
 
     Raises:
-        TopicNotFoundError: If there is no such topic.
+        TopicNotFoundError: If the topic does not exist.
         ProductionError: If a record is not acknowledged.
     """
     broker_with(settings, topic)
@@ -121,5 +118,4 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
 
 
 def as_bytes(data: str | bytes | None) -> bytes | None:
-    """Return a key or a value as the client gives it."""
     return data.encode() if isinstance(data, str) else data

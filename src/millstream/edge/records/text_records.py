@@ -16,7 +16,7 @@ from millstream.edge.records.raw import as_bytes, messages, write
 from millstream.edge.settings.settings import Settings
 
 SERDES: Final = ("auto", "string", "bytes", "int16", "int32", "int64", "float32", "float64", "uuid", "json")
-"""Formats by name; ``auto`` is text, or hexadecimal where it is none."""
+"""Formats by name; ``auto`` is text, or hexadecimal for other bytes."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,8 @@ class PeekOptions:
     """Which records are read.
 
     Attributes:
-        topic: The topic.
-        last: How many of each partition, the last ones; None is all.
+        last: How many per partition; None for all.
         follow: Whether to wait for further records.
-        key: Format of the keys.
-        value: Format of the values.
     """
 
     topic: str
@@ -39,11 +36,7 @@ class PeekOptions:
 
 
 def peeked(options: PeekOptions, settings: Settings) -> Iterator[dict[str, Any]]:
-    """Read records, and yield them as plain data. Commits nothing.
-
-    Args:
-        options: Which.
-        settings: Where the brokers are.
+    """Read records, and yield them as plain data; commits nothing.
 
     Raises:
         TopicNotFoundError: If there is no such topic.
@@ -84,13 +77,11 @@ def _shown(data: Any, form: str) -> Any:
 def sent(
     topic: str, records: Iterable[tuple[str | None, str | None]], forms: tuple[str, str], settings: Settings
 ) -> int:
-    """Write records, and return their number when all are acknowledged.
+    """Write records; return their number when all are acknowledged.
 
     Args:
-        topic: The topic, which must exist.
         records: Keys and values as text; None is null.
-        forms: Format of the keys, and of the values.
-        settings: Where the brokers are.
+        forms: Formats of keys and values.
 
     Raises:
         TopicNotFoundError: If there is no such topic.

@@ -19,13 +19,13 @@ from millstream.drivers.kafka.secret import Secret
 
 @dataclass(frozen=True)
 class Rule:
-    """What may be given for a setting.
+    """The rule for a client setting.
 
     Attributes:
         names: The setting and its aliases.
-        meaning: What it means for the promises.
-        allowed: The values that may be given, in lower case; None: any value, empty: no value.
-        instead: What to write instead, if no value may be given.
+        meaning: Its effect on the guarantees.
+        allowed: Allowed values in lower case; None for any, empty for none.
+        instead: What to use instead, if no value is allowed.
     """
 
     names: tuple[str, ...]
@@ -34,14 +34,14 @@ class Rule:
     instead: str = ""
 
     def check(self, name: str, value: object) -> None:
-        """Refuse a value that may not be given.
+        """Refuse a value that is not allowed.
 
         Args:
-            name: The setting as it was written.
-            value: Its value; text from the environment is as good as a number or a bool.
+            name: The setting's name as given.
+            value: Its value; text from the environment counts as number or bool.
 
         Raises:
-            ValueError: If the value would break a promise; the message says what to write instead.
+            ValueError: If the value would break a guarantee; the message says what to use instead.
         """
         if self.allowed is None or str(revealed(value)).strip().lower() in self.allowed:
             return
@@ -251,13 +251,13 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 def revealed(value: Any) -> Any:
-    """Return what a client is to have of a value: the text in a ``SecretStr``, and anything else as it is."""
+    """Return the text of a ``SecretStr``, and any other value unchanged."""
     reveal = getattr(value, "get_secret_value", None)
     return value if reveal is None else reveal()
 
 
 def _reference(name: str, written: Mapping[str, Any]) -> Secret:
-    """Return the reference to a secret that was written as in a file of settings: ``{"env": "NAME"}`` or ``{"file": "/path"}``."""
+    """Return the reference to a secret from the form in settings files: ``{"env": "NAME"}`` or ``{"file": "/path"}``."""
     kinds = {"env": secret.env, "file": secret.file}
     if len(written) == 1 and (kind := next(iter(written))) in kinds and isinstance(written[kind], str):
         return kinds[kind](written[kind])
@@ -265,16 +265,15 @@ def _reference(name: str, written: Mapping[str, Any]) -> Secret:
 
 
 def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return client settings in librdkafka's names, from its own or Java's.
+    """Return client settings under librdkafka's names, from its own or Java's.
 
     A secret stays one, and a function is given its identity.
 
     Args:
-        settings: What was given in ``kafka``, ``consumer`` or ``producer``.
+        settings: The user's ``kafka``, ``consumer`` or ``producer``.
 
     Raises:
-        ValueError: For what would break a promise, and for settings that only Java's clients have, with what to write
-            instead.
+        ValueError: If a setting would break a guarantee, or only Java's clients have it; the message says what to use instead.
 
     Example:
         >>> sorted(librdkafka_settings({"sasl.jaas.config": 'x required username="u" password="p";'}))

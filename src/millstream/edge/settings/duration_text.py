@@ -15,10 +15,10 @@ _DURATION = TypeAdapter(timedelta)
 
 
 def duration_ms(duration: Any) -> Any:
-    """Return the milliseconds of a ``timedelta`` or of an ISO 8601 duration, and anything else as it is.
+    """Return a ``timedelta`` or an ISO 8601 duration in ms, and any other value unchanged.
 
     Raises:
-        ValueError: If it looks like a duration and is none.
+        ValueError: If it looks like a duration but is not valid.
 
     Example:
         >>> duration_ms("P1DT2H"), duration_ms(timedelta(seconds=2)), duration_ms(250)

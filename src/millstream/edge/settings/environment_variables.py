@@ -15,7 +15,7 @@ _DOTTED: Final = ("kafka", "consumer", "producer", "spark")
 
 
 def settings_file() -> str | None:
-    """Return the TOML file that MILLSTREAM_CONFIG names.
+    """Return the path of the TOML file in MILLSTREAM_CONFIG; None if it is not set.
 
     Raises:
         SettingsError: If it does not exist.
@@ -29,12 +29,9 @@ def settings_file() -> str | None:
 
 
 def nested(variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return the dictionaries of settings that variables give entry by entry.
+    """Return the dictionaries of settings that environment variables set entry by entry.
 
     In names of clients' settings, an underscore stands for a dot. A third part names a secret: ``__FILE`` or ``__ENV``.
-
-    Args:
-        variables: The environment.
 
     Example:
         >>> nested({"MILLSTREAM_KAFKA__SASL_USERNAME": "orders", "MILLSTREAM_KAFKA__SASL_PASSWORD__FILE": "/run/secrets/kafka"})

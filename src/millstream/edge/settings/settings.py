@@ -355,7 +355,7 @@ class Settings(BaseSettings):
 
 
 def _checked_policy(policy: Any) -> Any:
-    """Return an error policy; what is none is an error of the setting."""
+    """Return an error policy, or refuse it as an error of the setting."""
     try:
         check_policy("policy", policy)
     except SettingsError:

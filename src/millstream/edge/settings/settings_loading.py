@@ -19,13 +19,10 @@ _MAY_HOLD_SECRETS: Final = ("settings", "kafka", "consumer", "producer", "spark"
 
 
 def settings_from(given: Mapping[str, Any]) -> Settings:
-    """Return the settings; an error says what to write instead.
-
-    Args:
-        given: Keyword settings of the application.
+    """Return the settings; errors say what to use instead.
 
     Raises:
-        SettingsError: If a setting does not exist or has an impossible value.
+        SettingsError: If a setting does not exist, or its value is impossible.
     """
     for name in given:
         if name not in Settings.model_fields:

@@ -31,14 +31,13 @@ _ID: Final = "replay"
 
 @dataclass(frozen=True)
 class Slice:
-    """What is recorded of each topic.
+    """Which records of topics to record.
 
     Attributes:
-        topics: The topics.
-        partitions: Only these partitions; empty: all.
-        since_ms: From the first record with this timestamp or a later one, ms since the epoch; None: from the beginning.
-        until_ms: Up to the first record with this timestamp or a later one; None: to the end.
-        last: Only so many of the last records of each partition; None: all.
+        partitions: Only these partitions; empty for all.
+        since_ms: From the first record with this timestamp or a later one, ms since the epoch; None for the beginning.
+        until_ms: Up to the first record with this timestamp or a later one; None for the end.
+        last: Only so many of the last records of each partition; None for all.
     """
 
     topics: Sequence[str]
@@ -49,16 +48,10 @@ class Slice:
 
 
 def record(wanted: Slice, file: Path, settings: Settings, *, limit: int | None = None) -> dict[str, int]:
-    """Write a slice of topics to a file that only this user may read.
+    """Write a slice of topics to a new file that only this user may read; return the number of records by topic.
 
     Args:
-        wanted: What is recorded.
-        file: The file; it must not exist.
-        settings: Where the broker is.
-        limit: How many records at most, the earliest by their timestamps; None: all.
-
-    Returns:
-        How many records of each topic.
+        limit: Maximum number of records, the earliest by timestamp; None for all.
 
     Raises:
         SettingsError: If the file exists or cannot be written.
@@ -82,15 +75,11 @@ def record(wanted: Slice, file: Path, settings: Settings, *, limit: int | None =
 
 
 def replayed(file: Path, topology: Topology) -> Iterator[str]:
-    """Process a slice with a topology in this process, and yield what it sends, as tables of a test, line by line.
-
-    Args:
-        file: The slice.
-        topology: The topology.
+    """Process a slice in this process, and yield what the topology sends as tables of a test, line by line.
 
     Raises:
         SettingsError: If the slice cannot be read.
-        TopicNotFoundError: If the topology does not read a topic of it.
+        TopicNotFoundError: If the topology does not read a topic of the slice.
         MillstreamError: If a record fails.
     """
     records = read_slice(file)

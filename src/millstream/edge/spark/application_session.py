@@ -16,16 +16,14 @@ from millstream.edge.status.progress_log import ProgressLog
 
 
 class ApplicationSession:
-    """A session that is made when it is first asked for, and kept: it belongs to a thread in Spark. Owned by the application.
+    """A session that is created on first use, and kept. Owned by the application.
 
     Args:
-        application_id: The application.
-        progress: Logs what is made.
-        log: Where Spark's output goes; None is where this program's goes.
+        log: File for Spark's output; None means this program's output.
 
     Attributes:
-        made: The session, None until it is asked for.
-        lacking: What the session lacks if the program has made it.
+        made: The session; None before the first use.
+        lacking: What the session lacks, if the program has created it; one line per setting.
     """
 
     def __init__(self, application_id: str, progress: ProgressLog, log: Path | None) -> None:

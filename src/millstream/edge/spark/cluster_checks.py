@@ -20,10 +20,10 @@ _ON_THIS_HOST: Final = re.compile(r"spark://(localhost|127(\.\d+){3}|\[::1\]):\d
 
 
 def check_secrets(settings: Settings, session: SparkSession) -> None:
-    """Refuse to send secrets of Kafka's clients where anybody could read them.
+    """Refuse to send secrets of Kafka's clients to Spark without authentication.
 
     Raises:
-        SettingsError: If client settings hold a secret and Spark would send it without authentication.
+        SettingsError: If client settings have a secret, and Spark would send it unprotected.
     """
     context = session.sparkContext
     protected = context.getConf().get("spark.authenticate", "false") == "true"
@@ -44,7 +44,7 @@ def refuse_bare_secrets(settings: Settings, master: str, *, protected: bool) -> 
 
 
 def check_checkpoint(settings: Settings, application_id: str, session: SparkSession) -> None:
-    """Refuse a checkpoint that executors on other hosts cannot see.
+    """Refuse a checkpoint that executors on other hosts cannot reach.
 
     Raises:
         SettingsError: If it is on a local disk, and no setting says that all hosts share it.

@@ -43,7 +43,7 @@ def transform(
     app_config: Mapping[str, Any] | None = None,
     py_modules: Collection[str] | None = None,
 ) -> DataFrame:
-    """Run a topology over streaming DataFrames, and give its results as one.
+    """Run a topology over streaming DataFrames, and return its results as one.
 
     The caller reads, writes and checkpoints. Delivery is what the caller's sink gives; state is exactly once, as for any
     stateful operator of Spark. Wall-clock punctuation is checked in micro-batches that bring records to the task.

@@ -8,7 +8,7 @@ from typing import Final
 from millstream.core.model.errors import SettingsError
 
 SPARK: Final = ("pyspark", "pyarrow", "numpy", "pandas", "google.protobuf")
-"""Modules that a program needs to run on Spark; PySpark itself declares only a part of them."""
+"""Modules that running on Spark needs; PySpark declares only some of them."""
 
 _DISTRIBUTIONS: Final = {"google.protobuf": "protobuf", "google": "protobuf", "py4j": "pyspark"}
 
@@ -17,7 +17,7 @@ def check_spark_packages() -> None:
     """Refuse to run on Spark without the packages that its workers import.
 
     Raises:
-        SettingsError: If one is missing. Without it workers would end without a word.
+        SettingsError: If one is missing; workers would end without an error message.
     """
     missing = [module for module in SPARK if not _is_installed(module)]
     if missing:
@@ -25,12 +25,7 @@ def check_spark_packages() -> None:
 
 
 def explained(error: ModuleNotFoundError, what: str) -> ModuleNotFoundError:
-    """Return an error of an import that says which extra to install, if one of Millstream's brings what is missing.
-
-    Args:
-        error: The error.
-        what: What was asked for.
-    """
+    """Return an import error that names the extra to install, if an extra of Millstream has the package."""
     name = error.name or ""
     if name.split(".")[0] not in {module.split(".")[0] for module in (*SPARK, "py4j")}:
         return error

@@ -32,13 +32,7 @@ _NO_DAMAGE: Final = ("UNRELEASED_THREAD_ERROR", "OUT_OF_MEMORY")
 
 
 def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> MillstreamError:
-    """Return what the text of an exception of a query means.
-
-    Args:
-        text: The text.
-        checkpoint: Where the checkpoint is.
-        usage: Looks at disks.
-    """
+    """Translate the text of a query's exception into an error of Millstream."""
     ours = wire.find_error(text)
     if ours is not None:
         return ours
@@ -57,7 +51,7 @@ def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> 
 
 
 def _disks(checkpoint: str, usage: Usage) -> str:
-    """Return how much space is free where this host writes for a query."""
+    """Return the free space where this host writes for a query, as text."""
     places = {"Spark's local files": tempfile.gettempdir()}
     url = urlparse(checkpoint)
     if url.scheme == "file":
@@ -67,7 +61,7 @@ def _disks(checkpoint: str, usage: Usage) -> str:
 
 
 def spark_is_gone(gone: Exception) -> SparkRuntimeError:
-    """Return the error of an application whose JVM does not answer any more."""
+    """Return the error for a JVM that no longer answers."""
     return SparkRuntimeError(
         f"Spark has ended: its JVM does not answer ({type(gone).__name__}). It was killed, or ran out of memory (setting "
         "spark={'spark.driver.memory': ...}). Nothing is lost: start the application again, in a new program"

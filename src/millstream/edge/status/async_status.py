@@ -26,11 +26,11 @@ class CallStatus:
         running: Calls that run.
         with_async_worker: Records that the async worker has: their calls run or will.
         waiting: Records that wait for a retry or a delay.
-        reasons: How many records wait for what: a ``retry``, a ``delay``; of those that the async worker has, the ``line`` in front of them, a
-            ``place`` among those that run, the ``rate`` limit, a ``breaker``, their ``time``, which is near.
-        parked: Records that could be called and have not been handed over.
-        held: Records whose calls have ended, and that wait for those in front of them.
-        most_per_key: Unfinished records of the key that has most.
+        reasons: Waiting records by reason: a ``retry`` or a ``delay``; in the async worker, earlier records of their ``line``, a ``place`` among
+            the running calls, the ``rate`` limit, a circuit ``breaker``, or their due ``time``, which is near.
+        parked: Records that could be called and were not sent to the async worker.
+        held: Records whose calls have ended, and that wait for earlier ones.
+        most_per_key: Unfinished records of the key with the most.
         oldest_s: Age of the oldest unfinished record, seconds; None if there is none.
         longest_s: For how long the oldest call that runs has been running, seconds.
         loop_lag_ms: By how much the event loop of the async worker was late lately.
@@ -51,7 +51,6 @@ class CallStatus:
 
 
 def call_status(report: CallReport, hottest: Mapping[str, HotKeys]) -> CallStatus:
-    """Return the status of a task's asynchronous operators."""
     return CallStatus(
         report.running,
         report.with_async_worker,
@@ -80,14 +79,13 @@ def _age_s(report: CallReport) -> float | None:
 def capacity_of(
     tasks: Mapping[str, TaskReport], in_front: Mapping[int, Collection[str]], positions: Offsets
 ) -> dict[TopicPartition, int]:
-    """Return how many more records of partitions tasks can take in.
+    """Return how many more records of each partition tasks can take.
 
-    What a shuffle brings may go to any of the tasks behind it, to each about as much as to the others. So the partitions in front
-    share what all of them could take if each had as little capacity as the one that has least.
+    Records of a shuffle are spread evenly over the tasks behind it. So the partitions before it share the capacity of all these
+    tasks, each counted with the smallest one.
 
     Args:
-        tasks: The last report of each task.
-        in_front: By number of the sub-topology, the topics that bring it records through Spark's shuffle.
+        in_front: Per sub-topology number, the topics that reach it through Spark's shuffle.
         positions: How far topics have been read.
     """
     capacities: dict[int, list[int]] = {}
@@ -106,10 +104,10 @@ def capacity_of(
 
 
 def _capacity_of_ranges(reports: Sequence[CallReport]) -> int:
-    """Return how many more records of a partition its key ranges can take in; without ranges it is one task.
+    """Return how many more records of a partition its key ranges can take; an undivided partition has one.
 
-    Each range gets about as much as the others. One without capacity, whose calls hang, gets its part all the same and parks it in its
-    store, so that the others go on. When it has parked too many, all of them wait.
+    Records are spread evenly over the ranges. A range without capacity, because its calls hang, stores its share, so that the
+    others continue; when it has stored too many, all of them wait.
     """
     if len(reports) > 1 and any(report.parked >= _MOST_PARKED for report in reports):
         return 0
@@ -117,11 +115,10 @@ def _capacity_of_ranges(reports: Sequence[CallReport]) -> int:
 
 
 def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:
-    """Return what is unfinished in all tasks.
+    """Return the unfinished records of all tasks.
 
     Args:
-        reports: The last one of each task.
-        until_ms: What is due later is not awaited; ms since the epoch, by the application's clock.
+        until_ms: Records that are due later are not awaited; ms since the epoch, by the application's clock.
     """
     unfinished = awaited = 0
     for report in reports:
@@ -132,7 +129,7 @@ def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:
 
 
 def call_counts(report: CallReport) -> dict[str, int]:
-    """Return what is added up over micro-batches."""
+    """Return the counts that are summed over micro-batches."""
     return {
         "settled": report.settled,
         "retries": report.retries,
@@ -145,7 +142,7 @@ def call_counts(report: CallReport) -> dict[str, int]:
 def call_metrics(
     reports: Iterable[CallReport], totals: Mapping[str, int], hottest: Iterable[HotKeys]
 ) -> dict[str, int]:
-    """Return the metrics of all tasks together; nothing if no task has asynchronous operators."""
+    """Return the metrics of all tasks together; empty without asynchronous operators."""
     all_reports = list(reports)
     if not all_reports:
         return {}

@@ -14,7 +14,7 @@ from typing import Final
 from millstream.core.runtime.task_report import HotKeySample
 
 _LATELY: Final = 10_000
-"""After so many sampled records all counts are halved."""
+"""After this many sampled records, all counts are halved."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class HotKey:
 
 
 class HotKeys:
-    """Adds up what the steps of a task report of an operator. Guarded by the lock of its owner.
+    """Sums up the samples that a task reports of an operator. Guarded by the lock of its owner.
 
     Example:
         >>> hot = HotKeys()
@@ -51,7 +51,7 @@ class HotKeys:
         self._last: HotKeySample | None = None
 
     def note(self, hottest: HotKeySample) -> None:
-        """Take the report of a step."""
+        """Add the sample of a step."""
         self._last = hottest
         self._counts[hottest.key] += hottest.records
         self._of += hottest.of
@@ -60,7 +60,7 @@ class HotKeys:
             self._counts = Counter({key: n // 2 for key, n in self._counts.items() if n > 1})
 
     def now(self) -> HotKey | None:
-        """Return the key that has most; None before the first record with a key."""
+        """Return the most frequent key; None before the first record with a key."""
         if self._last is None or not self._counts:
             return None
         ((key, count),) = self._counts.most_common(1)

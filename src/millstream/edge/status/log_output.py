@@ -25,7 +25,7 @@ from millstream.edge.checkpoint.disk_space import unwritable
 Output = Literal["lines", "json", "quiet", "debug"]
 
 PROGRESS: Final = "millstream.progress"
-"""The logger of lines that say how far things are."""
+"""The logger for progress lines."""
 CLIENTS: Final = "millstream.librdkafka"
 """The logger of Kafka's clients."""
 
@@ -37,16 +37,13 @@ _PANDAS: Final = (
 
 
 def attach(output: Output, file: Path) -> Path | None:
-    """Log to the terminal how the applications of this process are, unless it has configured logging.
-
-    The first application of a process decides for all.
+    """Log to the terminal, unless the program has configured logging; the first application of a process decides.
 
     Args:
-        output: What to show.
-        file: Where everything else goes; what an earlier process wrote is set aside as ``<file>.1``.
+        file: File for everything else; an older file is renamed to ``<file>.1``.
 
     Returns:
-        Where Spark's output goes; None is to the standard error, too.
+        File for Spark's output; None means the standard error.
 
     Raises:
         SettingsError: If the file cannot be written.
@@ -83,12 +80,7 @@ def attach(output: Output, file: Path) -> Path | None:
 
 
 class Terminal(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to the standard error what a person wants to see.
-
-    Args:
-        output: What to show.
-        file: Where the rest is.
-    """
+    """Writes what a person wants to see to the standard error; the rest is in a file."""
 
     def __init__(self, output: Output, file: Path | None) -> None:
         super().__init__(sys.stderr)
@@ -97,7 +89,6 @@ class Terminal(logging.StreamHandler):  # type: ignore[type-arg]
         self.setFormatter(JsonLines() if output == "json" else _Line())
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is shown."""
         if self._output == "debug":
             return record.levelno >= logging.INFO
         if record.name == PROGRESS:
@@ -106,7 +97,7 @@ class Terminal(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 class _Kept(WatchedFileHandler):
-    """Writes to a file; what does not find room in it is lost, and takes no place in the terminal."""
+    """Writes to a file; on a full disk, records are dropped, and not shown in the terminal either."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name that logging has
         if not isinstance(sys.exc_info()[1], OSError):
@@ -125,14 +116,14 @@ def _attached() -> Terminal | None:
 
 @cache
 def _begun(file: Path) -> Path:
-    """Set aside what an earlier process has written."""
+    """Rename the file of an earlier process, and return the path."""
     if file.exists():
         file.replace(file.with_name(f"{file.name}.1"))
     return file
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show an error of ours as one message; the traceback is for the file."""
+    """Show an error of Millstream as one message; the traceback goes to the file."""
     terminal = _attached()
     if not isinstance(error, MillstreamError) or terminal is None or terminal.file is None:
         sys.__excepthook__(kind, error, trace)

@@ -33,11 +33,7 @@ _BY_STATE: Final[Mapping[str, Sequence[str]]] = {
 
 
 class ProgressLog:
-    """Logs how an application is. Safe to use from several threads.
-
-    Args:
-        application_id: The application.
-    """
+    """Logs the progress of an application; thread-safe."""
 
     def __init__(self, application_id: str) -> None:
         self._id = application_id
@@ -46,27 +42,25 @@ class ProgressLog:
         self._logged_read, self._logged_at = -1, 0.0
 
     def event(self, name: str, text: str, **facts: Any) -> None:
-        """Log that something has happened.
+        """Log an event.
 
         Args:
             name: A word for programs.
-            text: The same for people.
-            **facts: More for programs.
+            text: The same as text for people.
+            **facts: Further fields for programs.
         """
         all_facts = {"application": self._id, "event": name, "seconds": round(self.seconds, 1), **facts}
         log.info("%s: %s", self._id, text, extra={"facts": all_facts})
 
     @property
     def seconds(self) -> float:
-        """Seconds since the beginning."""
         return time.monotonic() - self._began
 
     def follow(self, look: Callable[[], tuple[Status, Mapping[str, int]]], then: Callable[[], None]) -> None:
-        """Log every ten seconds how it is.
+        """Log the progress every ten seconds.
 
         Args:
-            look: Returns status and metrics.
-            then: Is called after each time.
+            then: Called after each time.
         """
 
         def report() -> None:
@@ -78,7 +72,6 @@ class ProgressLog:
         self._reporting = PeriodicTask(report, _EVERY_S)
 
     def close(self) -> None:
-        """Log no more."""
         if self._reporting is not None:
             self._reporting.close()
 
@@ -91,7 +84,7 @@ class ProgressLog:
 
 
 def progress_line(status: Status, metrics: Mapping[str, int]) -> str:
-    """Return in one line how an application is.
+    """Return the progress as a line of text.
 
     Example:
         >>> status = Status("running", 7, {"lines": 120}, 1234.0, 2, batch_s=0.65)
@@ -109,7 +102,7 @@ def progress_line(status: Status, metrics: Mapping[str, int]) -> str:
 
 
 def reasons(status: Status) -> list[str]:
-    """Return why an application does not go on as fast as it could."""
+    """Return the reasons why an application does not process at full speed."""
     lines = list(_BY_STATE.get(status.state, ()))
     lines += status.restoring[:_WAITS_SHOWN]
     waits = [f"task {task} {why}" for task, why in status.waiting.items()]
@@ -122,7 +115,7 @@ def reasons(status: Status) -> list[str]:
 
 
 def facts_of(status: Status, metrics: Mapping[str, int]) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return the progress as fields for programs."""
     return {
         "state": status.state,
         "read_records": metrics["read_records"],
@@ -137,7 +130,7 @@ def facts_of(status: Status, metrics: Mapping[str, int]) -> dict[str, Any]:
 
 
 def summary(status: Status, metrics: Mapping[str, int], seconds: float) -> str:
-    """Return in one line what an application has done."""
+    """Return a line about what an application has done."""
     parts = [f"{metrics['read_records']:,} records read", f"{metrics['sent_records']:,} sent"]
     if metrics["dropped_records"]:
         parts.append(f"{metrics['dropped_records']:,} dropped")
@@ -145,12 +138,9 @@ def summary(status: Status, metrics: Mapping[str, int], seconds: float) -> str:
 
 
 class RepeatedWarnings:
-    """Warnings that come again and again: the first of a kind is logged, those like it are counted.
+    """Repeated warnings: the first of a kind is logged, later ones are counted.
 
-    Two are of one kind if they differ in numbers and quoted text only.
-
-    Args:
-        warn: Logs a line.
+    Warnings are of one kind if they differ only in numbers and quoted text.
     """
 
     def __init__(self, warn: Callable[[str], None]) -> None:
@@ -170,7 +160,7 @@ class RepeatedWarnings:
             self._warn(text)
 
     def flush(self) -> None:
-        """Log how many more there were of each kind, since the last time."""
+        """Log the counts of each kind since the last call."""
         with self._lock:
             counted = [(first, count) for first, count in self._more.values() if count]
             self._more = {kind: (first, 0) for kind, (first, _) in self._more.items()}

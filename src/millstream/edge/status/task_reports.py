@@ -37,7 +37,7 @@ _LOG_EVERY_S = 10.0
 
 @dataclass
 class TaskReports:
-    """Adds up reports. Written by the threads of the control server, read by any; guarded by its lock."""
+    """Sums up reports. Written by threads of the control server, read by any; guarded by its lock."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     plan: Plan | None = None
@@ -53,15 +53,15 @@ class TaskReports:
     last_batch_ms: int | None = None
     restores: dict[tuple[str, str], RestoreProgress] = field(default_factory=dict)
     numbers: Numbers = field(default_factory=Numbers)
-    """Counters and largest values since the start."""
+    """Counters and peaks since the start."""
     gauges: dict[str, Numbers] = field(default_factory=dict)
-    """The other numbers of each task's last report."""
+    """Gauges of each task's last report."""
     threads: dict[str, ThreadFigures] = field(default_factory=dict)
     hottest: dict[str, dict[str, HotKeys]] = field(default_factory=dict)
     finished: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    """How far topics are finished, and have been read, whose records go through Spark's shuffle and are finished later."""
+    """Finished and read offsets of topics whose records pass through Spark's shuffle and are finished later."""
     times: Offsets = field(default_factory=dict)
-    """The partition times of readers that extract timestamps."""
+    """Partition times of readers that extract timestamps."""
     _recent: Recent = field(default_factory=Recent)
     _work: TaskWork = field(default_factory=TaskWork)
     _recent_enforced: Recent = field(default_factory=Recent)
@@ -70,10 +70,10 @@ class TaskReports:
     _batch_s: float | None = None
     _executors: dict[str, str] = field(default_factory=dict)
     _asked_ms: int = 0
-    """When it was last asked which tasks are due, by the application's clock."""
+    """Time of the last request for due tasks, by the application's clock."""
 
     def planned(self, positions: Offsets, ends: Offsets | None, held_back_ms: int = 0) -> None:
-        """Note what the planner sees; no ends means that no broker answers."""
+        """Note the planner's view; ``ends`` is None if no broker answers."""
         with self.lock:
             self.revision += 1
             self._planned_at = time.monotonic()
@@ -85,14 +85,13 @@ class TaskReports:
                     known.setdefault(partition, at)
 
     def restoring(self, progress: RestoreProgress) -> None:
-        """Note how far the restore of a store is."""
         with self.lock:
             self.restores.pop((progress.task, progress.store), None)
             if not progress.finished:
                 self.restores[progress.task, progress.store] = progress
 
     def committed(self, batch: int, reports: Sequence[TaskReport]) -> dict[TopicPartition, int]:
-        """Note a batch; give the offsets to commit."""
+        """Note a micro-batch; return the offsets to commit."""
         offsets = offsets_of(reports)
         with self.lock:
             self.revision += 1
@@ -112,10 +111,10 @@ class TaskReports:
         return offsets
 
     def oldest(self, behind: Mapping[str, Collection[str]]) -> dict[str, int]:
-        """Return the oldest micro-batch that a record is unfinished of, per topic in front of Spark's shuffle.
+        """Return the oldest micro-batch with an unfinished record, by topic before Spark's shuffle.
 
         Args:
-            behind: The topics in front of each repartition (see ``millstream.core.runtime.origins``).
+            behind: The topics before each repartition (see ``millstream.core.runtime.origins``).
         """
         with self.lock:
             unfinished: dict[TopicPartition, int] = {}
@@ -125,13 +124,9 @@ class TaskReports:
             return oldest_by_topic(unfinished, behind)
 
     def finish(self, offsets: Offsets, read: Offsets) -> dict[TopicPartition, int]:
-        """Note how far topics are finished that go through Spark's shuffle; return the offsets that have changed and are to be committed.
+        """Note the finished offsets of topics before Spark's shuffle; return those that changed and must be committed.
 
-        They do not go back: a record that was finished once stays finished.
-
-        Args:
-            offsets: How far they are finished.
-            read: How far they have been read.
+        Offsets never go back, because a finished record stays finished.
         """
         news: dict[TopicPartition, int] = {}
         with self.lock:
@@ -184,15 +179,15 @@ class TaskReports:
             self._executors[report.task] = report.executor
 
     def bytes_per_record(self) -> float | None:
-        """Return the average size of the records read so far, None before the first."""
+        """Return the average size of the records read so far, bytes; None before the first."""
         with self.lock:
             read = self.numbers.total(measures.READ)
             return self.numbers.total(measures.READ_BYTES) / read if read else None
 
     def due(self, now_ms: int, resting: Collection[int] = ()) -> list[str]:
-        """Return the tasks to wake by now, those of sub-topologies that rest only for their unfinished records.
+        """Return the tasks to wake; those of resting sub-topologies only for their unfinished records.
 
-        When the clock goes back, all are woken that wait for a time: by the new clock they may have to wait for less.
+        When the clock goes back, all tasks that wait for a time are woken, because their wait may be shorter by the new clock.
         """
         with self.lock:
             if now_ms < self._asked_ms:
@@ -206,14 +201,14 @@ class TaskReports:
             )
 
     def knows(self, topic: str) -> bool:
-        """Return whether a topic is read from the broker, so that the group has offsets of it."""
+        """Return whether a topic is read from the broker, so that the group has offsets for it."""
         return topic in self.ends or topic in self.positions
 
     def buffered_inputs(self, in_front: Mapping[int, Collection[str]]) -> BufferedRecords:
-        """Return what the tasks hold.
+        """Return what the tasks have buffered.
 
         Args:
-            in_front: By number of the sub-topology, the topics that bring it records through Spark's shuffle.
+            in_front: Per sub-topology number, the topics that reach it through Spark's shuffle.
         """
         with self.lock:
             buffered: dict[TopicPartition, tuple[int, int, int]] = {}
@@ -232,17 +227,16 @@ class TaskReports:
             )
 
     def left(self, until_ms: int) -> Left:
-        """Return how many records are unfinished in asynchronous operators, and how many of them may be finished by a time."""
+        """Return the unfinished records of asynchronous operators, and how many of them may finish by a time."""
         with self.lock:
             return left_of((r.calls for r in self.tasks.values() if r.calls is not None), until_ms)
 
     def _waiting(self) -> dict[str, Waiting]:
-        """Return why the tasks wait that do."""
         waits = {task: report.waiting for task, report in self.tasks.items()}
         return {task: waiting for task, waiting in waits.items() if waiting is not None}
 
     def _buffered(self) -> Counter[str]:
-        """Count the records that are held, per topic."""
+        """Count the buffered records by topic."""
         buffered: Counter[str] = Counter()
         for report in self.tasks.values():
             for topic, _, _, records, *_ in report.buffered:
@@ -250,7 +244,7 @@ class TaskReports:
         return buffered
 
     def waiting_lines(self) -> list[str]:
-        """Return the lines about tasks that wait, for the log; no task has one more often than every ten seconds."""
+        """Return lines about waiting tasks for the log; each task at most every ten seconds."""
         with self.lock:
             waits = self._waiting()
             self._logged = {task: at for task, at in self._logged.items() if task in waits}
@@ -260,7 +254,6 @@ class TaskReports:
             return [f"task {task} {_waits(waits[task])}" for task in sorted(due)]
 
     def status(self, state: str, error: str | None) -> Status:
-        """Return the status."""
         with self.lock:
             lines = [progress.line() for _, progress in sorted(self.restores.items())]
             return Status(
@@ -293,7 +286,7 @@ class TaskReports:
         """Return what the tasks of a sub-topology have committed.
 
         Returns:
-            The micro-batch, their last reports, and of these topics the offsets before which everything is processed, and the lag.
+            The micro-batch, the last reports, and the committable offsets and the lag of these topics.
         """
         with self.lock:
             reports = {TaskId.parse(task): report for task, report in self.tasks.items()}
@@ -310,7 +303,6 @@ class TaskReports:
         }
 
     def metrics(self) -> dict[str, int]:
-        """Return the totals since the start."""
         with self.lock:
             return {
                 **without_labels(measures.TASK_METRICS, summed([self.numbers, *self.gauges.values()])),
@@ -329,7 +321,6 @@ class TaskReports:
             }
 
     def measured(self) -> Numbers:
-        """Return the numbers of all tasks, with their labels."""
         with self.lock:
             found = summed([self.numbers, *self.gauges.values()])
             restores = self.restores.items()

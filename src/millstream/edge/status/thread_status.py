@@ -24,12 +24,11 @@ class ThreadStatus:
 
 
 def thread_status(figures: ThreadFigures) -> ThreadStatus:
-    """Return the status of a task's threads."""
     return ThreadStatus(len(figures.executed), figures.executed, figures.ended)
 
 
 def thread_metrics(figures: Collection[ThreadFigures]) -> dict[str, int]:
-    """Return the metrics of all tasks together; nothing if no task has several threads."""
+    """Return the metrics of all tasks together; empty if every task has one thread."""
     if not figures:
         return {}
     return {

@@ -16,32 +16,21 @@ _READY: Final = ("running", "draining")
 
 
 class Viewer:
-    """Looks at an application for requests, in one thread: each thread that asks Spark has a connection of its own to the JVM.
-
-    Args:
-        application: The application.
-    """
+    """Views the application for requests, in one thread: each thread that calls Spark opens a connection to the JVM."""
 
     def __init__(self, application: Measured) -> None:
         self._application = application
         self._thread = ThreadPoolExecutor(1, "millstream-view")
 
     def now(self) -> View:
-        """View the application."""
         looked: Future[View] = self._thread.submit(View.of, self._application)
         return looked.result(_WAIT_S)
 
     def close(self) -> None:
-        """Stop viewing the application."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def metrics_routes(viewer: Viewer) -> Mapping[tuple[str, str], Route]:
-    """Return what the port for metrics answers.
-
-    Args:
-        viewer: Looks at the application.
-    """
     from millstream.edge.metrics.exposition import exposition
 
     def metrics(request: HttpRequest) -> HttpResponse:
@@ -51,7 +40,7 @@ def metrics_routes(viewer: Viewer) -> Mapping[tuple[str, str], Route]:
 
 
 def health_routes(viewer: Viewer) -> Mapping[tuple[str, str], Route]:
-    """Return what answers whether an application lives, and whether it processes records."""
+    """Return the routes for liveness and readiness."""
 
     def healthz(request: HttpRequest) -> HttpResponse:
         state = viewer.now().status.state

@@ -37,12 +37,7 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """A request.
-
-    Attributes:
-        headers: Its headers, names in small letters.
-        body: Its body, decoded from JSON; empty without one.
-    """
+    """A request; names of headers are in lower case, the JSON body is decoded, and empty if missing."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -50,13 +45,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """An answer.
-
-    Attributes:
-        body: Its content.
-        kind: The type of its content.
-        status: Its status.
-    """
+    """A response; ``kind`` is its content type."""
 
     body: bytes
     kind: str = "text/plain; charset=utf-8"
@@ -64,18 +53,16 @@ class HttpResponse:
 
     @classmethod
     def text(cls, text: str, status: int = HTTPStatus.OK) -> HttpResponse:
-        """Return a line of text."""
         return cls(f"{text}\n".encode(), status=status)
 
     @classmethod
     def json(cls, data: Any, status: int = HTTPStatus.OK) -> HttpResponse:
-        """Return data as JSON."""
         return cls(json.dumps(data).encode(), "application/json", status)
 
 
 Route = Callable[[HttpRequest], HttpResponse]
 Guard = Callable[[str, HttpRequest], HttpResponse | None]
-"""Takes a path and a request; returns the answer to one that is refused."""
+"""Takes path and request; returns a response if it refuses the request, else None."""
 
 
 def allow_all(path: str, request: HttpRequest) -> None:
@@ -83,13 +70,12 @@ def allow_all(path: str, request: HttpRequest) -> None:
 
 
 class Listener:
-    """Answers requests until it is closed; each connection has a thread of its own.
+    """Serves requests until it is closed; each connection has its own thread.
 
     Args:
-        host: The address to listen on.
-        port: The port; 0 takes a free one.
-        routes: What answers, by method and path.
-        guard: Decides who may ask.
+        port: The port; 0 for any free one.
+        routes: Handlers by method and path.
+        guard: Refuses requests.
 
     Raises:
         SettingsError: If it cannot listen there.
@@ -106,11 +92,10 @@ class Listener:
                 f"cannot listen on {host}:{port} ({error.strerror or error}): choose another port, or 0 for a free one"
             ) from None
         self.port: int = self._server.server_address[1]
-        """The port on which it listens."""
         self._server.own_only = is_loopback(host)
         name = f"[{host}]" if ":" in host else host
         self.url = f"http://{name}:{self.port}"
-        """Its address for a browser on this host."""
+        """Its URL for a browser on this host."""
         threading.Thread(
             target=self._server.serve_forever,
             kwargs={"poll_interval": 0.2},
@@ -119,7 +104,6 @@ class Listener:
         ).start()
 
     def close(self) -> None:
-        """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -203,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
         return HttpRequest(headers, body)
 
     def _of_another_origin(self, request: HttpRequest) -> HttpResponse | None:
-        """Refuse what a page of another origin sends, and on this host every name that is not its own."""
+        """Refuse requests of pages of another origin and, on this host, for other host names than its own."""
         host = request.headers.get("host", "")
         name = urlsplit(f"//{host}").hostname or ""
         server = self.server

@@ -18,10 +18,10 @@ _PACKAGES: Final = {"prometheus_client": "prometheus-client", "opentelemetry": "
 
 
 class Listeners:
-    """The listeners of an application. Their modules are imported only when a setting asks for them.
+    """The listeners of an application. Their modules are imported only if a setting asks for them.
 
     Attributes:
-        urls: The address of each: ``metrics`` and ``page``.
+        urls: The URLs by name: ``metrics`` and ``page``.
     """
 
     def __init__(self) -> None:
@@ -31,13 +31,11 @@ class Listeners:
     def open(
         self, application: Shown, settings: Settings, say: Callable[..., None], plan: Callable[[], Plan]
     ) -> None:
-        """Listen as the settings ask.
+        """Listen as the settings say.
 
         Args:
-            application: The application.
-            settings: Its settings.
-            say: Says where; takes an event, a line, and facts.
-            plan: Returns the plan that runs, once the application has started.
+            say: Logs a URL: takes event, text and fields.
+            plan: Returns the running plan; called after the start.
 
         Raises:
             SettingsError: If a package is missing, or a port cannot be listened on.
@@ -89,7 +87,6 @@ class Listeners:
         return listener.url, str(file)
 
     def close(self) -> None:
-        """Stop listening."""
         self._closing.close()
 
 

@@ -27,7 +27,7 @@ from millstream.edge.web.health import Viewer
 from millstream.edge.web.listener import Guard, HttpRequest, HttpResponse, Route
 
 FILE: Final = "page.url"
-"""The file with the address of the page, in the application's directory."""
+"""File with the URL of the page, in the application's directory."""
 
 _API: Final = "/api/"
 _STATIC: Final = Path(__file__).with_name("static")
@@ -49,7 +49,6 @@ class Shown(Measured, Controllable, Protocol):
 
 
 def new_token() -> str:
-    """Return a token that nobody can guess."""
     return secrets.token_urlsafe(24)
 
 
@@ -69,12 +68,10 @@ def guard_of(token: str) -> Guard:
 def page_routes(
     application: Shown, viewer: Viewer, plan: Callable[[], Plan]
 ) -> Mapping[tuple[str, str], Route]:
-    """Return what the port of the page answers.
+    """Return the routes of the page.
 
     Args:
-        application: The application.
-        viewer: Looks at it.
-        plan: Returns the plan that runs, once the application has started.
+        plan: Returns the running plan; called after the start.
     """
     return {
         **{("GET", path): _file(*file) for path, file in _FILES.items()},
@@ -85,15 +82,7 @@ def page_routes(
 
 
 def announce(home: Path, url: str, token: str) -> Path:
-    """Write the address of the page with its token, for the user of the application alone.
-
-    Args:
-        home: The application's directory.
-        url: The address of the page.
-        token: The token.
-
-    Returns:
-        The file.
+    """Write the page's URL with its token to a file that only this user may read; return the file.
 
     Raises:
         SettingsError: If the file cannot be written.
@@ -110,14 +99,10 @@ def announce(home: Path, url: str, token: str) -> Path:
 
 
 def address_of(home: Path, application_id: str) -> str:
-    """Return the address of the page of an application that runs on this host, with its token.
-
-    Args:
-        home: The application's directory.
-        application_id: The application, for the message of the error.
+    """Return the page's URL, with its token, of an application on this host.
 
     Raises:
-        ControlError: If it has no page, or the file may not be read.
+        ControlError: If it has no page, or the file cannot be read.
     """
     try:
         return (home / FILE).read_text(encoding="utf-8").strip()

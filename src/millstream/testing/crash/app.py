@@ -104,11 +104,8 @@ class Job:
     """The job of the application's process; see :mod:`millstream.edge.application.job_process`.
 
     Attributes:
-        application_id: The application's id.
         topology: Builds the topology.
-        topics: The topics of the topology.
-        settings: The application's settings.
-        clock: The application's wall clock; None: that of the host.
+        clock: The application's wall clock; None for the host's.
         standby: Whether the program is one of several drivers, of which one is elected.
     """
 

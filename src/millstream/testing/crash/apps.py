@@ -67,7 +67,6 @@ class _Journals:
         return Expected(self.values, stores, self._origins)
 
     def part(self, index: int) -> dict[str, list[Any]]:
-        """Return the element at a position of each value."""
         return {key: [value[index] for value in values] for key, values in self.values.items()}
 
 
@@ -276,14 +275,8 @@ _TRIED: Counter[str] = Counter()
 async def called(value: str) -> str:
     """Return the value in capitals after 0 to 20 ms; for one record in twenty, the first two calls fail.
 
-    Args:
-        value: The value of the record.
-
-    Returns:
-        The value in capitals.
-
     Raises:
-        ConnectionError: For some values, at the first and the second call in a process.
+        ConnectionError: For some values, at the first two calls in a process.
     """
     _TRIED[value] += 1
     chance = random.Random(value)
@@ -374,4 +367,3 @@ APPS: Mapping[str, App] = {
         calling(),
     )
 }
-"""The applications by name."""

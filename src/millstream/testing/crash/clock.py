@@ -13,16 +13,11 @@ JUMPS_S = (-86_400, -3_600, 3_600, 86_400)
 
 @dataclass(frozen=True)
 class JumpingClock:
-    """The host's clock plus an offset from a file; it can be pickled for other processes.
-
-    Attributes:
-        path: The file with the offset, ms.
-    """
+    """The host's clock plus an offset in ms from a file; it can be pickled for other processes."""
 
     path: Path
 
     def __call__(self) -> int:
-        """Return the time, ms since the epoch."""
         return now_ms() + (int(self.path.read_text()) if self.path.exists() else 0)
 
     def move(self, ms: int) -> None:

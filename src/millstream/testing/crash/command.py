@@ -48,9 +48,6 @@ def rounds(apps: Sequence[App], kills: int, kills_per_run: int, seed: int) -> It
 def main(arguments: Sequence[str]) -> int:
     """Run the command.
 
-    Args:
-        arguments: The arguments without the name of the program.
-
     Returns:
         0 if every run was right, 1 if one was wrong or unfinished; spoiled runs that were repeated do not count.
     """
@@ -85,7 +82,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def summary(reports: Sequence[Report]) -> str:
-    """Return a summary of all runs, including unfinished ones."""
     runs = Counter(report.verdict for report in reports)
     kills = sum(len(report.kills) for report in reports)
     verdicts = ", ".join(f"{number} {verdict}" for verdict, number in sorted(runs.items()))
@@ -116,7 +112,6 @@ def _report(run: Round, given: argparse.Namespace, log_report: Callable[[Report]
 
 
 def options() -> argparse.ArgumentParser:
-    """Return the command's parser."""
     parser = argparse.ArgumentParser(
         prog="python -m millstream.testing.crash",
         description="Runs applications while parts of them are killed, and compares their results with an oracle.",

@@ -20,7 +20,6 @@ class Commit(NamedTuple):
     """A commit of one partition.
 
     Attributes:
-        partition: The partition of the topic.
         offset: The committed offset: the first one that is not finished.
         at_us: The time of the commit at the broker, microseconds since the epoch; the broker's time is in ms, and this is its end.
     """
@@ -35,8 +34,6 @@ def commits_of(kafka: EmbeddedKafka, group: str, topic: str) -> list[Commit]:
 
     Args:
         kafka: The broker, which must not have compacted the commits yet.
-        group: The group.
-        topic: The topic.
     """
     records = kafka.consume(TOPIC, isolation="read_committed")
     return [commit for record in records for commit in commits_in(record, group, topic)]

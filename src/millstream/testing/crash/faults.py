@@ -34,12 +34,7 @@ class Surroundings:
     """The surroundings of an application that faults affect.
 
     Attributes:
-        kafka: The brokers.
-        state: The application's ``state_dir``.
-        clock: The application's clock, if it can be moved.
         network: The network between application and brokers, if it can be cut.
-        space: The disk of the state, if it can be filled.
-        brokers: The number of brokers.
     """
 
     kafka: EmbeddedKafka
@@ -71,14 +66,7 @@ class Run(Protocol):
 
 @final
 class Faults:
-    """Carries out faults. Use it from one thread.
-
-    Args:
-        surroundings: The surroundings of the application.
-        application: The application's id.
-        program: The application's processes.
-        run: The run.
-    """
+    """Carries out faults. Use it from one thread."""
 
     def __init__(self, surroundings: Surroundings, application: str, program: Program, run: Run) -> None:
         self._around = surroundings
@@ -90,7 +78,6 @@ class Faults:
         """Carry out a fault, and restart what the application cannot restart itself.
 
         Args:
-            kill: The fault.
             choice: Selects the victim if there are several, from 0 to 1.
 
         Returns:

@@ -189,7 +189,6 @@ class _Run:
         return outcome(self._setup, self._kafka, self._topics, course)
 
     def close(self) -> None:
-        """Kill the application and disconnect."""
         self._program.kill()
         self._watch.close()
 
@@ -210,7 +209,6 @@ class _Run:
     # The application and its supervisor.
 
     def start(self) -> None:
-        """Start the application after killing what is left of an earlier start."""
         self._program.kill()
         self._program.start()
         self._starts += 1

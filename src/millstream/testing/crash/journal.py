@@ -59,7 +59,6 @@ class Findings:
         return never + self.duplicated if guarantee == "exactly_once" else never
 
     def breaks(self, guarantee: Guarantee) -> bool:
-        """Return whether there are findings that a guarantee does not allow."""
         return self.broken(guarantee) > 0
 
 
@@ -70,8 +69,6 @@ def journals_of(
 
     Args:
         records: The records of one topic, by partition, then by offset.
-        key: Serde of the keys.
-        value: Serde of the values.
     """
     values: dict[Any, list[Any]] = {}
     for record in records:
@@ -90,13 +87,9 @@ def check_journals(
     """Compare the journals of all keys with the expected ones.
 
     Args:
-        expected: The expected values by key, in order.
         seen: The values read, by key, in order.
         merged: Whether values other than the last may be missing.
         cut: Whether journals may end anywhere.
-
-    Returns:
-        The sum of the findings of all keys.
 
     Example:
         >>> check_journals({"a": [1, 2, 3]}, {"a": [1, 2, 2, 3]})
@@ -149,7 +142,6 @@ def check_contents(expected: Expected, contents: Mapping[Entry, Any]) -> tuple[i
     """Compare the contents of stores with the expected ones.
 
     Args:
-        expected: The results that the oracle expects.
         contents: The contents from the application, by store and key.
 
     Returns:

@@ -24,12 +24,6 @@ _CHUNK = 1 << 16
 class Network:
     """The relays of all brokers, in a separate thread. Use it from one thread.
 
-    Args:
-        brokers: The number of brokers.
-
-    Attributes:
-        ports: For each broker, the port on which it must listen, and the port of its relay.
-
     Example:
         >>> with Network(1) as network:
         ...     network.cut()
@@ -54,7 +48,6 @@ class Network:
 
     @property
     def servers(self) -> str:
-        """The bootstrap servers for the application, as comma-separated ``host:port``."""
         return ",".join(f"{HOST}:{port}" for _, port in self.ports)
 
     def cut(self) -> None:
@@ -63,7 +56,6 @@ class Network:
             self._do(relay.cut())
 
     def heal(self) -> None:
-        """Accept connections again."""
         for relay in self._relays:
             self._do(relay.heal())
 

@@ -29,10 +29,7 @@ class Course:
     """The course of a run.
 
     Attributes:
-        kills: The faults, in order.
-        restarts: How often the application was restarted.
         ends: The reasons why the application ended by itself.
-        batches: The number of committed micro-batches.
         contents: The contents of the stores; None if the application could not be asked.
         unfinished: Why the run did not finish; empty if it did.
         spoiled: Whether the broker was the reason.

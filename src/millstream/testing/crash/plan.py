@@ -75,7 +75,6 @@ ON_REQUEST: frozenset[Target] = frozenset({"executor", "main", "task", "planner"
 """Targets that must be requested: they need another master or a disk, or are a special case of another target."""
 
 Fault = Literal["kill", "stop", "slow"]
-"""A fault of a process."""
 
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 
@@ -101,7 +100,6 @@ class Again:
     """The second kill of a double fault.
 
     Attributes:
-        target: The target.
         moment: When to kill, if the application has made no progress by then.
         choice: Selects the victim if there are several, from 0 to 1.
     """
@@ -116,11 +114,8 @@ class KillPoint:
     """A planned fault.
 
     Attributes:
-        target: The target.
         position: The number of input records that must be processed and committed first.
-        delay_ms: The delay after that, ms.
         choice: Selects the victim if there are several, from 0 to 1.
-        in_transaction: Whether to wait until a transaction is open.
         stop_s: How long to stop the victim, in seconds; 0 kills it.
         slow: Whether to slow it instead of stopping it.
         again: The second kill of a double fault, or None.
@@ -171,14 +166,11 @@ def plan_kills(
     """Plan the kills of a run.
 
     Args:
-        kills: The number of kills.
-        targets: The possible targets.
         records: The number of records in the workload.
         seed: Equal arguments give equal plans.
         transactions: Whether there are transactions; then about half of the kills happen while one is open.
         stops: Durations in seconds for which victims may be stopped; empty: all are killed.
         faults: The possible faults of processes.
-        twice: Whether there are double faults.
 
     Returns:
         The kills in the order of their positions.

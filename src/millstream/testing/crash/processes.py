@@ -65,7 +65,6 @@ class Program:
 
     Args:
         home: An existing directory for its log and for files of Spark.
-        job: The application to run.
     """
 
     def __init__(self, home: Path, job: Job) -> None:
@@ -98,9 +97,6 @@ class Program:
 
         Args:
             grace_s: The time until SIGKILL, in seconds.
-
-        Returns:
-            Its exit code.
         """
         if self._process is not None:
             self._process.end(grace_s=grace_s)
@@ -140,7 +136,6 @@ class Program:
         return [process for process in self.family() if _certainly(is_one, process)]
 
     def last_words(self) -> str:
-        """Return the last lines of the program's log."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return "\n".join(lines[-_LOG_LINES:])
 
@@ -196,12 +191,7 @@ def named(process: psutil.Process) -> str:
 
 
 def signalled(processes: list[psutil.Process], number: signal.Signals) -> None:
-    """Send a signal to processes; those that have ended are skipped.
-
-    Args:
-        processes: The processes.
-        number: For example ``signal.SIGSTOP``.
-    """
+    """Send a signal to processes; those that have ended are skipped."""
     for process in processes:
         try:
             process.send_signal(number)

@@ -16,11 +16,9 @@ class Kill:
     """A fault that was carried out: a kill, a stop or a slowdown.
 
     Attributes:
-        target: The target.
         position: The number of input records processed and committed at that time.
         recovery_s: Seconds until the next progress; None if there was none, or another kill came first.
         victim: The process with the end of its command line; empty if there were several.
-        in_transaction: Whether a transaction was open.
         at_ms: The time of the fault, ms since the epoch.
         stopped_s: How long the victim was stopped, in seconds; 0 if it was killed.
         slowed: Whether it was slowed instead of stopped.

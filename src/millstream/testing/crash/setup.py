@@ -35,13 +35,7 @@ class Setup:
     """The parameters of a run.
 
     Attributes:
-        app: The application.
-        guarantee: The setting ``processing_guarantee``.
         seed: Determines workload, kill points and victims.
-        records: The number of records in the workload.
-        targets: The possible targets.
-        engine: The setting ``store_engine``.
-        brokers: The number of brokers.
         disk: A directory for checkpoint and state, on a small file system; None: next to the logs.
     """
 
@@ -64,7 +58,6 @@ class Setup:
         return home / "state" if self.disk is None else self.disk / f"{self.app.name}-{self.seed}"
 
     def settings(self, servers: str, state_dir: str) -> dict[str, Any]:
-        """Return the settings of the application."""
         settings = {
             "bootstrap_servers": servers,
             "state_dir": state_dir,
@@ -142,7 +135,6 @@ def checked_targets(
 
 
 def create_topics(kafka: EmbeddedKafka, name: str, output: Mapping[str, str]) -> Topics:
-    """Create the topics of a run."""
     topics = topics_of(name)
     for topic in (topics.input, topics.ask, topics.contents, topics.history):
         kafka.create_topic(topic)
@@ -151,12 +143,10 @@ def create_topics(kafka: EmbeddedKafka, name: str, output: Mapping[str, str]) ->
 
 
 def topics_of(name: str) -> Topics:
-    """Return the names of the topics of a run."""
     return Topics(*(f"{name}-{part}" for part in ("input", "output", "ask", "contents", "history")))
 
 
 def plan_of(app: App) -> Plan:
-    """Return the plan of an application's topology."""
     return app.topology(topics_of(app.name)).plan(app.name)
 
 

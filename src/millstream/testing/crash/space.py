@@ -17,9 +17,6 @@ _BLOCKS = (1 << 20, 1 << 12, 1)
 class Space:
     """The file system of a directory. Use it from one thread.
 
-    Args:
-        directory: A directory on the file system.
-
     Raises:
         CrashTestError: If more than 4 GiB are free: it is not a small file system, and filling it would affect others.
     """
@@ -41,7 +38,6 @@ class Space:
                     pass
 
     def free(self) -> None:
-        """Free the space that ``fill`` took."""
         self._filler.unlink(missing_ok=True)
 
 

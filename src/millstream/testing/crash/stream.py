@@ -28,9 +28,6 @@ class Feeder:
     """Writes the workload, each record exactly once despite faults of the broker. Use it from one thread.
 
     Args:
-        servers: Bootstrap servers.
-        topic: The input topic.
-        records: The workload, in order.
         partitions: The partition count of the topic; records without a key go to the partitions in turn.
     """
 
@@ -100,10 +97,7 @@ class Watch:
         written: The number of records and transaction markers in the output topic.
 
     Args:
-        kafka: The broker.
-        group: The application's id.
-        input_topic: Its input topic.
-        output_topic: Its output topic.
+        group: The application's id, which is the consumer group.
     """
 
     def __init__(self, kafka: EmbeddedKafka, group: str, input_topic: str, output_topic: str) -> None:
@@ -123,11 +117,7 @@ class Watch:
         )
 
     def look(self) -> bool:
-        """Query the broker for progress.
-
-        Returns:
-            Whether there was progress.
-        """
+        """Query the broker; return whether there was progress."""
         before = self.processed, self.written
         try:
             committed = self._consumer.committed(self._places, timeout=_ANSWER_S)
@@ -150,18 +140,11 @@ class Watch:
         return any(end > stable[partition] for partition, end in ends.items())
 
     def close(self) -> None:
-        """Disconnect."""
         self._consumer.close()
 
 
 def lacks_coordinator(kafka: EmbeddedKafka, group: str, topic: str) -> bool:
-    """Return whether the broker answers, but persistently reports that it does not coordinate a group.
-
-    Args:
-        kafka: The broker, a single one.
-        group: The group.
-        topic: Any existing topic.
-    """
+    """Return whether the broker answers, but persistently reports that it does not coordinate a group."""
     try:
         kafka.committed(group, topic)
     except EmbeddedKafkaError as error:
@@ -181,7 +164,6 @@ def age_ms(records: Sequence[Outgoing]) -> int:
 
 
 def now_ms() -> int:
-    """Return the time, ms since the epoch."""
     return int(time.time() * 1000)  # noqa: TID251 - the harness lives in the real world
 
 

@@ -152,12 +152,7 @@ class DriverFaults(DriverTopics):
 
 
 def kept(runner: Runner, before: Remembered) -> DriverSnapshot:
-    """Return what is committed now.
-
-    Args:
-        runner: What runs the tasks.
-        before: The facts about the topology from which it continued.
-    """
+    """Return what is committed now; ``before`` is the topology from which it continued."""
     return DriverSnapshot(
         runner.plan.application_id,
         runner.now_ms,

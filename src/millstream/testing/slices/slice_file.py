@@ -21,16 +21,7 @@ from millstream.core.model.record import Headers
 
 @dataclass(frozen=True)
 class SliceRecord:
-    """A record of a slice.
-
-    Attributes:
-        at: Where it was read.
-        offset: Its offset there.
-        timestamp: Milliseconds since the epoch.
-        key: The key as bytes.
-        value: The value as bytes.
-        headers: Its headers.
-    """
+    """A record of a slice; the timestamp is in ms since the epoch."""
 
     at: TopicPartition
     offset: int
@@ -62,9 +53,6 @@ class SliceRecord:
 def read_slice(file: str | Path) -> list[SliceRecord]:
     """Read a slice.
 
-    Args:
-        file: The file.
-
     Returns:
         Its records, merged by their timestamps; those of a partition keep their order.
 
@@ -82,11 +70,7 @@ def read_slice(file: str | Path) -> list[SliceRecord]:
 
 
 def merged(records: Iterable[SliceRecord]) -> Iterator[SliceRecord]:
-    """Yield records by their timestamps, as far as the order of each partition allows.
-
-    Args:
-        records: Records, those of each partition in order.
-    """
+    """Yield records by their timestamps, as far as the order of each partition allows."""
     queues: defaultdict[TopicPartition, deque[SliceRecord]] = defaultdict(deque)
     for record in records:
         queues[record.at].append(record)

@@ -26,7 +26,7 @@ class DriverTables(DriverFaults):
 
         Args:
             table: A table in the format of Markdown. Its columns: ``key``, ``value``; ``time``, ms since the epoch, by default 0;
-                ``topic``, ``partition``; ``advance``: the wall clock goes on by so many ms before the record. A row with nothing else
+                ``topic``, ``partition``; ``advance``: the wall clock advances by that many ms before the record. A row with nothing else
                 only advances it. A cell is JSON, or else text; an empty one is None.
             topic: The topic of rows without one.
 

@@ -33,18 +33,14 @@ from millstream.core.topology.asynchronous import Carried
 from millstream.core.topology.processor import PunctuationType
 
 _LATEST_MS: Final = 1_000
-"""After how long records are given again although none come and no punctuator is due: their work may have ended."""
+"""When records are passed again, although none arrive and no punctuator is due: their work may have ended."""
 
 
 class Acknowledgements:
     """The unacknowledged records of one processor. Owned by the task.
 
     Args:
-        name: The processor's node.
-        carried: What keeps them.
-        most: While there are so many, no more are taken in.
-        runtime: The task.
-        process: Hands a record to the processor.
+        most: At so many unacknowledged records, no more are taken.
     """
 
     calls: Calls | None = None
@@ -66,10 +62,10 @@ class Acknowledgements:
         self._unfinished: dict[int, InFlightRecord] = {}
         self._numbers_of: dict[RecordMetadata, set[int]] = {}
         self._acknowledgements: Counter[RecordMetadata] = Counter()
-        """How many have come for what is still unfinished."""
+        """Acknowledgements of records that are still unfinished, because siblings are."""
         self._current: InFlightRecord | None = None
         self._itself = False
-        """Whether the current record, or a sibling, was acknowledged while it was being processed."""
+        """Whether the current record, or a sibling, was acknowledged while it was processed."""
         self._changed: set[int] = set()
         self._restored: list[InFlightRecord] = []
         self._acknowledged = 0
@@ -82,7 +78,7 @@ class Acknowledgements:
         runtime.async_operators.append(self)
 
     def take(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        """Hand the current record to the processor, as unfinished."""
+        """Pass the current record to the processor, as unfinished."""
         runtime = self._runtime
         origin = runtime.metadata()
         if origin is None:  # nothing waits for what a punctuator sent
@@ -97,10 +93,10 @@ class Acknowledgements:
         self._process_record(record)
 
     def acknowledge(self, origin: RecordMetadata) -> None:
-        """Finish a record that came from an offset; with its siblings it ends when they all are.
+        """Acknowledge a record by its offset; siblings finish when all have been acknowledged.
 
         Raises:
-            ProcessingError: If nothing of it is unfinished.
+            ProcessingError: If no record of that offset is unfinished.
         """
         if origin not in self._numbers_of:
             raise ProcessingError(
@@ -112,7 +108,7 @@ class Acknowledgements:
         self._end_if_all(origin)
 
     def give_up(self) -> None:
-        """Finish the current record, which failed and was treated by the error policy, but not its siblings."""
+        """Finish the current record, but not its siblings: it failed, and the error policy has treated it."""
         record = self._current
         if record is None or record.origin is None or record.number not in self._unfinished:
             return
@@ -122,7 +118,7 @@ class Acknowledgements:
         self._end_if_all(record.origin)
 
     def collect(self) -> None:
-        """Pass the records that were not acknowledged before the restart to the processor again."""
+        """Pass the records that were unacknowledged before the restart to the processor again."""
         records, self._restored = self._restored, []
         for record in records:
             if record.number not in self._unfinished:  # acknowledged while another was given again
@@ -134,34 +130,30 @@ class Acknowledgements:
                 self._runtime.override = None
 
     def save(self) -> None:
-        """Bring the store up to date."""
         self._memory["next"] = self._next
         self._rows.write(sorted(self._changed), self._unfinished)
         self._changed.clear()
 
     def issue(self) -> Iterable[Call]:
-        """Return nothing: the processor makes its own calls."""
         return ()
 
     def done(self, ticket: Ticket, settled: Settled) -> None:
         """Take no note: nothing was issued."""
 
     def under_way(self) -> Iterable[Ticket]:
-        """Return nothing: no call was issued."""
         return ()
 
     def lost(self, ticket: Ticket) -> None:
         """Take no note: nothing was issued."""
 
     def next_due(self) -> int | None:
-        """Return when the processor looks next by itself, a second from now at the latest; None if nothing is unfinished."""
+        """Return when unacknowledged records are passed again, a second from now at the latest; None if there are none."""
         if not self._unfinished:
             return None
         wake_ms = self._runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME)
         return earliest(wake_ms, self._runtime.now_ms + _LATEST_MS)
 
     def figures(self) -> CallFigures:
-        """Return the metrics and reset the counters."""
         oldest = next(iter(self._unfinished.values()), None)
         came = None if oldest is None else oldest.came_ms
         count, ended = len(self._unfinished), self._acknowledged

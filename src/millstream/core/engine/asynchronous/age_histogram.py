@@ -16,10 +16,10 @@ _MOST: Final = 64
 
 
 class AgeHistogram:
-    """Counts records by the time they came. Owned by who keeps the records.
+    """Counts records by time of arrival. Owned by the queue that stores the records.
 
     Args:
-        spans: What :meth:`spans` gave last time.
+        spans: The last return value of :meth:`spans`.
 
     Example:
         >>> ages = AgeHistogram()
@@ -39,11 +39,11 @@ class AgeHistogram:
 
     @property
     def oldest(self) -> int | None:
-        """When the oldest record came, ms since the epoch; None if there is none."""
+        """When the oldest record arrived, about, ms since the epoch; None if there is none."""
         return self._begins[0] if self._begins else None
 
     def count(self, came_ms: int, change: int) -> None:
-        """Count a record in, or out."""
+        """Change the count of an arrival time; negative counts out."""
         index = bisect_right(self._begins, came_ms) - 1
         if change > 0 and (index < 0 or self._begins[index] != came_ms):
             self._begins.insert(index + 1, came_ms)
@@ -56,7 +56,7 @@ class AgeHistogram:
             del self._begins[index], self._counts[index]
 
     def spans(self) -> list[Any]:
-        """Return them as JSON values: when each span begins, and how many records it has."""
+        """Return start and count of each span, as JSON values."""
         return [list(span) for span in zip(self._begins, self._counts)]
 
     def _join_nearest(self) -> None:

@@ -26,22 +26,18 @@ from millstream.core.model.durations import earliest
 from millstream.core.topology.asynchronous import Asynchronous, IssuingProcess
 
 _BLOCKED_KEY: Final = 32
-"""How many records of one key are in memory while one of them waits and blocks the others."""
+"""How many records of a key are in memory while one of them waits and blocks the others."""
 _LONG_KEY: Final = 512
-"""How many records of one key are in memory at least; of a partition whose order is kept, as many as the in-flight window holds."""
+"""How many records of a key are in memory at least; of an ordered partition, as many as the in-flight window holds."""
 
 Stored: TypeAlias = tuple[int, tuple[Any, ...]]
-"""Number and row of a record."""
 
 
 class Backlog:
     """The backlog of one operator. Owned by its in-flight records.
 
     Args:
-        node: The operator.
-        runtime: The task.
-        ordering: The order of its records.
-        window: The records in memory, by what they wait for.
+        window: The records in memory that wait for a call, a time or a result.
         reorder_buffer: The records in memory, in the order in which they retire.
     """
 
@@ -78,13 +74,13 @@ class Backlog:
         return max(self.delayed.last_number(), self.spilled.last_number())
 
     def save(self) -> None:
-        """Store the summaries, if they have changed, and the order by which records lie here."""
+        """Store the changed summaries, and the order that the records are stored by."""
         self._memory["parks_by"], self._memory["order"] = self._ordering.spills_by, self._order
         self.delayed.save()
         self.spilled.save()
 
     def take_misplaced(self) -> list[Stored]:
-        """Take the records that lie where an edited order would not find them."""
+        """Take the records that an edited order would not find."""
         stored: list[Stored] = []
         order, spills_by = self._order, self._ordering.spills_by
         if self._ordering.by_partition or self._memory.get("order", order) != order:
@@ -97,7 +93,7 @@ class Backlog:
     # Delay.
 
     def can_delay(self, record: InFlightRecord, now_ms: int) -> bool:
-        """Return whether a record waits, and holds up no other."""
+        """Return whether a record waits for a time and blocks no other."""
         if record.due_ms is None or self._ordering.by_partition or record.due_ms <= now_ms:
             return False
         if len(self.spilled) and group_bytes(record.key_id) in self.spilled:
@@ -105,7 +101,6 @@ class Backlog:
         return self._window.waits_alone(record.number) and self._reorder_buffer.is_alone(record.number)
 
     def delay(self, record: InFlightRecord) -> None:
-        """Move a record from memory to the delay queue."""
         assert record.due_ms is not None
         blocks = self._ordering.by_key and record.key is not None
         key = group_bytes(record.key_id) if blocks else None
@@ -119,7 +114,6 @@ class Backlog:
             yield self.delayed.take()
 
     def take_all_delayed(self) -> Iterator[Stored]:
-        """Take all delayed records."""
         while self.delayed.next != NEVER:
             yield self.delayed.take()
 
@@ -160,7 +154,7 @@ class Backlog:
         return self._reorder_buffer.size(group)
 
     def _max_in_memory(self, group: Hashable) -> int:
-        """Return how many records of a key or partition stay in memory before others are spilled."""
+        """Return how many records of a key or partition stay in memory."""
         if self._ordering.spills_by != "key":
             return self._window.limit
         if self._window.is_blocked(group):

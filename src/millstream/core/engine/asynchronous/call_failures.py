@@ -13,16 +13,14 @@ from millstream.core.model.calls import OnFailure
 from millstream.core.model.errors import ProcessingError
 
 _LOGGED_AFTER: Final = frozenset({5, 50, 500, 5_000, 50_000})
-"""After how many failed attempts at a record the log says why: an application that tries again for ever must say so."""
+"""Numbers of failed attempts after which the log gives the reason, because retries may never end."""
 
 
 class CallFailures:
     """The failed calls of one operator. Owned by its in-flight records.
 
     Args:
-        operator: The operator's node.
-        policy: What happens to a record whose call failed for good.
-        runtime: The task.
+        policy: The policy for a record whose call failed for good.
     """
 
     def __init__(self, operator: str, policy: OnFailure, runtime: Runtime) -> None:
@@ -31,7 +29,7 @@ class CallFailures:
         self._runtime = runtime
 
     def note_retry(self, record: InFlightRecord, settled: Waits) -> None:
-        """Log why a record is tried again and again."""
+        """Log why a record is retried, after 5, 50, 500, ... attempts."""
         failed = settled.attempt - 1
         if failed in _LOGGED_AFTER:
             self._runtime.notice(
@@ -39,10 +37,10 @@ class CallFailures:
             )
 
     def stop_if_final(self, record: InFlightRecord, failed: Failed) -> None:
-        """Stop the application if that is the policy.
+        """Raise if the policy is to stop the application.
 
         Raises:
-            ProcessingError: If it is.
+            ProcessingError: The policy is "fail".
         """
         if self._policy == "fail" and not failed.to_dead_letters:
             facts = {"error": failed.cause, "attempts": failed.attempts}
@@ -52,7 +50,7 @@ class CallFailures:
             ) from failed.error
 
     def drop(self, record: InFlightRecord, failed: Failed) -> bool:
-        """Drop a record, with a dead letter if there is to be one; return whether there is."""
+        """Drop a record; return whether there is a dead letter."""
         runtime, policy = self._runtime, self._policy
         runtime.drop("failed call")
         runtime.notice(self._message(record, failed))

@@ -30,8 +30,7 @@ class DelayQueue:
 
     Args:
         rows: The store of the rows, by due time and number.
-        keys: The store of where the row of a key is.
-        memory: What the operator remembers.
+        keys: The store of the row keys, by record key.
     """
 
     def __init__(self, rows: Any, keys: Any, memory: dict[str, Any]) -> None:
@@ -44,7 +43,7 @@ class DelayQueue:
         self._count: int = memory["shelved_records"]
         self._with_key: int = memory["shelved_with_key"]
         self.delayed: int = memory["shelved_delayed"]
-        """How many records are delayed, and do not wait for a retry."""
+        """How many records are delayed, not waiting for a retry."""
         self._offsets = OffsetRanges(memory["shelved"])
         self._ages = AgeHistogram(memory["shelved_ages"])
 
@@ -73,11 +72,8 @@ class DelayQueue:
         """Add a record.
 
         Args:
-            number: The number of the record.
             due_ms: When it is due, ms since the epoch.
-            key: Its key, if other records of the key must not overtake it; at most one record per key is in the queue.
-            label: Its summary.
-            row: The row to store.
+            key: Its key, if no other record of the key may overtake it; at most one record per key is in the queue.
         """
         row_key = timed_key(due_ms, _NUMBER.pack(number))
         self._rows.put(row_key, (key, tuple(label), row), known=False)
@@ -105,7 +101,6 @@ class DelayQueue:
         return _number(row_key), row
 
     def save(self) -> None:
-        """Store the summary in the operator's memory, if it has changed."""
         if self._offsets.changed:
             self._memory["shelved_records"] = self._count
             self._memory["shelved_with_key"] = self._with_key

@@ -15,29 +15,26 @@ from millstream.core.engine.asynchronous.ordering import Ordering
 from millstream.core.model.calls import Calls
 
 MIN_IN_FLIGHT: Final = 10_000
-"""How many records of an operator a task may send at least: the async worker must not run dry between two micro-batches."""
+"""The least limit of records in flight: the async worker must not run dry between two micro-batches."""
 _TIMES_IN_FLIGHT: Final = 20
 _TIMES_ANSWERED: Final = 2
 _TIMES_ALL_ANSWERED: Final = 4
 _NEARLY: Final = 9 / 10
 _MAX_IN_FLIGHT: Final = 100_000
 _FADES: Final = 3 / 4
-"""What is left of the limit in the next step: some steps follow each other so soon that little has been answered."""
+"""What is left of the limit at the next step: some steps follow so soon that few results have come."""
 _MAX_SPILLED: Final = 100_000
-"""How many records of hot keys may be spilled before no more records are taken in."""
+"""How many spilled records of hot keys are accepted before no more records are taken."""
 
 
 class FlowControl:
     """The limits of one operator. Owned by its in-flight records.
 
     Args:
-        calls: The options of its calls.
-        ordering: The order of its records.
-        per_key: How many records of a key may be with the async worker, to begin with.
-        memory: What the operator remembers.
+        per_key: The initial limit of records of a key in flight.
 
     Attributes:
-        window: The records that are with the async worker, and those that wait for it.
+        window: The records in flight, and those that wait to be sent.
     """
 
     def __init__(self, calls: Calls, ordering: Ordering, per_key: int, memory: dict[str, Any]) -> None:
@@ -46,7 +43,7 @@ class FlowControl:
         self._ordering = ordering
         self._memory = memory
         self._ran_dry = True
-        """Whether the async worker had no call left at the last step, as far as is known."""
+        """Whether the async worker had no call left at the last step."""
         limit_per_key = per_key if ordering.queues_by_key else None
         self.window = InFlightWindow(self._least, limit_per_key, blocking=ordering.by_key)
 
@@ -59,11 +56,7 @@ class FlowControl:
         window.limit = memory["most"] = max(self._least, min(max(times * answered, faded), _MAX_IN_FLIGHT))
 
     def set_limits_of_keys(self, answered: Iterable[Hashable]) -> None:
-        """Raise the limits of the keys with many results.
-
-        Args:
-            answered: The queue key of each result.
-        """
+        """Raise the limits of the keys with many results; ``answered`` has the queue key of each result."""
         if self._ordering.queues_by_key and self._per_key > 1:
             enough = self._per_key // _TIMES_ANSWERED
             counts = Counter(answered).items()
@@ -72,11 +65,7 @@ class FlowControl:
             )
 
     def room(self, spilled: int) -> int:
-        """Return how many more records can be taken in: about as many as can be sent in the next step.
-
-        Args:
-            spilled: The number of spilled records. Those of hot keys do not count, as long as they are not too many.
-        """
+        """Return how many more records can be taken: about as many as can be sent in the next step."""
         window = self.window
         left = 0 if self._ran_dry else window.in_flight // 2
         room = window.limit - left - (window.parked - window.blocked)

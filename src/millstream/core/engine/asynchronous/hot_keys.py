@@ -10,7 +10,7 @@ from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord
 from millstream.core.engine.asynchronous.record_keys import key_text
 
 _SAMPLE: Final = 256
-"""How many records of a step are looked at."""
+"""How many records of a step are sampled."""
 
 
 class HotKeys:

@@ -60,23 +60,19 @@ from millstream.core.model.record import Headers
 from millstream.core.topology.asynchronous import Asynchronous, IssuingProcess
 
 _AHEAD_MS: Final = 2_000
-"""How long before it is due a record is sent: its call begins in time, whenever the next micro-batch does."""
+"""How long before its due time a record is sent, so that its call begins in time."""
 _STEP_MS: Final = 1_000
-"""A clock that went back by less than this went on: planners of two hosts may follow each other."""
+"""A clock that goes back by less is ignored: planners of two hosts may follow each other."""
 _PER_KEY: Final = 128
-"""How many records of one key may be sent at least: they follow each other without a micro-batch in between."""
+"""The least limit of records of a key in flight; their calls follow each other without a micro-batch in between."""
 RequestOf: TypeAlias = Callable[[InFlightRecord], tuple[Callable[..., Any], tuple[Any, ...]]]
-"""Returns the function to call for a record, and its arguments."""
 
 
 class InFlightRecords:
     """The in-flight records of one operator. Owned by the task.
 
     Args:
-        node: The operator.
-        runtime: The task.
         request_of: Returns the function to call for a record, and its arguments.
-        apply: Applies the effects of a result.
         per_key: How many records of a key may be in flight; with one, the next is issued after the effects of the last are applied.
     """
 
@@ -109,10 +105,9 @@ class InFlightRecords:
         self._changed: set[int] = set()
         self._results: list[tuple[Ticket, Settled]] = []
         self._retiring: list[int] = []
-        """What retires at the beginning of the next step: what a result must be committed for first, and after a restart what no
-        longer has to wait because the order was edited."""
+        """Records that retire at the beginning of the next step: their results had to be committed first, or an edit changed the order."""
         self._ending: list[int] = []
-        """What leaves the window at the beginning of the next step."""
+        """Records that leave the window at the beginning of the next step."""
         self._reloaded: list[int] = []
         """Numbers of records that were loaded from the backlog, the smallest first; some have retired."""
         self._counts = dict.fromkeys(("settled", "retries", "dead_letters", "ignored"), 0)
@@ -149,7 +144,6 @@ class InFlightRecords:
         self._changed.add(record.number)
 
     def issue(self) -> list[Call]:
-        """Return the calls to issue now."""
         runtime, calls = self._runtime, []
         soon = runtime.now_ms + _AHEAD_MS
         for stored in chain(self._backlog.take_due(soon), self._backlog.refill()):
@@ -173,7 +167,6 @@ class InFlightRecords:
         return calls
 
     def under_way(self) -> list[Ticket]:
-        """Return the tickets of the records that are with the async worker."""
         return [
             Ticket(self.name, record.number, record.turn, record.epoch)
             for record in self._records.values()
@@ -181,7 +174,7 @@ class InFlightRecords:
         ]
 
     def lost(self, ticket: Ticket) -> None:
-        """Take back a call that the async worker has lost: it will be issued again, as the same attempt."""
+        """Take back a call that the async worker has lost; it is issued again, as the same attempt."""
         record = self._record_of(ticket)
         if record is not None:
             record.epoch = None
@@ -191,11 +184,10 @@ class InFlightRecords:
     # Retire.
 
     def done(self, ticket: Ticket, settled: Settled) -> None:
-        """Store the result of a call; the next step applies its effects."""
         self._results.append((ticket, settled))
 
     def collect(self) -> None:
-        """Process the results that have come, in their order."""
+        """Process the results since the last step, in their order."""
         self._follow_clock()
         retiring, self._retiring = self._retiring, []
         for number in retiring:
@@ -280,7 +272,6 @@ class InFlightRecords:
     # State.
 
     def save(self) -> None:
-        """Bring the stores up to date."""
         self._memory["next"] = self._next
         records, now_ms = self._records, self._runtime.now_ms
         for number in self._changed:
@@ -295,14 +286,13 @@ class InFlightRecords:
         self._backlog.save()
 
     def next_due(self) -> int | None:
-        """Return when a record is to be sent or retires next, ms since the epoch and not before now; None if never."""
+        """Return when a record is sent or retires next, ms since the epoch, not before now; None if never."""
         if self._retiring:
             return self._runtime.now_ms
         first = earliest(self._window.next_due(), self._backlog.next_due)
         return None if first is None else max(first - _AHEAD_MS, self._runtime.now_ms)
 
     def figures(self) -> CallFigures:
-        """Return the metrics and reset the counters."""
         window, delayed, spilled = self._window, self._backlog.delayed, self._backlog.spilled
         waits = sum(self._records[number].why != "retry" for number in window.waiting_numbers())
         by_key = self._ordering.spills_by == "key"
@@ -330,7 +320,7 @@ class InFlightRecords:
         return earliest(*came, self._backlog.oldest_ms)
 
     def _record_of(self, ticket: Ticket) -> InFlightRecord | None:
-        """Return the record of a ticket; None if the ticket is not its last."""
+        """Return the record of its latest ticket; None for an earlier ticket."""
         record = self._records.get(ticket.number)
         if record is None or record.epoch != ticket.epoch or record.turn != ticket.turn:
             return None
@@ -357,7 +347,7 @@ class InFlightRecords:
             self._enter(record)
 
     def _first_unused(self) -> int:
-        """Return an unused record number, for stores that come without the operator's memory."""
+        """Return an unused record number, for stores without the operator's memory."""
         return 1 + max(max(self._records, default=-1), self._backlog.last_number())
 
     def _enter(self, record: InFlightRecord) -> None:
@@ -394,6 +384,6 @@ class InFlightRecords:
             self._changed.add(number)
 
     def _identify(self, record: InFlightRecord) -> None:
-        """Set what identifies the record's key: here, in the async worker, and in stores."""
+        """Set what identifies the record's key in the task, in the async worker and in stores."""
         record.serdes = self._serdes
         record.key_id = key_id(record.key, self._serdes[0])

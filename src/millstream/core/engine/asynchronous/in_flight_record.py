@@ -24,9 +24,8 @@ from millstream.core.model.record import Headers, RecordMetadata
 from millstream.core.model.serdes import Serde
 
 _BLOCK: Final = 512
-"""How many records a block has at most."""
 _BLOCK_BYTES: Final = 1 << 17
-"""How many bytes of values, about: a block is a value of a changelog topic."""
+"""Bytes of values in a block, about; a block is a value of a changelog topic."""
 _USUAL_BYTES: Final = 256
 
 Origin: TypeAlias = tuple[str, int, int]
@@ -36,12 +35,12 @@ _partition = lru_cache(1024)(TopicPartition)
 
 
 class Label(NamedTuple):
-    """What a record is known by in a store that is not read as a whole.
+    """Summary of a record whose store is not read as a whole.
 
     Attributes:
-        origin: Where it came from; None is nowhere.
-        came_ms: When it came to the operator, ms since the epoch.
-        why: What it waits for, if it waits for a time.
+        origin: None if the record came from a punctuator.
+        came_ms: When it arrived, ms since the epoch.
+        why: What it waits for: see ``InFlightRecord.why``; None if it waits for no time.
     """
 
     origin: Origin | None
@@ -50,11 +49,9 @@ class Label(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a processor has issued for a record.
+    """A call that a processor has issued for a record.
 
     Attributes:
-        function: What is called.
-        args: With what.
         then: The method of the processor that gets the result.
     """
 
@@ -64,7 +61,7 @@ class Request(NamedTuple):
 
 
 class InFlightRecord:
-    """A record that has come and not retired. Owned by its operator."""
+    """A record that has arrived and not retired. Owned by its operator."""
 
     __slots__ = (
         "attempt",
@@ -101,11 +98,11 @@ class InFlightRecord:
     begun_ms: int | None
     due_ms: int | None
     why: str | None
-    """What it waits for until then: a ``retry``, a ``delay``, or ``until`` a time that its function named."""
+    """What it waits for: a ``retry``, a ``delay``, or ``until`` a time that its function chose; None if it does not."""
     turn: int
     """How often it was sent to an async worker."""
     epoch: str | None
-    """Which attempt at a micro-batch did so last; None if the record is not with the async worker."""
+    """The attempt at a micro-batch that last sent it; None if the async worker does not have it."""
     settled: Settled | None
     serdes: tuple[Serde[Any], Serde[Any]]
 
@@ -136,13 +133,11 @@ class InFlightRecord:
 
     @property
     def raw(self) -> RawRecord:
-        """The record as failures report it."""
         key, value = in_bytes(self.serdes[0], self.key), in_bytes(self.serdes[1], self.value)
         offset = -1 if self.origin is None else self.origin.offset
         return self.partition, offset, key, value, self.timestamp, self.headers
 
     def row(self) -> tuple[Any, ...]:
-        """Return the row to store."""
         return (
             self.origin and tuple(self.origin),
             self.key,
@@ -161,14 +156,12 @@ class InFlightRecord:
 
     @property
     def label(self) -> Label:
-        """What it is known by in a store that is not read as a whole."""
         origin = self.origin
         named = None if origin is None else (origin.topic, origin.partition, origin.offset)
         return Label(named, self.came_ms, self.why)
 
     @classmethod
     def from_row(cls, number: int, row: tuple[Any, ...]) -> InFlightRecord:
-        """Read a row made by :meth:`row`."""
         record = cls.__new__(cls)
         record.number = number
         (
@@ -199,7 +192,7 @@ class InFlightStore:
     A block lies at an even key, the numbers of what is finished in it at the odd one behind it.
 
     Args:
-        store: The store, by int64.
+        store: A store with int64 keys.
     """
 
     def __init__(self, store: Any) -> None:
@@ -208,11 +201,11 @@ class InFlightStore:
         self._blocks: dict[int, tuple[int, ...]] = {}
         self._gone: dict[int, set[int]] = {}
         self._beside: set[int] = set()
-        """The blocks that have something written beside them."""
+        """The blocks next to which numbers of finished records are stored."""
         self._next = 0
 
     def read(self) -> list[InFlightRecord]:
-        """Return all that are there, by number."""
+        """Return all records, by number."""
         entries = dict(self._store.all())
         self._gone = {key // 2: set(numbers) for key, numbers in entries.items() if key % 2}
         self._beside = set(self._gone)
@@ -231,11 +224,10 @@ class InFlightStore:
         return records
 
     def write(self, changed: Iterable[int], unfinished: Mapping[int, InFlightRecord]) -> None:
-        """Write records, and delete those that are finished; what comes and goes between two writes leaves no trace.
+        """Write changed records, and delete those that are finished.
 
         Args:
-            changed: Those to look at, by number.
-            unfinished: Those that are to be there.
+            changed: Numbers of the records that may have changed.
         """
         fresh: list[InFlightRecord] = []
         touched: set[int] = set()
@@ -276,7 +268,7 @@ class InFlightStore:
 
 
 def in_bytes(serde: Serde[Any], part: Any) -> bytes | None:
-    """Return a key or value as bytes for people and dead letters: if it does not fit its serde as JSON, or else as Python shows it."""
+    """Return a key or value as bytes for error texts and dead letters: by its serde, else as JSON, else its ``repr``."""
     if part is None or isinstance(part, bytes):
         return part
     for serialize in (serde.serialize, _json):

@@ -15,10 +15,10 @@ from millstream.core.model.ids import TopicPartition
 
 
 class OffsetRanges:
-    """Counts records by offset. Owned by who keeps the records.
+    """Counts records by offset. Owned by the queue that stores the records.
 
     Args:
-        runs: What :meth:`runs` gave last time.
+        runs: The last return value of :meth:`runs`.
 
     Example:
         >>> offsets = OffsetRanges()
@@ -30,7 +30,7 @@ class OffsetRanges:
 
     def __init__(self, runs: Iterable[Any] = ()) -> None:
         self.changed = False
-        """Whether anything was counted since :meth:`runs` was last asked."""
+        """Whether anything was counted since the last :meth:`runs`."""
         self._counts: dict[TopicPartition, Counter[int]] = {
             TopicPartition(topic, partition): Counter(dict(_offsets(kept))) for topic, partition, kept in runs
         }
@@ -41,7 +41,7 @@ class OffsetRanges:
                 yield partition, offset, times
 
     def count(self, origin: Origin | None, change: int) -> None:
-        """Count a record in, or out; None is one that came from nowhere."""
+        """Change the count of an offset; None counts a record without origin."""
         self.changed = True
         if origin is not None:
             topic, partition, offset = origin
@@ -51,7 +51,7 @@ class OffsetRanges:
                 del offsets[offset]
 
     def runs(self) -> list[Any]:
-        """Return them as JSON values: per partition, runs of first offset, length and records per offset."""
+        """Return JSON values: per partition, runs of first offset, length and records per offset."""
         self.changed = False
         return [[*partition, _runs(offsets)] for partition, offsets in self._counts.items() if offsets]
 

@@ -83,7 +83,7 @@ def _compile_process_async(node: ProcessAsync, compiled: Compiled) -> Call:
                 children[target](*args)
 
     def check(effects: Effects) -> None:
-        """Refuse effects of which one is impossible, before any is applied."""
+        """Refuse impossible effects before any is applied."""
         for kind, target, args in effects:
             if kind == "put":
                 stores[target or ""].check(*args)
@@ -120,7 +120,6 @@ class IssuingContext(NodeContext):
     current: tuple[Any, Any, int, Headers] | None = None
 
     def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
-        """Call a function outside the task; see ``ProcessorContext.issue``."""
         if not self._runtime.active:
             raise ProcessingError(
                 f"processor {self._node!r} issues a call while nothing is being processed; issue in process(), in a "
@@ -142,12 +141,11 @@ class IssuingContext(NodeContext):
         self.in_flight.take(key, value, timestamp, headers, Request(call, args, then))
 
     def request_of(self, record: InFlightRecord) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Return what was issued for a record."""
         assert record.request is not None
         return record.request.function, record.request.args
 
     def apply(self, record: InFlightRecord, value: Any) -> None:
-        """Hand a result to the processor, as the record it was issued for retires."""
+        """Pass a result to the processor when its record retires."""
         assert record.request is not None
         self.current = record.key, record.value, record.timestamp, record.headers
         try:
@@ -193,7 +191,6 @@ class AcknowledgingContext(NodeContext):
     taken: Acknowledgements
 
     def acknowledge(self, metadata: RecordMetadata) -> None:
-        """Acknowledge a record; see ``ProcessorContext.acknowledge``."""
         if not self._runtime.active:
             raise ProcessingError(
                 f"processor {self._node!r} acknowledges a record while nothing is being processed. Work that goes on elsewhere, in "

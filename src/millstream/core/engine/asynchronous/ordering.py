@@ -29,13 +29,12 @@ class Ordering:
 
     @classmethod
     def of(cls, calls: Calls) -> Ordering:
-        """Return the order that the options of an operator ask for."""
         by_key, by_partition = calls.order == "key", calls.order == "partition"
         queues = by_key or calls.max_in_flight_per_key is not None
         return cls(by_key, by_partition, queues, "partition" if by_partition else "key" if queues else None)
 
     def queue_key(self, record: InFlightRecord) -> Hashable:
-        """Return the key by which a record queues for its call; None if it does not."""
+        """Return the key whose limit of calls applies to a record; None if there is none."""
         return record.key_id if self.queues_by_key else None
 
     def reorder_group(self, record: InFlightRecord) -> Hashable:

@@ -31,7 +31,7 @@ def key_id(key: Any, serde: Serde[Any]) -> Hashable:
 
 
 def key_text(identity: Hashable) -> str:
-    """Return a key for people."""
+    """Return a key as text, for people."""
     return reprlib.repr(pickle.loads(identity) if isinstance(identity, _Pickled) else identity)
 
 
@@ -47,18 +47,18 @@ def group_bytes(group: Hashable) -> bytes:
 
 
 def group_from(packed: bytes) -> Hashable:
-    """Read what :func:`group_bytes` returned, also before the project had its name."""
+    """Read what :func:`group_bytes` returned, also under the project's former name."""
     group: Hashable = with_former_names(packed)
     return group
 
 
 def _short_text(text: str) -> bytes:
-    """Return a text as a pickle has it."""
+    """Return a text as it stands in a pickle."""
     return pickle.SHORT_BINUNICODE + bytes([len(text)]) + text.encode()
 
 
 class _Pickled(bytes):
-    """The pickle of a key: equal keys give equal bytes, also where parts of one are the same object."""
+    """The pickle of a key. Equal keys give equal bytes, even if parts of one are the same object."""
 
     @classmethod
     def of(cls, key: object) -> _Pickled:

@@ -29,7 +29,6 @@ class SpillQueue:
 
     Args:
         rows: The store of the rows, by group and number.
-        memory: What the operator remembers.
     """
 
     def __init__(self, rows: Any, memory: dict[str, Any]) -> None:
@@ -50,12 +49,10 @@ class SpillQueue:
 
     @property
     def groups(self) -> list[bytes]:
-        """The groups with parked records."""
         return list(self._counts)
 
     @property
     def longest(self) -> int:
-        """The number of records of the largest group."""
         return max(self._counts.values(), default=0)
 
     @property
@@ -79,7 +76,7 @@ class SpillQueue:
         self._note(label, 1)
 
     def take(self, group: bytes, most: int) -> list[tuple[int, Any]]:
-        """Remove the first records of a group and return their numbers and rows."""
+        """Remove the first records of a group, and return their numbers and rows."""
         rows = list(islice(self._rows.prefix_scan(_prefix(group)), most))
         for row_key, (label, _) in rows:
             self._rows.put(row_key, None)
@@ -93,7 +90,6 @@ class SpillQueue:
         return [(_number(row_key), row) for row_key, (_, row) in rows]
 
     def save(self) -> None:
-        """Store the summary in the operator's memory, if it has changed."""
         if self._offsets.changed:
             self._memory["overflow"] = self._offsets.runs()
             self._memory["overflow_ages"] = self._ages.spans()

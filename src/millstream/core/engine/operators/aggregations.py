@@ -15,7 +15,6 @@ from millstream.core.model.record import Headers
 from millstream.core.topology import nodes as n
 
 INCOMPLETE: Final = "null key or value in an aggregation"
-"""Why a record is left out that has no key or no value."""
 
 
 @compile_node.register

@@ -76,14 +76,13 @@ class _Open:
         self._loses, self._grace = node.emit.loses, node.windows.grace_ms
         self._child = compiled.children(node)
         self._due = -1
-        """No window closes before; it may be too early, but not too late."""
+        """No window closes before this stream time; it may be too early, but not too late."""
 
     def began(self, end: int) -> None:
-        """Add a window that has an entry."""
         self._due = min(self._due, end + self._grace)
 
     def close(self, stream_time: int, headers: Headers) -> None:
-        """Return the results of the windows that have closed at a time."""
+        """Emit the results of the windows that have closed at a stream time."""
         if stream_time < self._due:
             return
         self._due = NEVER
@@ -97,12 +96,11 @@ class _Open:
                 self._child(windowed, value, None, timestamp, headers)
 
     def next_close(self) -> int:
-        """Return when the next window closes, NEVER if none is open."""
         first = next(self._open(), None)
         return NEVER if first is None else int(first[0].end) + self._grace
 
     def gone_at(self) -> int:
-        """Return the stream time at which the first window is dropped that was not given yet."""
+        """Return the stream time at which the first window expires that was not emitted."""
         return int(self._store.gone_at(self._closed + 1))
 
     def _open(self) -> Iterator[tuple[Windowed[Any], Any]]:
@@ -111,6 +109,6 @@ class _Open:
 
     @property
     def _closed(self) -> int:
-        """Start of the last window that was given; every earlier one was given too, or has no entry."""
+        """Start of the last emitted window; every earlier one was emitted, or has no entry."""
         closed: int = self._memory.get("closed", -1)
         return closed

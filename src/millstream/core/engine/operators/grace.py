@@ -62,14 +62,10 @@ def _compile_grace_buffer(node: j.GraceBuffer, compiled: Compiled) -> Call:
 
 
 class _BufferedRecord(NamedTuple):
-    """A record of the buffer, as it was when it arrived.
+    """A buffered record, as it was when it arrived.
 
     Attributes:
         origin: Topic, partition and offset; None if a punctuator sent it.
-        key: Serialised.
-        value: Serialised.
-        timestamp: Milliseconds since the epoch.
-        headers: Its headers.
     """
 
     origin: RecordMetadata | None
@@ -80,7 +76,6 @@ class _BufferedRecord(NamedTuple):
 
     @property
     def raw(self) -> RawRecord:
-        """The record for error texts and dead letters."""
         partition, offset = None, -1
         if self.origin is not None:
             partition = TopicPartition(self.origin.topic, self.origin.partition)
@@ -89,7 +84,7 @@ class _BufferedRecord(NamedTuple):
 
 
 class _Buffer:
-    """The records that wait, in one task. Owned by the task."""
+    """The records that wait. Owned by the task."""
 
     def __init__(self, node: j.GraceBuffer, runtime: Runtime) -> None:
         self._store = runtime.stores[node.store.name]
@@ -98,7 +93,6 @@ class _Buffer:
         self._origin = runtime.metadata
 
     def put(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        """Let a record wait."""
         number = self._memory.get("arrived", 0)
         row_key = pack_time(timestamp) + closed(self._key.serialize(key)) + pack_time(number)
         self._store.put(row_key, _packed(self._origin() or _NOWHERE, self._value.serialize(value), headers))
@@ -106,7 +100,7 @@ class _Buffer:
         self._memory["first"] = min(self._memory.get("first", NEVER), timestamp)
 
     def taken(self, until: int) -> Iterator[tuple[Any, Any, _BufferedRecord]]:
-        """Take the records with times up to a time out of the buffer, in order."""
+        """Take the records with timestamps up to ``until`` out of the buffer, in order."""
         first = self._memory["first"]
         if first > until:
             return

@@ -32,12 +32,10 @@ Lookup = Callable[[Any, int], "tuple[Any, int] | None"]
 
 
 def lookup(table: str, compiled: Compiled, *, forwarded: bool = False) -> Lookup:
-    """Make the function that gives the rows of a table.
+    """Return the function that gives the rows of a table.
 
     Args:
-        table: Name of the table's node.
-        compiled: The task the table is in.
-        forwarded: Whether to give rows as they were forwarded; else the newest.
+        forwarded: Whether to give rows as they were forwarded, not the newest.
     """
     return _lookup(compiled.node(table), compiled, forwarded)
 

@@ -27,10 +27,10 @@ def _compile_global_process(node: GlobalProcess, compiled: Compiled) -> Call:
 
 
 def made(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
-    """Make a processor, and return its context, of a given type.
+    """Create a processor, and return its context.
 
     Raises:
-        TopologyError: If the supplier gives something else than a processor.
+        TopologyError: If the supplier returns something else than a processor.
     """
     children = compiled.named_children(node)
     context = context_type(node.name, node.stores, compiled.runtime, compiled.children(node), children)
@@ -41,10 +41,10 @@ def made(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
 
 
 def running(node: n.Process, compiled: Compiled, context_type: type[NodeContext]) -> Call:
-    """Make the closure of a processor, and its context of a given type.
+    """Create a processor, and return its closure.
 
     Raises:
-        TopologyError: If the supplier gives something else than a processor.
+        TopologyError: If the supplier returns something else than a processor.
     """
     runtime, name = compiled.runtime, node.name
     process = made(node, compiled, context_type).processor.process
@@ -75,20 +75,19 @@ def _compile_process_values(node: ProcessValues, compiled: Compiled) -> Call:
 
 
 _ANY: Final = object()
-"""In place of a key: nothing is being processed."""
+"""In place of a key when no record is being processed."""
 
 
 class _FixedKeyContext(NodeContext):
     """The context of a processor that leaves keys as they are. Owned by the task."""
 
     key: Any = _ANY
-    """The key of the record that is being processed."""
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        """Hand a record on if it has the key that came in.
+        """Forward a record whose key is that of the input.
 
         Raises:
-            ProcessingError: If it has another one.
+            ProcessingError: If its key differs.
         """
         if self.key is not _ANY and record.key is not self.key and record.key != self.key:
             raise ProcessingError(
@@ -121,11 +120,6 @@ class _TransformerContext(NodeContext):
     """The context of a value transformer, which forwards nothing. Owned by the task."""
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        """Refuse to forward.
-
-        Raises:
-            ProcessingError: Always.
-        """
         raise ProcessingError(
             f"value transformer {self._node!r} forwards a record; a row has one value: return it from transform(), or use "
             "to_stream() and a processor"
@@ -133,10 +127,10 @@ class _TransformerContext(NodeContext):
 
 
 def _made(node: n.Process, method: str, base: str) -> Any:
-    """Make the object that a node runs.
+    """Create the object that a node runs.
 
     Raises:
-        TopologyError: If the supplier gave something else.
+        TopologyError: If the supplier returns something else.
     """
     made = node.supplier()
     missing = [name for name in ("init", method, "close") if not callable(getattr(made, name, None))]

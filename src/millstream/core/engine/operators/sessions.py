@@ -23,7 +23,6 @@ from millstream.core.model.windowed import Windowed
 from millstream.core.topology.windowed import SessionAggregate
 
 Sessions = list[tuple[int, int, Any]]
-"""Start, end and aggregate of the sessions that a record joins."""
 
 
 @compile_node.register
@@ -80,7 +79,7 @@ def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _Open | None)
 
 
 def _aggregation(node: SessionAggregate) -> Callable[[Any, Any, Sessions], Any]:
-    """Make the function that gives the aggregate of a record and the sessions it joins."""
+    """Return the function of a record and the sessions that it joins, which gives their aggregate."""
     initializer, aggregator, merger = node.initializer, node.aggregator, node.merger
 
     def aggregated(key: Any, value: Any, sessions: Sessions) -> Any:
@@ -106,14 +105,10 @@ class _Open:
         self._child = compiled.children(node)
 
     def change(self, key: bytes, sessions: Sessions, start: int, end: int, *, exists: bool) -> None:
-        """Replace the sessions that a session was made of by it.
+        """Replace the sessions that were merged by the new one.
 
         Args:
-            key: The serialised key.
-            sessions: The sessions that it was made of.
-            start: Start of the new one.
-            end: Its end.
-            exists: Whether it has an aggregate; else there is no new one.
+            exists: Whether the new session has an aggregate; else it was deleted.
         """
         known = any((old_start, old_end) == (start, end) for old_start, old_end, _ in sessions)
         for old_start, old_end, _ in sessions:
@@ -123,7 +118,7 @@ class _Open:
             self._timeline.put(_entry_key(key, start, end), b"", known=False)
 
     def close(self, stream_time: int, headers: Headers) -> None:
-        """Return the results of the sessions that have closed at a time."""
+        """Emit the results of the sessions that have closed at a stream time."""
         before = stream_time - self._wait
         while self._timeline.next < before:
             entry_key, _ = self._timeline.take()
@@ -132,12 +127,11 @@ class _Open:
             self._child(Windowed(self._key(key), start, end), aggregate, None, end, headers)
 
     def next_close(self) -> int:
-        """Return when the next session closes, NEVER if none is open."""
         end = self._timeline.next
         return NEVER if end >= NEVER - self._wait else end + self._wait + 1
 
     def gone_at(self) -> int:
-        """Return the stream time at which the first session is dropped that was not given yet."""
+        """Return the stream time at which the first session expires that was not emitted."""
         return int(self._store.gone_at(self._timeline.next))
 
 

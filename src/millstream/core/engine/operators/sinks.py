@@ -16,7 +16,7 @@ from millstream.core.model.serdes import Side, written
 from millstream.core.topology import nodes as n
 
 _FRAME_BYTES: Final = 100
-"""What Kafka's protocol takes for a record or a header beside its own bytes, at most."""
+"""What Kafka's protocol adds to a record or a header, at most, bytes."""
 
 
 @compile_node.register
@@ -48,7 +48,7 @@ def _compile_sink(node: n.Sink, compiled: Compiled) -> Call:
 
 
 def _check_size(row: Row, topic: str, most: int) -> None:
-    """Refuse a record that neither the producer nor the broker would take.
+    """Refuse a record that producer and broker would not take.
 
     Raises:
         ProductionError: If it is too large.
@@ -65,7 +65,7 @@ def _check_size(row: Row, topic: str, most: int) -> None:
 def _may_be_too_large(
     keys: Sequence[bytes | None], values: Sequence[bytes | None], headers: Sequence[Headers] | None, most: int
 ) -> bool:
-    """Return whether any record may be too large; the largest parts are taken for those of one record."""
+    """Return whether any record may be too large; compares the largest key, value and headers of the batch as if of one record."""
     largest = max(map(len, filter(None, keys)), default=0) + max(map(len, filter(None, values)), default=0)
     return _FRAME_BYTES + largest + max(map(_header_bytes, headers or ()), default=0) > most
 
@@ -75,7 +75,7 @@ def _header_bytes(headers: Headers) -> int:
 
 
 def _in_context(node: n.Sink) -> bool:
-    """Return whether a serde of a sink wants to see topic and headers."""
+    """Return whether a serde of a sink needs topic and headers."""
     return node.key.contextual is not None or node.value.contextual is not None
 
 
@@ -104,7 +104,7 @@ def _sink_columns(node: n.Sink, compiled: Compiled) -> Form | None:
 
 
 def _partitions(node: n.Sink, topic: str, compiled: Compiled) -> Partitions | None:
-    """Return what chooses the partitions of windowed keys in a topic; None if there is nothing to choose."""
+    """Return what chooses the partitions of windowed keys in a topic; None if it has one partition."""
     count = compiled.runtime.partitions_of(topic) if node.window_bytes else 0
     return Partitions(count) if count > 1 else None
 
@@ -134,10 +134,10 @@ def _windowed_sink(node: n.Sink, partitions: Partitions, compiled: Compiled) -> 
 
 
 def _chosen(choice: int | Iterable[int] | None, topic: str, count: int) -> tuple[int, ...]:
-    """Return the partitions that a partitioner chose, -1 for the one that the key belongs to.
+    """Return the chosen partitions, -1 for that of the key.
 
     Raises:
-        ValueError: If one of them is none of the topic's.
+        ValueError: If the topic has no such partition.
     """
     if choice is None:
         return (-1,)
@@ -166,7 +166,7 @@ def _topic_of(node: n.Sink, compiled: Compiled) -> Callable[[Any, Any, int, Head
 
 
 def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
-    """Compile a sink that chooses topics or partitions per record, or whose serdes see where the record goes."""
+    """Compile a sink that chooses topic or partition per record, or whose serdes need topic and headers."""
     runtime, name, window_bytes = compiled.runtime, node.name, node.window_bytes
     topic_of = _topic_of(node, compiled)
     partitions_in: dict[str, Partitions | None] = {}

@@ -35,13 +35,12 @@ Entry = tuple[Any, int]
 
 
 class Touch(NamedTuple):
-    """A window that a record changes or makes.
+    """A window that a record changes or creates.
 
     Attributes:
-        start: Where it begins.
-        so_far: The aggregate that it has, or begins with; None begins anew.
+        so_far: Its aggregate, or the one it begins with; None begins anew.
         exists: Whether the window exists already.
-        adds: Whether the record belongs to it; else it is the record's right window.
+        adds: Whether the record belongs to it; if not, it is the record's right window.
     """
 
     start: int
@@ -55,8 +54,7 @@ def touched(windows: Iterable[tuple[int, Entry]], time: int, difference: int) ->
 
     Args:
         windows: Start and entry of the windows of its key from ``time - 2 * difference`` to ``time + 1``, the latest first.
-        time: The record's timestamp, at least the difference.
-        difference: The difference of the windows, ms.
+        time: The record's timestamp, ms since the epoch, at least the difference.
     """
     touches: list[Touch] = []
     starts: set[int] = set()
@@ -94,7 +92,7 @@ def touched_early(windows: Iterable[tuple[int, Entry]], time: int) -> list[Touch
 
     Args:
         windows: Start and entry of the windows of its key up to ``time + 1``, the earliest first.
-        time: The record's timestamp, less than the difference.
+        time: The record's timestamp, ms since the epoch, less than the difference.
     """
     touches: list[Touch] = []
     starts: set[int] = set()
@@ -168,7 +166,7 @@ def _around(store: Any, key: Any, timestamp: int, difference: int) -> list[Touch
 
 
 def _aggregation(node: SlidingAggregate) -> Callable[[Any, Any, int, Touch], Entry]:
-    """Make the function that gives the aggregate of a window with a record, and its timestamp."""
+    """Return the function that gives the aggregate of a window with a record, and its timestamp."""
     initializer, aggregator = node.initializer, node.aggregator
 
     def added(key: Any, value: Any, timestamp: int, touch: Touch) -> Entry:
@@ -183,7 +181,7 @@ def _aggregation(node: SlidingAggregate) -> Callable[[Any, Any, int, Touch], Ent
 
 
 class _Open:
-    """The windows that have not closed, in the order of start, then key. Owned by the task."""
+    """The windows that have not closed, by start, then key. Owned by the task."""
 
     def __init__(self, node: SlidingAggregate, compiled: Compiled) -> None:
         assert node.open is not None
@@ -197,7 +195,7 @@ class _Open:
         self._child = compiled.children(node)
 
     def change(self, key: bytes, touch: Touch, *, exists: bool) -> None:
-        """Add a window that was created, or remove one whose aggregate was deleted."""
+        """Add a created window, or remove one whose aggregate was deleted."""
         entry_key = timed_key(touch.start, key)
         if not exists:
             self._timeline.remove(entry_key)
@@ -205,7 +203,7 @@ class _Open:
             self._timeline.put(entry_key, b"", known=False)
 
     def close(self, stream_time: int, headers: Headers) -> None:
-        """Return the results of the windows that have closed at a time."""
+        """Emit the results of the windows that have closed at a stream time."""
         before = stream_time - self._wait
         while self._timeline.next < before:
             entry_key, _ = self._timeline.take()
@@ -217,10 +215,9 @@ class _Open:
             self._child(window, value, None, timestamp, headers)
 
     def next_close(self) -> int:
-        """Return when the next window closes, NEVER if none is open."""
         start = self._timeline.next
         return NEVER if start >= NEVER - self._wait else start + self._wait + 1
 
     def gone_at(self) -> int:
-        """Return the stream time at which the first window is dropped that was not given yet."""
+        """Return the stream time at which the first window expires that was not emitted."""
         return int(self._store.gone_at(self._timeline.next))

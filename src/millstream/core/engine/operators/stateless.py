@@ -60,7 +60,7 @@ def _compile_with_key(node: n.WithKey, compiled: Compiled) -> Call:
 
 
 def _dropping(node: n.WithKey, compiled: Compiled) -> Callable[[int], None]:
-    """Return what counts records without a key, or does not."""
+    """Return what counts dropped records without a key, if the node counts them."""
     runtime = compiled.runtime
     return (lambda count: runtime.drop(_NO_KEY, count)) if node.counted else nothing
 

@@ -53,7 +53,7 @@ def _compile_stream_join(node: j.StreamJoin, compiled: Compiled) -> Call:
 
 
 def _telling(node: j.StreamJoin, memory: Mapping[str, Any], join: Call, late: Call) -> Call:
-    """Return the function of a side as one that also hands on the records whose windows had closed before they came."""
+    """Wrap the function of a side to pass on records whose windows had closed before they arrived."""
     closes = node.times.closes(left=node.left)
 
     def telling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -65,7 +65,7 @@ def _telling(node: j.StreamJoin, memory: Mapping[str, Any], join: Call, late: Ca
 
 
 class _Side:
-    """One side of a join in one task. Owned by the task."""
+    """One side of a join. Owned by the task."""
 
     def __init__(self, node: j.StreamJoin, compiled: Compiled) -> None:
         times, stores = node.times, compiled.runtime.stores
@@ -87,11 +87,11 @@ class _Side:
         self._final_after = times.closes(left=not node.left) if times.final and other_alone else None
 
     def combine(self, key: Any, this: Any, other: Any) -> Any:
-        """Return the result of a value of this side and one of the other."""
+        """Call the joiner with a value of this side and one of the other, the left value first."""
         return self._joiner(key, this, other) if self._left else self._joiner(key, other, this)
 
     def meet(self, key: Any, value: Any, timestamp: int, time: int, results: list[Any]) -> None:
-        """Add the results of a record with its partners, or remember that it has met none."""
+        """Add the results of a record with its partners, or store that it has none."""
         low, high = max(timestamp - self._before, 0), max(timestamp + self._after, self._least_end)
         if self._final_after is not None:
             low = max(low, time - self._final_after)

@@ -70,12 +70,7 @@ def _compile_suppress(node: Suppress, compiled: Compiled) -> Call:
 
 
 class Buffer:
-    """The rows that a suppressed table holds back. Owned by the task.
-
-    Args:
-        node: The table.
-        compiled: The task.
-    """
+    """The rows that a suppressed table holds back. Owned by the task."""
 
     def __init__(self, node: Suppress, compiled: Compiled) -> None:
         stores = compiled.runtime.stores
@@ -92,7 +87,7 @@ class Buffer:
 
     @property
     def next(self) -> int:
-        """The first buffer time; NEVER if the buffer is empty."""
+        """The first buffer time, ms since the epoch; NEVER if the buffer is empty."""
         return self._rows.next
 
     def next_close(self) -> int:
@@ -170,7 +165,7 @@ class Buffer:
             self._memory["bytes"] += sign * (len(entry_key) + len(self._size(update)))
 
     def _count_up(self, rows: Any) -> None:
-        """Count the buffered rows and bytes where a limit is new, and drop the counts that have no limit."""
+        """Count buffered rows and bytes where a limit is new, and drop the counts without a limit."""
         counted = ["records"] if self._limits.limited else []
         if self._limits.max_bytes is not None:
             counted.append("bytes")

@@ -131,7 +131,7 @@ def _compile_table_merge(node: j.TableMerge, compiled: Compiled) -> Call:
 
 
 def _result(node: j.TableJoin) -> Callable[[Any, Any, Any], Any]:
-    """Make the function of a key, the value of this side and that of the other; None where there is no result."""
+    """Return the function of key, value of this side and value of the other; it returns None where there is no result."""
     joiner, left = node.joiner, node.left
     # Whether the result outlives the value of this side: then the other side stands alone.
     outlives = node.kind == "outer" or (node.kind == "left" and not left)

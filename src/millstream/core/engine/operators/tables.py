@@ -37,7 +37,7 @@ def _compile_table_source(node: n.TableSource, compiled: Compiled) -> Call:
 
 
 def _versioned_source(node: n.TableSource, compiled: Compiled) -> Call:
-    """Compile the source of a versioned table, which says of each change whether it is one of the row's latest version."""
+    """Compile the source of a versioned table; it marks changes of the latest version of a row."""
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store = runtime.stores[node.store.name]
     fetch, insert, key_bytes = store.fetch, store.insert, node.store.key.serialize

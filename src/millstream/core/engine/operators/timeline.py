@@ -23,7 +23,7 @@ _PAGE: Final = 1000
 
 
 class Timeline:
-    """The entries of one store in the order of time. Owned by a node of the task, which alone writes to the store.
+    """The entries of one store by time. Owned by a node of the task, which alone writes to the store.
 
     Args:
         store: A key-value store with bytes as keys.
@@ -47,9 +47,7 @@ class Timeline:
         """Set the entry of a key.
 
         Args:
-            key: Its key.
-            entry: The entry.
-            known: Whether there is an entry already.
+            known: Whether the key has an entry already.
         """
         self._store.write(key, entry)
         if not known and (time := time_of(key)) <= self._horizon:
@@ -58,13 +56,12 @@ class Timeline:
                 self._next = time
 
     def remove(self, key: bytes) -> None:
-        """Remove the entry of a key."""
         self._store.write(key, None)
         if self._front and self._front[0] == key:
             self._next = None
 
     def take(self) -> tuple[bytes, Any]:
-        """Take the first entry out; there is one, as :attr:`next` says."""
+        """Remove the first entry and return it; there must be one (:attr:`next`)."""
         key = heappop(self._front)
         entry = self._store.fetch(key)
         self._store.write(key, None)
@@ -82,7 +79,7 @@ class Timeline:
             self._read()
 
     def _read(self) -> None:
-        """Read the next page, to the end of its last time."""
+        """Read the next page of keys, to the end of its last time."""
         entries = self._store.range(_TIME.pack(self._horizon + 1))
         page = [key for key, _ in islice(entries, _PAGE)]
         self._horizon = NEVER
@@ -93,11 +90,9 @@ class Timeline:
 
 
 def timed_key(time: int, rest: bytes) -> bytes:
-    """Return the key of an entry at a time."""
     return _TIME.pack(time) + rest
 
 
 def time_of(key: bytes) -> int:
-    """Return the time of a key."""
     time: int = _TIME.unpack_from(key)[0]
     return time

@@ -32,17 +32,11 @@ _TIME: Final = struct.Struct(">Q")
 _LENGTH: Final = struct.Struct(">I")
 
 Alone = tuple[Any, Any, int]
-"""Key, result and timestamp of a record that has met no partner."""
+"""Key, result and timestamp of an unmatched record."""
 
 
 class Unmatched:
-    """The unmatched records of a join, as one of its sides sees them. Owned by the task.
-
-    Args:
-        node: The side.
-        spec: The store of the records.
-        runtime: The task.
-    """
+    """The unmatched records of a join, as one of its sides sees them. Owned by the task."""
 
     def __init__(self, node: StreamJoin, spec: StoreSpec, runtime: Runtime) -> None:
         times = node.times
@@ -63,20 +57,19 @@ class Unmatched:
         self._empty_is_due = not times.final and times.interval > 0 and self._soonest > 0
 
     def add(self, key: Any, value: Any, timestamp: int) -> None:
-        """Keep a record that has met no partner."""
         entry_key = _KEY.pack(timestamp, self._left) + self._mine.key.serialize(key)
         data = self._mine.value.serialize(value)
         self._store.put(entry_key, (self._store.get(entry_key) or b"") + _LENGTH.pack(len(data)) + data)
         self._memory["first"] = min(self._memory.get("first", NEVER), timestamp)
 
     def matched(self, key: Any, timestamp: int) -> None:
-        """Forget the records of the other side that a record has met."""
+        """Remove the records of the other side that a record has matched."""
         entry_key = _KEY.pack(timestamp, not self._left) + self._other_key(key)
         if self._store.get(entry_key) is not None:
             self._store.put(entry_key, None)
 
     def closed(self, time: int) -> list[Alone]:
-        """Take the records whose windows have closed out of the store.
+        """Remove the records whose windows have closed, and return them.
 
         Args:
             time: Stream time of the join, ms.

@@ -41,7 +41,7 @@ from millstream.core.topology.windowed import WindowedAggregate
 
 _START: Final = struct.Struct(">q")
 _APART: Final = 32
-"""So many records lie between two cuts at least, on average: with fewer, record by record is as fast."""
+"""With fewer records between two cuts, on average, record by record is as fast."""
 _windowed: Any = tuple.__new__
 
 
@@ -60,7 +60,7 @@ def _compile_in_columns(node: WindowedAggregate, compiled: Compiled) -> Form | N
 
 
 def _without_functions(node: n.Node, compiled: Compiled) -> bool:
-    """Return whether only what sends records on is behind a node: nothing there calls a function of the user."""
+    """Return whether no function of the user is called behind a node."""
     return all(
         (isinstance(child, n.Sink) and isinstance(child.topic, str) and child.partitioner is None)
         or (isinstance(child, (n.ToStream, n.Pass, Late)) and _without_functions(child, compiled))
@@ -69,13 +69,10 @@ def _without_functions(node: n.Node, compiled: Compiled) -> bool:
 
 
 class WindowedKeys(Column):
-    """Keys in windows: what they are written as is made of the bytes of the keys.
+    """Keys in windows, serialised from the bytes of the keys.
 
     Args:
-        keys: The keys.
-        serde: Serde of the keys.
-        starts: Start of the window of each.
-        size: How long the windows are, ms.
+        size: Length of the windows, ms.
     """
 
     __slots__ = ("_key", "_keys", "_size", "_starts")
@@ -86,7 +83,6 @@ class WindowedKeys(Column):
         self._starts, self._size = starts, size
 
     def objects(self) -> list[Any]:
-        """Return the objects."""
         if self.known is None:
             ends = map(window_end, self._starts, repeat(self._size))
             fields = zip(self._keys.objects(), self._starts, ends)
@@ -94,7 +90,6 @@ class WindowedKeys(Column):
         return self.known
 
     def serialised(self, serde: Serde[Any]) -> list[bytes | None]:
-        """Return the bytes that a serde writes."""
         if not serdes.writes_windows_of(serde, self._key):
             return [*map(serde.serialize, self.objects())]
         ends = {start: _START.pack(start) for start in set(self._starts)}
@@ -102,35 +97,29 @@ class WindowedKeys(Column):
         return list(map(add, keys, map(ends.__getitem__, self._starts)))
 
     def only(self, kept: Sequence[object]) -> Column:
-        """Return the rows whose mark is true."""
         return WindowedKeys(self._keys.only(kept), self._key, list(compress(self._starts, kept)), self._size)
 
     def at(self, rows: Sequence[int]) -> Column:
-        """Return the rows at the given indices."""
         starts = list(map(self._starts.__getitem__, rows))
         return WindowedKeys(self._keys.at(rows), self._key, starts, self._size)
 
     def part(self, start: int, end: int) -> Column:
-        """Return the rows from ``start`` up to, but not including, ``end``."""
         return WindowedKeys(self._keys.part(start, end), self._key, self._starts[start:end], self._size)
 
     def present(self) -> list[bool]:
-        """Return true for each row: windowed keys are never null."""
         return [True] * len(self._starts)
 
     def any_null(self) -> bool:
-        """Return False: windowed keys are never null."""
         return False
 
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Records and their windows.
+    """Pairs of a record and a window, as parallel lists.
 
     Attributes:
-        records: Per pair the number of its record; in order.
-        starts: Per pair where its window starts.
-        left_out: The numbers of the records of the pairs that were left out, by reason; in order.
+        records: Per pair the number of its record; ascending.
+        left_out: Numbers of the records of dropped pairs by reason; ascending.
     """
 
     records: Sequence[int]
@@ -138,7 +127,7 @@ class _Pairs:
     left_out: Mapping[str, Sequence[int]]
 
     def only(self, kept: Sequence[bool], reason: str) -> _Pairs:
-        """Leave out the pairs whose mark is false."""
+        """Drop the pairs whose mark is false."""
         if all(kept):
             return self
         out = list(compress(self.records, map(not_, kept)))
@@ -161,7 +150,6 @@ class _Aggregation:
         self._windows, self._wait = node.windows, node.windows.size_ms + node.windows.grace_ms
 
     def take(self, columns: Columns) -> None:
-        """Take a batch."""
         if self._shared.clock is not None and columns.timestamps:
             self._shared.clock.note_input()
         columns = self._complete(columns)
@@ -189,7 +177,7 @@ class _Aggregation:
         return None
 
     def _complete(self, columns: Columns) -> Columns:
-        """Leave out the records without key, and without value if it is needed."""
+        """Drop the records without a key, and without a value if it is needed."""
         if columns.keys.any_null():
             kept = columns.keys.present()
             self._runtime.drop(NO_KEY, kept.count(False))
@@ -232,7 +220,7 @@ class _Aggregation:
         return sorted([*late, *closed], key=itemgetter(0))
 
     def _late(self, columns: Columns, times: list[int]) -> list[int]:
-        """Return the records that are late for a window, if somebody waits for them."""
+        """Return the records that are late for a window, if the topology uses late records."""
         if self._late_child is None:
             return []
         starts, wait = self._windows.starts, self._wait
@@ -240,7 +228,7 @@ class _Aggregation:
         return [number for number, (timestamp, time) in rows if starts(timestamp)[0] + wait <= time]
 
     def _closing(self, times: list[int]) -> list[int]:
-        """Return the records in front of which windows close, if results are given then."""
+        """Return the records before which windows close, if results are emitted on close."""
         if self._shared.closing is None:
             return []
         numbers, number, due = list[int](), 0, self._shared.closing.due()
@@ -262,7 +250,7 @@ class _Aggregation:
         """Add the records between two cuts to their windows.
 
         Returns:
-            Whether that was all; if a record fails, it and all behind it are done record by record.
+            Whether all were added; if a record fails, it and all after it are processed record by record.
         """
         if begin == end:
             return True
@@ -293,7 +281,7 @@ class _Aggregation:
         return pairs.only(kept, LATE)
 
     def _starts(self, timestamps: list[int]) -> list[range]:
-        """Return the starts of each record's windows; records between the same two starts have the same ones."""
+        """Return the starts of each record's windows."""
         size, advance = self._windows.size_ms, self._windows.advance_ms
         width = advance if size % advance == 0 else 1
         buckets = [timestamp // width for timestamp in timestamps]
@@ -301,7 +289,7 @@ class _Aggregation:
         return list(map(starts.__getitem__, buckets))
 
     def _fold_part(self, part: Columns, pairs: _Pairs) -> int:
-        """Fold pairs onto their entries, and hand the results on; give how many records that were."""
+        """Fold pairs onto their entries, and pass the results on; return the number of records that were folded."""
         rows = {start: self._store.rows_to_write(start) for start in dict.fromkeys(pairs.starts)}
         if None in rows.values():
             pairs = pairs.only([rows[start] is not None for start in pairs.starts], "expired window")
@@ -339,8 +327,7 @@ def _reaching(
     """Return what reads and writes the entries of row keys.
 
     Args:
-        rows: Per start of a window the rows that its entries lie in.
-        start_of: Returns the start of the window of a row key.
+        rows: Per start of a window, the rows that hold its entries.
     """
     different = {id(slot): slot for slot in rows.values() if slot is not None}
     if len(different) == 1:

@@ -38,9 +38,7 @@ from millstream.core.topology.folds import Fold
 from millstream.core.topology.nodes import Node
 
 Add = Callable[[Any, Any, int, Headers, int], bool]
-"""Adds a record (key, value, timestamp, headers) to its windows that begin or end at a time or later; others have closed.
-
-It returns whether the record was late for one of its windows."""
+"""Adds a record (key, value, timestamp, headers) to its windows that are not closed, and returns whether it was late for one."""
 
 
 class OpenWindows(Protocol):
@@ -59,7 +57,7 @@ class OpenWindows(Protocol):
 def checking(
     runtime: Runtime, memory: dict[str, Any], emit: EmitStrategy, windows: OpenWindows, add: Add
 ) -> Add:
-    """Return a function that adds a record and checks for closed windows by the emit interval, or after the record."""
+    """Wrap ``add`` to check for closed windows at the emit interval, or after the record."""
     interval, close, gone_at = emit.every_ms, windows.close, windows.gone_at
 
     def check(time: int, headers: Headers, *, forced: bool) -> None:
@@ -84,9 +82,7 @@ def checking(
 
 
 NO_KEY: Final = "null key in a windowed aggregation"
-"""Why a record without a key is left out."""
 LATE: Final = "late for a window"
-"""Why a record is left out of a window that has closed."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +90,11 @@ class Windower:
     """What the kind of windows decides about an aggregation.
 
     Attributes:
-        add: Adds a record to its windows.
-        open_ms: How long a window stays open after the time that ``add`` compares, in stream time.
-        open: The windows whose results were not emitted yet; None if each update is emitted.
-        emit: When results are emitted.
-        closes_after_ms: How long after its end a window closes, in stream time. A window that holds its end closes 1 ms
-            later than one that does not.
-        takes_null_values: Whether records without a value are added.
-        no_key: Why a record without a key is left out.
-        observe: Moves the time of the store on to that of a record, which may be one of another key range.
+        open_ms: How long a window stays open after the time that ``add`` compares, ms of stream time.
+        open: The windows that were not emitted yet; None if each update is emitted.
+        closes_after_ms: How long after its end a window closes, ms of stream time. A window that includes its end closes 1 ms
+            later.
+        observe: Advances the time of the store to that of a record, which may belong to another key range.
     """
 
     add: Add
@@ -119,9 +111,7 @@ class Aggregation(NamedTuple):
     """A compiled windowed aggregation.
 
     Attributes:
-        call: Takes a record.
-        advance: Moves the stream time to a later time, closing nothing.
-        clock: What watches its input, if it closes idle.
+        clock: Watches its input; None unless it closes when idle.
     """
 
     call: Call
@@ -135,7 +125,6 @@ def takes_null_values(fold: Fold | None) -> bool:
 
 
 def aggregation(node: Node, compiled: Compiled, windower: Windower) -> Aggregation:
-    """Return the aggregation that a windower makes of its node."""
     runtime, windows, emit = compiled.runtime, windower.open, windower.emit
     memory, late = runtime.memory(node.remembered_as), compiled.late(node) or nothing
     add, no_key, with_nulls = windower.add, windower.no_key, windower.takes_null_values
@@ -179,7 +168,7 @@ def aggregation(node: Node, compiled: Compiled, windower: Windower) -> Aggregati
 
 
 def _keep_time(node: Node, compiled: Compiled, windower: Windower, move_time: Callable[[int], None]) -> None:
-    """Let others move the stream time of an aggregation: what closes its windows, and the time of a partition."""
+    """Let others advance the stream time of an aggregation: what closes its windows, and the time of a partition."""
     runtime = compiled.runtime
     memory, closes_after_ms = runtime.memory(node.remembered_as), windower.closes_after_ms
 

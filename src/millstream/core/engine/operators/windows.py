@@ -78,12 +78,12 @@ def _adding(node: WindowedAggregate, compiled: Compiled) -> Add:
 
 
 class Shared(NamedTuple):
-    """What the columnar form of an aggregation needs of its function of one record.
+    """What the columnar form of an aggregation shares with its function of one record.
 
     Attributes:
-        advance: Lets the operator's stream time advance to a time, closing nothing.
-        closing: Its closed windows, if results are given at the close of windows.
-        clock: What watches its input, if it closes idle.
+        advance: Advances the operator's stream time; closes nothing.
+        closing: Its closed windows; None if results are not emitted on close.
+        clock: Watches its input; None unless it closes when idle.
     """
 
     advance: Callable[[int], None]
@@ -92,10 +92,10 @@ class Shared(NamedTuple):
 
 
 _windowed: Any = tuple.__new__
-"""Makes a Windowed at half the price of its constructor."""
+"""Makes a ``Windowed`` at half the cost of its constructor."""
 
 Slot = tuple[Callable[[bytes], bytes], Callable[[bytes], Any], Callable[[bytes, Any], None]]
-"""A window's share of its store: gives a serialised key's place, reads it, writes it."""
+"""Access to a window's part of its store: returns the row key of a serialised key, reads it, writes it."""
 
 
 def _opening(
@@ -130,12 +130,12 @@ def _opening(
 
 
 class Closing(NamedTuple):
-    """The closed windows of an aggregation that were not given yet.
+    """The closed windows of an aggregation that were not emitted.
 
     Attributes:
-        close: Returns the results of the windows that close as stream time reaches a time.
-        next_close: Returns when the next one closes, in stream time.
-        gone_at: Returns the stream time at which the first one is dropped.
+        close: Emits the results of the windows that close when stream time reaches a time.
+        next_close: Returns the stream time at which the next one closes.
+        gone_at: Returns the stream time at which the first one expires.
         due: Returns the stream time at which windows close next, whether they have records or not.
     """
 

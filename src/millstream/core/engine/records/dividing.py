@@ -18,11 +18,7 @@ from millstream.core.model.record import PartitionTimes, Records
 
 
 def divided(records: Records, ranges: int) -> list[Records]:
-    """Return the records of each key range, in order.
-
-    Args:
-        records: Records of one partition.
-        ranges: The number of ranges.
+    """Split the records of one partition by key range; the order stays.
 
     Example:
         >>> words = Records([b"to", b"be", b"or"], [b""] * 3, [5, 9, 7], [0, 1, 2])
@@ -52,12 +48,10 @@ def divided(records: Records, ranges: int) -> list[Records]:
 
 
 def append(queue: RecordQueue, chunk: Chunk, times: PartitionTimes, position: int) -> None:
-    """Add records of a key range behind those already in its queue, and the time of the partition behind them.
+    """Append records of a key range to its queue, with the time of the partition behind them.
 
     Args:
-        queue: The queue.
-        chunk: The records.
-        times: Times of the partition, for the rows of the chunk as they came.
+        times: Times of the partition, by row of the chunk's raw records.
         position: The offset after what was read.
     """
     last, keyed_last = queue.last_times()
@@ -71,6 +65,6 @@ def append(queue: RecordQueue, chunk: Chunk, times: PartitionTimes, position: in
 
 
 def _from(times: list[int], rows: Sequence[int] | None, last: int) -> list[int]:
-    """Return the times of some rows, at least what is in front of them in the queue."""
+    """Return the times of some rows, but not less than ``last``, the time in front of them in the queue."""
     chosen = times if rows is None else [times[row] for row in rows]
     return chosen if last < 0 else [max(last, time) for time in chosen]

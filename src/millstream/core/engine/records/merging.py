@@ -29,10 +29,10 @@ def merged_by_time(parts: Iterable[Records]) -> Iterator[Records]:
     """Return the records that a micro-batch reads of one partition of a repartition topic, merged over their writers.
 
     Args:
-        parts: All that is read, in offset order, with the header of the writer; records without it are a lane of their own.
+        parts: All that is read, in offset order, with the writer's header; records without it are a lane of their own.
 
     Returns:
-        The same records in the order in which they are processed, without that header, in as many parts.
+        The same records in processing order, without that header, in as many parts.
 
     Example:
         >>> def wrote(task):
@@ -64,7 +64,7 @@ def merged_by_time(parts: Iterable[Records]) -> Iterator[Records]:
 
 
 def _order(read: Records) -> Sequence[int]:
-    """Return the rows in the order in which they are processed; takes the headers of writers off."""
+    """Return the rows in processing order, and remove the headers of writers."""
     if read.headers is None:
         return range(len(read))
     lanes: dict[bytes, list[int]] = defaultdict(list)

@@ -31,15 +31,13 @@ class Chunk:
     """Deserialised records of one partition, in offset order.
 
     Attributes:
-        raw: The records as they came, for snapshots and dead letters; ``rows`` gives their place.
-        rows: Per record its row in ``raw`` (bad records have been left out), or None if all are here.
-        keys: Objects.
-        values: Objects.
+        raw: The records as they came, for snapshots and dead letters.
+        rows: Per record its row in ``raw``; None if no record was left out.
         timestamps: Milliseconds, as extracted.
         headers: Per record, or None.
-        before: The largest timestamp of the partition in front of each record, if these are the records of a key range; else None.
-        keyed_before: The same of the records that have a key.
-        order: What decides the order between queues: the timestamps; in a key range, the running maximum of the partition.
+        before: The largest timestamp of the partition in front of each record, for a key range; else None.
+        keyed_before: The same of the records with a key.
+        order: What orders the queues: the timestamps; for a key range, the running maximum of the partition.
     """
 
     raw: Records
@@ -62,7 +60,6 @@ class Chunk:
         return not self.keys
 
     def row(self, index: int) -> int:
-        """Return the row in ``raw`` of a record."""
         return index if self.rows is None else self.rows[index]
 
 
@@ -78,12 +75,11 @@ class QueueId(NamedTuple):
 
 
 class Buffered(NamedTuple):
-    """How much a queue holds.
+    """How much a queue holds that was fed and not processed.
 
     Attributes:
-        records: Records that were fed and not processed.
-        size: Bytes of their keys and values.
-        newest_ms: Their largest timestamp, ms since the epoch.
+        size: Bytes of keys and values.
+        newest_ms: The largest timestamp, ms since the epoch.
     """
 
     records: int
@@ -103,10 +99,9 @@ class RecordQueue:
         self.chunks: deque[Chunk] = deque()
         self.index = 0
         self.position: int | None = None
-        """The offset after the last record that was fed."""
+        """The offset after the last record fed."""
 
     def append(self, chunk: Chunk, position: int) -> None:
-        """Add records behind those already here."""
         if chunk.keys:
             self.chunks.append(chunk)
         self.position = position
@@ -119,11 +114,11 @@ class RecordQueue:
 
     @property
     def at_time(self) -> bool:
-        """Whether the next thing in the queue is the time of the partition; the queue must not be empty."""
+        """Whether the queue begins with the time of the partition; the queue must not be empty."""
         return self.chunks[0].is_time
 
     def last_times(self) -> tuple[int, int]:
-        """Return the time of the partition behind what is in the queue of a key range, of all records and of those with a key."""
+        """Return the time of the partition at the end of a key range's queue: of all records, and of those with a key."""
         if not self.chunks:
             return -1, -1
         last = self.chunks[-1]
@@ -132,11 +127,11 @@ class RecordQueue:
         return last.order[-1], last.keyed_before[-1]
 
     def head_time(self) -> int:
-        """Return what decides when the next record is taken; the queue must not be empty."""
+        """Return what orders this queue among the others; the queue must not be empty."""
         return self.chunks[0].order[self.index]
 
     def run_until(self, limit: int | None, *, inclusive: bool) -> int:
-        """Return the end, in the first chunk, of the run of records that may be taken before another queue's head."""
+        """Return the end, in the first chunk, of the run that may be taken before another queue's head."""
         order = self.chunks[0].order
         if limit is None:
             return len(order)
@@ -146,7 +141,7 @@ class RecordQueue:
         return len(order)
 
     def taken(self, end: int) -> None:
-        """Move on to a record of the first chunk."""
+        """Remove the records before ``end`` of the first chunk."""
         chunk = self.chunks[0]
         if end > self.index:
             self.partition_time = max(self.partition_time, max(chunk.order[self.index : end]))
@@ -156,7 +151,7 @@ class RecordQueue:
             self.index = 0
 
     def committable(self) -> int | None:
-        """Return the offset before which everything has been processed; None if it is unknown or means nothing."""
+        """Return the offset before which everything has been processed; None if unknown, and for lanes of a shuffle."""
         if self.id.lane not in ("", MERGED):
             return None
         return self.position if (head := self.head_offset()) is None else head
@@ -171,7 +166,6 @@ class RecordQueue:
         return chunk.raw.offsets[chunk.row(self.index if chunk is self.chunks[0] else 0)]
 
     def buffered_size(self) -> Buffered:
-        """Return how much has not been processed."""
         size, newest = 0, -1
         for number, chunk in enumerate(self.chunks):
             first = self.index if number == 0 else 0
@@ -183,11 +177,11 @@ class RecordQueue:
         return Buffered(count, size, newest)
 
     def newest_timestamp(self) -> int:
-        """Return the partition time there will be when everything in the queue has been taken."""
+        """Return the partition time after everything in the queue has been taken."""
         return max([self.partition_time, *(max(chunk.order) for chunk in self.chunks)])
 
     def buffered(self) -> Records:
-        """Return the records that have not been processed, as they were fed; records already left out stay out."""
+        """Return the unprocessed records as they were fed, without those already left out."""
         left = Records()
         for number, chunk in enumerate(self.chunks):
             first = self.index if number == 0 else 0
@@ -197,7 +191,7 @@ class RecordQueue:
         return left
 
     def _buffered_times(self) -> PartitionTimes | None:
-        """Return the times of the partition beside the records of a key range that have not been processed."""
+        """Return the times of the partition for the unprocessed records of a key range; None for a whole partition."""
         if not self.chunks or self.chunks[0].before is None:
             return None
         before, keyed_before = list[int](), list[int]()
@@ -216,7 +210,7 @@ class PartitionGroup:
         self.queues = queues
 
     def queue(self, queue_id: QueueId) -> RecordQueue:
-        """Return a queue, made when it is first asked for."""
+        """Return a queue; it is created on first use."""
         queue = self.queues.get(queue_id)
         if queue is None:
             queue = self.queues[queue_id] = RecordQueue(queue_id)
@@ -226,10 +220,10 @@ class PartitionGroup:
         """Choose the queue to take from, and the end of the run in its first chunk.
 
         Args:
-            bounds: Timestamps of heads that are still to come, with the queues they will be in; nothing behind them is taken.
+            bounds: Timestamps of heads that are still to come, with their queues; nothing after them is taken.
 
         Returns:
-            None if all queues are empty, or a bound is before all heads.
+            The queue and the end; None if all queues are empty, or a bound is before all heads.
         """
         heads = sorted((q.head_time(), q.id) for q in self.queues.values() if q.chunks)
         if not heads or (bounds and min(bounds) < heads[0]):
@@ -242,7 +236,6 @@ class PartitionGroup:
         return queue, queue.run_until(limit, inclusive=queue.id < other)
 
     def buffered_count(self) -> int:
-        """Return the number of records in all queues."""
         return sum(len(c.keys) for q in self.queues.values() for c in q.chunks) - sum(
             q.index for q in self.queues.values() if q.chunks
         )

@@ -47,12 +47,12 @@ class InputFacts:
 
     Attributes:
         inputs: All partitions of the task's group.
-        lag: Records left on the broker behind this micro-batch, for the inputs that have any.
-        until: For lagging inputs of which it is known, the time that no record to come is before, in ms since the epoch.
-        unknown: Whether no broker could say how much is left.
-        paused: Topics that are not read because somebody said so; nobody waits for them.
+        lag: Records left on the broker after this micro-batch, for the inputs that have any.
+        until: For lagging inputs, a time before which no more records come, ms since the epoch; missing if unknown.
+        unknown: Whether no broker could report the lag.
+        paused: Paused topics; nobody waits for them.
         shuffled: Topics of the inputs that come through Spark's shuffle.
-        ended: Inputs that get nothing any more, because this is a run to an end that they have reached.
+        ended: Inputs that a run to a fixed end has read to that end.
     """
 
     inputs: tuple[TopicPartition, ...]
@@ -69,10 +69,9 @@ class Waiting:
     """Why a task that has records does not process them.
 
     Attributes:
-        partition: The input it waits for.
         reason: ``lag`` (it is empty, and there is more on the broker), ``unknown lag`` (it is empty, and no broker answers),
             ``behind`` (it has not been read as far as the records at hand), ``idle`` (it is empty, and may get records).
-        since_ms: When it last processed anything, by the clock of the micro-batches.
+        since_ms: When it last processed a record, by the clock of the micro-batches, ms since the epoch.
     """
 
     partition: TopicPartition
@@ -80,7 +79,7 @@ class Waiting:
     since_ms: int
 
     def line(self) -> str:
-        """Describe the facts for the log.
+        """Return the reason as a line for the log.
 
         Example:
             >>> Waiting(TopicPartition("rates", 3), "lag", 0).line()
@@ -103,8 +102,8 @@ class Readiness:
 
     Args:
         idle_ms: How long an empty input without lag is waited for; -1 waits for nothing, :data:`FOREVER` without end.
-        deadlines: Until when empty inputs are waited for, from before a restart.
-        waiting: Why the task waited, and since when, from before a restart.
+        deadlines: When the wait for each empty input ends, from before a restart, ms since the epoch.
+        waiting: Why the task waited, from before a restart; None if it did not.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class Readiness:
         self.deadlines = dict(deadlines)
         self.waiting = waiting
         self.enforced = False
-        """Whether the choice that was made last is a guess."""
+        """Whether the last choice was a guess: an input was empty that might still bring an earlier record."""
         self._idle_ms = idle_ms
         self._facts: InputFacts | None = None
         self._now_ms = 0
@@ -123,12 +122,12 @@ class Readiness:
 
     @property
     def active(self) -> bool:
-        """Whether anything is known of the inputs; else everything is processed at once."""
+        """Whether input facts are known; if not, everything is processed at once."""
         return self._facts is not None
 
     @property
     def quiet(self) -> bool:
-        """Whether no input is known to have, or to keep back, records beyond this micro-batch."""
+        """Whether no input is known to have, or to hold back, records after this micro-batch."""
         facts = self._facts
         if facts is None:
             return True
@@ -139,15 +138,9 @@ class Readiness:
         )
 
     def inform(self, facts: InputFacts) -> None:
-        """Take what the micro-batch knows of the inputs."""
         self._facts = facts
 
     def begin(self, now_ms: int) -> None:
-        """Begin a step.
-
-        Args:
-            now_ms: The clock of the micro-batches, ms since the epoch.
-        """
         self._now_ms = now_ms
         self._looked = False
 
@@ -158,13 +151,13 @@ class Readiness:
         return None if self._blocked else group.choose(self._bounds)
 
     def taken(self, queue: RecordQueue) -> None:
-        """Note that records were taken; a queue that is empty now changes what may be taken next."""
+        """Note that records were taken; if the queue is empty now, all inputs are checked again."""
         self.waiting = None
         if not queue.chunks:
             self._looked = False
 
     def finish(self, group: PartitionGroup) -> None:
-        """End a step: find out what the records that are left wait for."""
+        """End a step: find out what the remaining records wait for."""
         if not self._looked:
             self._check(group)
         heads = any(queue.chunks for queue in group.queues.values())
@@ -179,7 +172,7 @@ class Readiness:
         self.waiting = Waiting(*blocking, since)
 
     def wake_at_ms(self) -> int | None:
-        """Return when the first idle time ends that records wait for, None if there is none."""
+        """Return when the first wait for an idle input ends, ms since the epoch; None if none is waited for."""
         if self.waiting is None:
             return None
         coming = (due_ms for due_ms in self.deadlines.values() if self._now_ms < due_ms < FOREVER)
@@ -223,7 +216,7 @@ class Readiness:
             self.enforced = True
 
     def _deadline(self, partition: TopicPartition) -> int:
-        """Return until when an empty input is waited for; a setting that was made shorter counts at once."""
+        """Return when the wait for an empty input ends; a shorter setting counts at once."""
         latest = min(self._now_ms + self._idle_ms, FOREVER)
         self.deadlines[partition] = min(self.deadlines.get(partition, latest), latest)
         return self.deadlines[partition]
@@ -239,7 +232,7 @@ class Readiness:
         )
 
     def _first_bound(self, group: PartitionGroup) -> tuple[TopicPartition, Reason] | None:
-        """Return the input whose virtual head is before all records at hand, None if a record could be taken."""
+        """Return the input whose virtual head is before all records; None if a record can be taken."""
         if group.choose(self._bounds) is not None:
             return None
         return min(self._bounds)[1].partition, "behind"

@@ -21,9 +21,7 @@ class Reading:
     """Deserialises the records of a task. Owned by it.
 
     Args:
-        sources: Its sources.
-        columnar: Names of those whose records are taken in columns.
-        runtime: What treats records that fail.
+        columnar: Names of the sources whose records are taken in columns.
     """
 
     def __init__(self, sources: Iterable[Source], columnar: Collection[str], runtime: Runtime) -> None:
@@ -33,7 +31,7 @@ class Reading:
         }
 
     def chunk(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
-        """Deserialise records of a source, behind those of a queue; what fails is treated by the policies."""
+        """Deserialise records of a source for a queue; records that fail are treated by the policies."""
         to_keys, to_values = self._readers[source.name]
         one_by_one = source.timestamp is not None or source.key.contextual or source.value.contextual
         if not one_by_one and min(records.timestamps, default=0) >= 0:
@@ -43,7 +41,7 @@ class Reading:
         return self._one_by_one(source, queue, records)
 
     def _one_by_one(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
-        """Deserialise records one at a time: some may be bad, or an extractor needs the partition time."""
+        """Deserialise records one at a time, because some may be bad or an extractor needs the partition time."""
         raw_key, raw_value = batch.kept_serialised(source, columnar=source.name in self._columnar)
         good = Chunk(records, [], [], [], [], None if records.headers is None else [])
         partition_time = queue.newest_timestamp()

@@ -25,11 +25,7 @@ def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[Step]:
     """Yield the key groups to compact in this micro-batch, those with the most segments first.
 
     Args:
-        manifest: The manifest with this micro-batch's segments.
         budget: Limit for the bytes of segments to read; if any step is due, at least one is chosen.
-
-    Yields:
-        The steps, at most one per key group.
     """
     split = split_groups(manifest)
     due = []

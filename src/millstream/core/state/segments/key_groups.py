@@ -28,12 +28,10 @@ last bits of the checksum."""
 
 
 def key_group(key: bytes) -> int:
-    """Return the top key group of a serialised key."""
     return zlib.crc32(key) & (KEY_GROUPS - 1)
 
 
 def by_key_group(changes: Iterable[StoreChange]) -> dict[int, list[StoreChange]]:
-    """Split changes by top key group."""
     groups: dict[int, list[StoreChange]] = {}
     for change in changes:
         groups.setdefault(key_group(change[0]), []).append(change)
@@ -55,12 +53,10 @@ def by_lower_group(number: int, changes: Iterable[StoreChange]) -> dict[int, lis
 
 
 def top_group(number: int) -> int:
-    """Return the top key group that a key group was split from."""
     return number & (KEY_GROUPS - 1)
 
 
 def bits_of(number: int) -> int:
-    """Return the number of checksum bits that determine a key group."""
     return _TOP_BITS if number < KEY_GROUPS else number.bit_length() - 1
 
 

@@ -39,9 +39,7 @@ class Segment(NamedTuple):
         sequence: Its key in Spark's state, unique in the task.
         since: Version from which on it contains every deletion.
         upto: Version of its newest change.
-        size: Size in bytes.
         base: Whether it contains all live keys of its key group up to ``upto``.
-        changes: Number of changes.
     """
 
     sequence: int
@@ -56,7 +54,6 @@ class Step(NamedTuple):
     """A step of compaction.
 
     Attributes:
-        group: The key group.
         merged: Consecutive segments of it to merge, oldest first.
         split: Whether their content moves down to the key groups below, instead of into one segment.
     """
@@ -71,7 +68,6 @@ class Manifest:
     """The segments that make up the state of a task at a version.
 
     Attributes:
-        version: Version of the state.
         history: Tokens of the latest versions, the newest last.
         next_sequence: Number of the next segment.
         segments: Segments by store and key group, oldest first.
@@ -84,7 +80,6 @@ class Manifest:
 
     @property
     def current(self) -> Version:
-        """The version with its token."""
         return Version(self.version, self.history[-1] if self.history else "")
 
     def remembers(self, version: Version) -> bool:
@@ -115,11 +110,9 @@ class Manifest:
         return replace(self, segments=kept)
 
     def live_bytes(self) -> int:
-        """Return the total size of all segments, bytes."""
         return sum(segment.size for group in self.segments.values() for segment in group)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the manifest as JSON-compatible data."""
         return {
             "format": _FORMAT,
             "version": self.version,
@@ -197,11 +190,6 @@ def moved_down(
     """Add a segment to a key group, with its share of the content of the key group above.
 
     Args:
-        manifest: The manifest.
-        group: The key group below.
-        step: The step that moves the content down.
-        size: Size of the new segment, bytes.
-        count: Number of changes in it.
         base: Whether it contains all live keys of its key group.
     """
     upto = step.merged[-1].upto
@@ -245,7 +233,6 @@ def with_renamed_stores(manifest: Manifest, names: Mapping[str, str]) -> Manifes
     The history is cleared, as in :func:`without_stores`: local copies use the old names and are rebuilt.
 
     Args:
-        manifest: The manifest.
         names: New name by old name of a store; names that the manifest does not have are ignored.
     """
     segments = {(_renamed(store, names), group): own for (store, group), own in manifest.segments.items()}
@@ -275,11 +262,6 @@ def rehomed(manifest: Manifest, before: Mapping[str, str], now: Mapping[str, str
 
     Every local copy is then rebuilt, so that none of them lacks a store that has moved to its engine, or still contains the old
     content of a store that moves back.
-
-    Args:
-        manifest: The manifest.
-        before: Engine by store, when the manifest was written.
-        now: Engine by store, now.
     """
     moved = {store for store, engine in now.items() if before.get(store, engine) != engine}
     if not any(store_of(store) in moved for store, _ in manifest.segments):
@@ -292,8 +274,7 @@ def catch_up(manifest: Manifest, copy: Version | None) -> list[tuple[KeyGroup, S
     """Choose the segments that bring a local copy up to the manifest.
 
     Args:
-        manifest: The committed manifest.
-        copy: The version of the local copy, None if it is empty.
+        copy: The version of the local copy; None if it is empty.
 
     Returns:
         Segments in the order in which to apply them, or None if the copy cannot catch up: wipe it and call again with
@@ -316,13 +297,7 @@ def _in_order(manifest: Manifest, number: int) -> list[tuple[KeyGroup, Segment]]
 
 
 def why_restored(manifest: Manifest, copy: Version | None, why_empty: str) -> str:
-    """Return why a local copy has to be restored, as text for users.
-
-    Args:
-        manifest: The committed manifest.
-        copy: Version of the local copy, None if it is empty.
-        why_empty: Reason if the copy is empty.
-    """
+    """Return why a local copy must be restored, as text for users; ``why_empty`` is the reason for an empty copy."""
     if copy is None:
         return why_empty
     if copy.number < 0:

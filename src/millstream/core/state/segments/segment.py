@@ -43,11 +43,7 @@ def encode(changes: Sequence[StoreChange]) -> bytes:
 
 
 def decode(data: bytes, where: str) -> list[StoreChange]:
-    """Decode a segment.
-
-    Args:
-        data: The result of :func:`encode`.
-        where: Name of the segment in error messages.
+    """Decode a segment; ``where`` names it in errors.
 
     Raises:
         StoreError: If the bytes are damaged.

@@ -53,10 +53,6 @@ _FUNCTIONS: Mapping[type[n.Node], Callable[[Any], tuple[object, ...]]] = {
 def front_of(sub: SubTopology, source: n.Source) -> SubTopology | None:
     """Return the front of a source, as a separate sub-topology that ends in borders.
 
-    Args:
-        sub: The sub-topology of the source.
-        source: The source.
-
     Returns:
         The front; None if it calls no user function, so that threads would have no benefit.
 
@@ -131,7 +127,6 @@ class _Walk:
         return {self._source.name, *self.inside, *self._reached_borders}
 
     def node(self, name: str) -> n.Node:
-        """Return a node of the front."""
         node = self._sub.nodes[name]
         return Border(name, node.parents) if name in self.borders else node
 
@@ -153,23 +148,14 @@ class _Walk:
 
 
 def cached_tables(sub: SubTopology) -> tuple[n.Materialised, ...]:
-    """Return the nodes whose updates may be cached.
-
-    Args:
-        sub: The sub-topology.
-    """
+    """Return the nodes whose updates may be cached."""
     return tuple(
         node for node in sub.nodes.values() if isinstance(node, n.Materialised) and _is_cached(node, sub)
     )
 
 
 def heights_of(sub: SubTopology, cached: Collection[str]) -> Mapping[str, int]:
-    """Return the height of each node: the largest number of cached nodes on a path from it downstream, itself included.
-
-    Args:
-        sub: The sub-topology.
-        cached: Names of the nodes with a cache.
-    """
+    """Return the height of each node: the largest number of cached nodes on a path from it downstream, itself included."""
     heights: dict[str, int] = {}
     for name in reversed(list(sub.nodes)):
         below = max((heights[child.name] for child in sub.children(name)), default=0)

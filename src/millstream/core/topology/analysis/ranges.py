@@ -85,7 +85,6 @@ def divided_plan(plan: Plan, parallelism: Parallelism) -> Plan:
     """Return a plan whose sub-topologies are divided into key ranges.
 
     Args:
-        plan: The plan.
         parallelism: How many workers process each partition of a topic.
 
     Raises:
@@ -185,7 +184,7 @@ def _obstacle(node: n.Node) -> str | None:
 
 
 def _lost_time(sub: SubTopology, node: n.Node) -> Iterator[str]:
-    """Return what may leave out records in front of a node with a stream time of its own."""
+    """Return what may drop records before a node with its own stream time."""
     for parent in (sub.nodes[name] for name in node.parents):
         if isinstance(parent, _KEEPING_ALL):
             yield from _lost_time(sub, parent)

@@ -26,15 +26,7 @@ _TURN: Final = 5
 
 
 class Box(NamedTuple):
-    """A node with its position and size in pixels.
-
-    Attributes:
-        lines: Lines of text.
-        x: Left edge.
-        y: Upper edge.
-        width: Width.
-        height: Height.
-    """
+    """A node with its position and size in pixels; ``x`` and ``y`` are its left and upper edge."""
 
     lines: tuple[str, ...]
     x: int
@@ -44,42 +36,27 @@ class Box(NamedTuple):
 
     @property
     def middle(self) -> int:
-        """The middle between the left and the right edge."""
         return self.x + self.width // 2
 
 
 class Cell(NamedTuple):
-    """What takes a place in a row: a node, or a slot of a line, which has no text.
-
-    Attributes:
-        name: Its name, unique in the grid.
-        lines: Lines of text.
-    """
+    """A cell of a row: a node, or a slot of a line, which has no text."""
 
     name: str
     lines: tuple[str, ...] = ()
 
     @property
     def width(self) -> int:
-        """Its width in pixels."""
         return max(map(len, self.lines)) * LETTER + 2 * PADDING if self.lines else _SLOT
 
     @property
     def height(self) -> int:
-        """Its height in pixels."""
         return len(self.lines) * LINE + 2 * PADDING if self.lines else 0
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Boxes with the lines between them.
-
-    Attributes:
-        boxes: The boxes of nodes by name.
-        paths: Each line as an SVG path.
-        width: Width of the picture in pixels.
-        height: Height of the picture in pixels.
-    """
+    """Boxes with the lines between them."""
 
     boxes: Mapping[str, Box]
     paths: Sequence[str]
@@ -88,12 +65,11 @@ class Grid:
 
 
 def grid(rows: Sequence[Sequence[Cell]], arrows: Iterable[tuple[str, str]], titled: Iterable[int]) -> Grid:
-    """Lay out nodes.
+    """Lay out nodes in rows.
 
     Args:
-        rows: The nodes of each row.
-        arrows: From which to which node a line goes, each of them once.
-        titled: The rows above which there is a title; there is always room for one above the first.
+        arrows: Start and end of each line, each line once.
+        titled: Rows with a title above; there is always room for one above the first.
     """
     row_of = {cell.name: number for number, row in enumerate(rows) for cell in row}
     routes = [_route(start, end, row_of) for start, end in dict.fromkeys(arrows)]
@@ -133,7 +109,7 @@ def _route(start: str, end: str, row_of: Mapping[str, int]) -> _Route:
 
 
 def _heights(rows: Sequence[Sequence[Cell]], titled: set[int]) -> tuple[list[int], list[int]]:
-    """Return the upper and lower edge of each row."""
+    """Return the upper and lower edges of the rows."""
     tops, bottoms, y = list[int](), list[int](), 0
     for number, row in enumerate(rows):
         y += TITLE if number in titled else 0
@@ -168,15 +144,12 @@ def _positioned(
 
 @dataclass(frozen=True)
 class _Lines:
-    """The lines between the cells."""
-
     boxes: Mapping[str, Box]
     tops: Sequence[int]
     bottoms: Sequence[int]
     row_of: Mapping[str, int]
 
     def down(self, names: Sequence[str]) -> str:
-        """Return a line through cells of consecutive rows."""
         return "".join(self._pieces(names))
 
     def _pieces(self, names: Sequence[str]) -> Iterator[str]:

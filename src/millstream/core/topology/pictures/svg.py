@@ -28,8 +28,7 @@ def svg(plan: Plan, figures: Mapping[str, str] = MappingProxyType({})) -> str:
     """Draw a plan as SVG.
 
     Args:
-        plan: The plan.
-        figures: What stands above the box of a node, by its name.
+        figures: Text above the box of a node, by its name.
     """
     parts = parts_of(plan)
     laid = laid_out(parts)
@@ -45,7 +44,7 @@ def svg(plan: Plan, figures: Mapping[str, str] = MappingProxyType({})) -> str:
 
 
 def laid_out(parts: Sequence[Part]) -> Grid:
-    """Return where the nodes of parts lie, and the lines between them."""
+    """Return the positions of the nodes of parts, and the lines between them."""
     rows: list[list[Cell]] = []
     titled: list[int] = []
     for part in parts:

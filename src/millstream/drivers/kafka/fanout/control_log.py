@@ -31,11 +31,9 @@ _CONFIG: Final = {"cleanup.policy": "compact"}
 
 
 class ControlLog:
-    """The control topic of a topic; it is created if it does not exist.
+    """The control topic of a topic with fan-out; it is created if missing.
 
     Args:
-        settings: librdkafka's settings; those of the connection are used.
-        topic: The topic with fan-out.
         patience_s: How long to wait for brokers, seconds.
 
     Raises:
@@ -77,10 +75,7 @@ class ControlLog:
             raise translated(KafkaException(cause), f"writing to {self.name!r}", self._servers)
 
     def poll(self, timeout_s: float = 0.0) -> bool:
-        """Apply the next record; return whether there was one.
-
-        Args:
-            timeout_s: How long to wait for it, seconds.
+        """Apply the next record, waiting at most ``timeout_s`` seconds; return whether there was one.
 
         Raises:
             MillstreamError: If the broker refuses.
@@ -97,12 +92,7 @@ class ControlLog:
         return True
 
     def until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
-        """Apply records until a condition holds; return whether it does.
-
-        Args:
-            reached: The condition; it is looked at after each record.
-            timeout_s: How long to wait, seconds.
-        """
+        """Apply records until a condition holds, at most ``timeout_s`` seconds; return whether it does. It is checked after each record."""
         deadline = monotonic() + timeout_s
         while not reached():
             left = deadline - monotonic()
@@ -112,7 +102,7 @@ class ControlLog:
         return True
 
     def barrier(self) -> None:
-        """Read everything that is in the topic now.
+        """Read to the current end of the topic.
 
         Raises:
             BrokerUnavailableError: If it cannot be read in time.
@@ -134,15 +124,13 @@ class ControlLog:
             )
 
     def close(self) -> None:
-        """Close the clients."""
         self._consumer.close()
 
 
 def connection(settings: ClientSettings) -> dict[str, Any]:
-    """Return the settings that say where the brokers are and who connects."""
+    """Return the settings of the connection: brokers and credentials."""
     return {name: value for name, value in settings.items() if name.startswith(CONNECTION)}
 
 
 def encoded(value: Mapping[str, Any] | None) -> bytes | None:
-    """Return the value of a record of the control topic as bytes."""
     return None if value is None else json.dumps(value, separators=(",", ":")).encode()

@@ -16,9 +16,9 @@ from millstream.drivers.kafka.clients import ClientSettings, made
 from millstream.drivers.kafka.fanout.control_log import ControlLog, connection, encoded
 
 _ANSWER_S: Final = 2.0
-"""How long a producer may take to answer that it is there; nobody is restricted meanwhile."""
+"""Timeout for a producer's acknowledgement of an announced change; no producer is restricted meanwhile."""
 _HOLD_S: Final = 0.15
-"""How long a producer may take to hold records back, before it is fenced."""
+"""Timeout for a producer to hold back records, before it is fenced."""
 _TIMEOUT_MS: Final = 5_000
 _RETRY_S: Final = 0.02
 
@@ -27,8 +27,6 @@ class Coordinator:
     """Changes the fan-out of a topic's partitions.
 
     Args:
-        settings: librdkafka's settings.
-        topic: The topic.
         patience_s: How long to wait for brokers, seconds.
 
     Raises:
@@ -45,26 +43,22 @@ class Coordinator:
         self._partitions = self._log.partitions
 
     def states(self) -> dict[int, PartitionState]:
-        """Return the state of each partition that was ever changed, as it is now."""
+        """Return the current states of all partitions that were ever changed."""
         self._log.barrier()
         return self._log.ledger.states()
 
     def members(self) -> set[str]:
-        """Return the sessions of producers that were known when the control topic was read last."""
+        """Return the sessions of producers, as of the last read of the control topic."""
         return set(self._log.ledger.members)
 
     def change(self, partition: int, ranges: int) -> PartitionState:
-        """Split a partition into key ranges, or merge it again.
+        """Split a partition into key ranges, or merge it; return its state after the change.
 
         Args:
-            partition: The partition.
             ranges: Number of ranges; 1 merges.
 
-        Returns:
-            The state after the change.
-
         Raises:
-            FanOutError: If there is no such partition, or another coordinator or a producer has cancelled the change.
+            FanOutError: If the partition does not exist, or the change was cancelled by another coordinator or a producer.
             BrokerUnavailableError: If no broker answers in time.
         """
         if not 0 <= partition < self._partitions or ranges < 1:
@@ -88,11 +82,10 @@ class Coordinator:
         return state
 
     def close(self) -> None:
-        """Close the clients."""
         self._log.close()
 
     def _phase(self, producer: Producer, state: PartitionState, fenced: set[str], wait_s: float) -> set[str]:
-        """Begin a phase, and return whom it had to fence; those before are fenced already."""
+        """Begin a phase; return the sessions that it had to fence. Those in ``fenced`` were fenced before."""
         write(producer, self._log, state, fenced)
         ledger, number = self._log.ledger, state.history.primary.partition
         self._log.expect(lambda: ledger.state(number).phase == state.phase, "the phase of the change")
@@ -112,16 +105,10 @@ class Coordinator:
 
 
 def cancel(settings: ClientSettings, control: ControlLog, partition: int, number: int) -> None:
-    """Give up a change that nobody finishes.
-
-    Args:
-        settings: librdkafka's settings.
-        control: The control topic.
-        partition: The partition.
-        number: The number of the change; a later one goes on.
+    """Cancel an unfinished change, unless a later change has replaced it.
 
     Raises:
-        FanOutError: If somebody else has taken over meanwhile.
+        FanOutError: If another coordinator has taken over meanwhile.
     """
     producer = take_over(connection(settings), control)
     control.barrier()
@@ -131,15 +118,15 @@ def cancel(settings: ClientSettings, control: ControlLog, partition: int, number
 
 
 def take_over(settings: ClientSettings, control: ControlLog) -> Producer:
-    """Become the coordinator; the one before can write nothing any more."""
+    """Become the coordinator, and fence the earlier one."""
     return fence(settings, f"{control.name}-coordinator", control.patience_s)
 
 
 def write(producer: Producer, control: ControlLog, state: PartitionState, fenced: set[str]) -> None:
-    """Write the state of a partition, and delete fenced sessions, as the coordinator.
+    """Write the state of a partition as the coordinator, and delete fenced sessions.
 
     Raises:
-        FanOutError: If somebody else is the coordinator now.
+        FanOutError: If another coordinator has taken over.
     """
     key, value = state.entry()
     try:
@@ -157,15 +144,10 @@ def write(producer: Producer, control: ControlLog, state: PartitionState, fenced
 
 
 def fence(settings: ClientSettings, transactional_id: str, patience_s: float) -> Producer:
-    """Take a transactional id over: whoever had it can commit nothing any more, and its open transaction has ended.
+    """Fence the owner of a transactional id and end its open transaction; return the new producer with this id.
 
     Args:
-        settings: librdkafka's settings.
-        transactional_id: The id.
         patience_s: How long to try, seconds.
-
-    Returns:
-        A producer that has the id now.
 
     Raises:
         BrokerUnavailableError: If it does not succeed in time.

@@ -34,13 +34,13 @@ from millstream.drivers.kafka.fanout.sessions import (
 from millstream.drivers.kafka.produce import DEFAULTS
 
 _MOST: Final = 5_000
-"""Records of a transaction at most."""
+"""Maximum number of records in a transaction."""
 _QUEUED: Final = 100_000
 _IDLE_S: Final = 0.01
 _CANCEL_S: Final = 0.25
 _TURN_S: Final = 0.25
 _TURNS: Final = 3
-"""How long a partition is held back before the first producer gives the change up, and how much later each of the next does, seconds."""
+"""How long a partition is held back before the first producer cancels the change, and the further delay of each other producer, seconds."""
 _ABORTS: Final = 5
 
 

@@ -30,16 +30,12 @@ _STEP_S: Final = 5.0
 
 @dataclass(slots=True)
 class Outgoing:
-    """A record that waits to be sent.
+    """A record to be sent; key and value are serialised.
 
     Attributes:
-        at: The partition that its key chose: a primary.
-        key: Its serialised key.
-        value: Its serialised value.
-        timestamp: Its time, in ms since the epoch; 0: now.
-        headers: Its headers.
-        delivered: The callback for its delivery.
-        message: What the client reported.
+        at: The primary partition that its key chooses.
+        timestamp: Timestamp, ms since the epoch; 0 for now.
+        delivered: The callback for its delivery; None without one.
     """
 
     at: TopicPartition
@@ -56,15 +52,13 @@ class LostSessionError(Exception):
 
 
 class AbortedError(Exception):
-    """The transaction was aborted; the session goes on."""
+    """The transaction was aborted; the session can be used further."""
 
 
 class ProducerSession:
-    """A transactional producer with an id that nobody had before.
+    """A transactional producer with a new transactional id.
 
     Args:
-        settings: librdkafka's settings of the producer.
-        name: The transactional id.
         patience_s: How long to wait for brokers, seconds.
     """
 
@@ -80,19 +74,18 @@ class ProducerSession:
         self._producer.init_transactions(patience_s)
 
     def refresh(self, topic: str) -> None:
-        """Ask for the partitions of a topic, so that those that were added are known."""
+        """Refresh the metadata of a topic, to learn of added partitions."""
         self._producer.list_topics(topic, self._patience_s)
 
     def send(self, records: Sequence[tuple[TopicPartition, Outgoing]], mark_topic: str) -> None:
-        """Send records in one transaction.
+        """Send records to their logs in one transaction.
 
         Args:
-            records: Records, with the logs that take them.
-            mark_topic: The topic that the mark is about: a control topic.
+            mark_topic: The topic of the mark: a control topic.
 
         Raises:
             AbortedError: If the transaction was aborted.
-            LostSessionError: If the session can no longer be used; :meth:`end` says whether the records were committed.
+            LostSessionError: If the session can no longer be used; :meth:`end` returns whether the records were committed.
         """
         self._sequence += 1
         mark = self._marked = ClientPartition(mark_topic, 0, self._sequence)
@@ -157,5 +150,4 @@ class ProducerSession:
         return bool(committed.offset >= self._sequence)
 
     def close(self) -> None:
-        """Close the consumer of the marks."""
         self._marks.close()

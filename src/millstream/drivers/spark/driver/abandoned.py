@@ -17,14 +17,14 @@ from typing import Final
 from millstream.drivers.spark.driver.checkpoint import LocalFiles, numbers
 
 _VERSION: Final = re.compile(r"\.*(\d+)(?:_[\w-]+)?\.(?:zip|changelog)(?:\..*)?")
-"""A file of a version of the state, its checksum, and what is left of writing either."""
+"""Names a version of the state, its checksum, or temporary files of either."""
 
 
 def remove_abandoned(files: LocalFiles) -> list[str]:
     """Remove the state of a micro-batch that was planned and not completed, from a checkpoint on a disk of this machine.
 
     Args:
-        files: The checkpoint; nothing runs on it.
+        files: The checkpoint; no query may run on it.
 
     Returns:
         The paths that were removed, relative to the checkpoint.

@@ -29,7 +29,7 @@ _READABLE = "v1"
 
 
 class Files(Protocol):
-    """The files of a checkpoint, wherever it is."""
+    """The files of a checkpoint, local or remote."""
 
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory of the checkpoint; none if it does not exist."""
@@ -38,10 +38,10 @@ class Files(Protocol):
         """Return the text of a file."""
 
     def exists(self) -> bool:
-        """Return whether there is a checkpoint at all."""
+        """Return whether the checkpoint exists."""
 
     def local(self, path: str) -> Path | None:
-        """Return where a file is on a disk of this machine; None if the checkpoint is elsewhere."""
+        """Return the path of a file on a local disk; None if the checkpoint is elsewhere."""
 
     def delete(self) -> None:
         """Delete the whole checkpoint."""
@@ -54,30 +54,25 @@ class LocalFiles:
     root: Path
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory of the checkpoint; none if it does not exist."""
         path = self.root / directory
         return [path.name for path in path.iterdir()] if path.is_dir() else []
 
     def read(self, path: str) -> str:
-        """Return the text of a file."""
         return (self.root / path).read_text(encoding="utf-8", errors="replace")
 
     def local(self, path: str) -> Path:
-        """Return where a file is on a disk of this machine."""
         return self.root / path
 
     def exists(self) -> bool:
-        """Return whether there is a checkpoint at all."""
         return self.root.is_dir()
 
     def delete(self) -> None:
-        """Delete the whole checkpoint."""
         if self.root.is_dir():
             shutil.rmtree(self.root)
 
 
 class HadoopFiles:
-    """A checkpoint that a Hadoop file system reaches; asked through a session's JVM."""
+    """A checkpoint on a Hadoop file system, accessed through a session's JVM."""
 
     def __init__(self, session: SparkSession, location: str) -> None:
         context: Any = session.sparkContext
@@ -86,14 +81,12 @@ class HadoopFiles:
         self._system = self._root.getFileSystem(context._jsc.hadoopConfiguration())
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory of the checkpoint; none if it does not exist."""
         path = self._path(directory)
         if not self._system.exists(path):
             return []
         return [status.getPath().getName() for status in self._system.listStatus(path)]
 
     def read(self, path: str) -> str:
-        """Return the text of a file."""
         stream = self._system.open(self._path(path))
         try:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
@@ -104,11 +97,9 @@ class HadoopFiles:
         """Return None: the file system compares checksums itself."""
 
     def exists(self) -> bool:
-        """Return whether there is a checkpoint at all."""
         return bool(self._system.exists(self._root))
 
     def delete(self) -> None:
-        """Delete the whole checkpoint."""
         self._system.delete(self._root, True)
 
     def _path(self, relative: str) -> Any:
@@ -119,8 +110,8 @@ def files_of(location: str, session: Callable[[], SparkSession]) -> Files:
     """Return the files of a checkpoint.
 
     Args:
-        location: A URL; one without a scheme is wherever Spark's default file system is.
-        session: Gives a session, and starts one if need be; not called for ``file:`` URLs.
+        location: A URL; without a scheme, Spark's default file system is meant.
+        session: Returns a session, and starts one if necessary; not called for ``file:`` URLs.
     """
     url = urlparse(location)
     if url.scheme == "file" and url.netloc in ("", "localhost"):
@@ -133,13 +124,13 @@ class Progress:
     """How far a query has come.
 
     Attributes:
-        batch: Number of the last micro-batch that was planned.
-        committed: Whether that micro-batch is complete; if not, the next start runs it again.
-        rescaling: Whether that micro-batch is a rescale that was cut off, which must be done again before anything else.
-        shuffle_partitions: Number of partitions of the state, or, of a rescale that was cut off, the wanted number.
+        batch: Number of the last planned micro-batch.
+        committed: Whether it is complete; if not, the next start runs it again.
+        rescaling: Whether it is an interrupted rescale, which must be repeated before anything else.
+        shuffle_partitions: Number of partitions of the state; the wanted number after an interrupted rescale.
         planned: Offset at the end of the last planned micro-batch.
-        processed: Offset at the end of the last complete micro-batch; empty if none is.
-        last_complete: Number of that micro-batch, -1 if none is.
+        processed: Offset at the end of the last complete micro-batch; empty if there is none.
+        last_complete: Number of that micro-batch, -1 if there is none.
     """
 
     batch: int
@@ -152,10 +143,10 @@ class Progress:
 
 
 def progress_of(files: Files) -> Progress | None:
-    """Read how far a query has come; None if nothing was ever planned.
+    """Read how far a query has come; None if no micro-batch was planned.
 
     Raises:
-        CheckpointError: If the offset log is not one that this version can read.
+        CheckpointError: If this version cannot read the offset log.
     """
     planned, committed = numbers(files.names("offsets")), numbers(files.names("commits"))
     return progress_from(planned, committed, lambda batch: files.read(f"offsets/{batch}"))
@@ -164,15 +155,15 @@ def progress_of(files: Files) -> Progress | None:
 def progress_from(
     planned: Sequence[int], committed: Collection[int], text: Callable[[int], str]
 ) -> Progress | None:
-    """Say how far a query has come, from what was read of its checkpoint; None if nothing was ever planned.
+    """Return how far a query has come; None if no micro-batch was planned.
 
     Args:
-        planned: Numbers of the micro-batches that were planned, the largest last.
-        committed: Numbers of those that are complete.
-        text: Gives the offset of a micro-batch as it lies in the checkpoint; asked for the newest two at most.
+        planned: Numbers of the planned micro-batches, ascending.
+        committed: Numbers of the complete ones.
+        text: Returns the stored offset of a micro-batch; called for the newest two at most.
 
     Raises:
-        CheckpointError: If the offset log is not one that this version can read.
+        CheckpointError: If this version cannot read the offset log.
     """
     if not planned:
         return None
@@ -189,7 +180,7 @@ def progress_from(
 
 
 def numbers(names: list[str]) -> list[int]:
-    """Return the numbers among names, the largest last; names of temporary files and of checksums are none."""
+    """Return the numbers among file names, ascending; temporary files and checksums are skipped."""
     return sorted(int(name) for name in names if name.isdigit())
 
 
@@ -197,11 +188,10 @@ def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
     """Read a file of the offset log.
 
     Args:
-        text: Its content.
-        batch: Its number, for errors.
+        batch: Its number, for the error.
 
     Returns:
-        The number of partitions and the planner's offset.
+        The number of shuffle partitions, and the planner's offset.
 
     Raises:
         CheckpointError: If it cannot be read.
@@ -225,27 +215,20 @@ def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
 
 
 def manifests(session: SparkSession, location: str, batch: int) -> list[bytes]:
-    """Read what each task remembers beside the content of its stores; it takes a Spark job.
+    """Read each task's manifest with its memory. Runs a Spark job.
 
     Args:
-        session: A session, configured as for a query.
-        location: The checkpoint.
-        batch: A micro-batch that is complete.
+        session: A session with the settings of a query.
+        batch: A complete micro-batch.
     """
     state = session.read.format("statestore").option("stateVarName", "head").option("batchId", batch)
     return [bytes(row.manifest) for row in state.load(location).select("value.manifest").collect()]
 
 
 def rescale(session: SparkSession, location: str, partitions: int) -> None:
-    """Move the state of a stopped query to another number of partitions, as one further micro-batch without records.
+    """Move the state of a stopped query to another number of partitions, as a micro-batch without records.
 
-    Nothing is lost if this is cut off: the state of the micro-batch before stays as it is, and the same rescale, done again,
-    begins anew.
-
-    Args:
-        session: A session; no query may run on the checkpoint.
-        location: The checkpoint.
-        partitions: The wanted number.
+    An interruption loses nothing: the state of the previous micro-batch stays, and a repeated rescale starts again.
 
     Raises:
         SparkRuntimeError: If Spark refuses.

@@ -19,11 +19,7 @@ _READABLE: Final = "v1"
 
 
 def problem(file: Path) -> str | None:
-    """Say what is wrong with the bytes of a file; None if they are those that were written, or nobody knows.
-
-    Args:
-        file: A file that exists.
-    """
+    """Return what is wrong with the bytes of a file; None if they match, or there is no checksum."""
     data, beside = file.read_bytes(), file.with_name(f".{file.name}.crc")
     if not beside.exists():
         return None
@@ -43,16 +39,13 @@ def problem(file: Path) -> str | None:
 
 
 def files_of_snapshot(file: Path) -> dict[str, Path]:
-    """Read which files a snapshot of the state shares with others.
+    """Return which shared files a snapshot of the state needs, by name in ``SSTs``.
 
     Args:
-        file: A snapshot of RocksDB as Spark writes it.
-
-    Returns:
-        Where each is, by its name in ``SSTs``.
+        file: A RocksDB snapshot as Spark writes it.
 
     Raises:
-        ValueError: If it cannot be read; the text says why.
+        ValueError: If it cannot be read; the text gives the reason.
     """
     try:
         with zipfile.ZipFile(file) as archive:

@@ -18,15 +18,16 @@ from millstream.drivers.java import look_for_java
 
 
 def archive_options() -> str:
-    """Return the options by which a JVM starts from the archive, or notes for it what it loads; as a command line has them."""
+    """Return JVM options that use the class archive, or record the loaded classes for it; as on a command line."""
     archive = _archive()
     return "" if archive is None else shlex.join(archive.options(note=True))
 
 
 def keep_classes() -> None:
-    """Have an archive made of what the JVM has loaded so far, if it has taken notes of that; returns at once.
+    """Start making an archive of the classes that the JVM has loaded, if it has recorded them; returns at once.
 
-    A JVM whose class path has more than Spark's jars starts without: a directory cannot be archived, other jars may come and go.
+    A JVM with more than Spark's jars on its class path gets no archive: directories cannot be archived, and other jars may
+    change.
     """
     archive, context = _archive(), SparkContext._active_spark_context
     if archive is None or not archive.noted or context is None:

@@ -30,24 +30,24 @@ from millstream.drivers.spark.driver.checkpoint import Files, numbers, offset_of
 
 _METADATA: Final = "metadata"
 _DESCRIPTIONS: Final = ("state/0/_metadata/v2", "state/0/_stateSchema/default")
-"""What Spark writes in the first micro-batch about an operator with state variables: what it is, and what its columns are."""
+"""What Spark writes in the first micro-batch about a stateful operator, and about its columns."""
 _COMMIT_VERSIONS: Final = ("v1", "v2")
 _VERSION: Final = re.compile(r"(\d+)(?:_[\w-]+)?\.(zip|changelog)")
 _MOST_BYTES: Final = 16 << 20
-"""How much is compared with checksums at a start: that takes about 20 ms."""
+"""How many bytes are compared with checksums at a start: that takes about 20 ms."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What is in a checkpoint, as far as a start needs it.
+    """The content of a checkpoint, as far as a start needs it.
 
     Attributes:
-        offsets: Numbers of the micro-batches that were planned, the largest last.
-        commits: Numbers of those that are complete, likewise.
-        texts: Per path the text of the files that a start reads: ``metadata``, the two newest offsets, the newest commit.
-        state: Per partition of the state the names of its files.
-        descriptions: Per directory that says what the state consists of, how many files it has.
-        altered: Per path of a file that is needed and has changed, or that has gone, what is wrong with it.
+        offsets: Numbers of the planned micro-batches, ascending.
+        commits: Numbers of the complete ones, ascending.
+        texts: By path, the files that a start reads: ``metadata``, the two newest offsets, the newest commit.
+        state: File names by partition of the state.
+        descriptions: Number of files by directory that describes the state.
+        altered: What is wrong with needed files that are changed or missing, by path.
     """
 
     offsets: Sequence[int]
@@ -64,14 +64,14 @@ class Seen:
 
     @property
     def partitions(self) -> int:
-        """How many partitions the state of the newest complete micro-batch has; 0 if that cannot be read."""
+        """Partitions of the state of the newest complete micro-batch; 0 if unknown."""
         if not self.commits or self.commits[-1] not in self.offsets[-2:]:
             return 0
         return _offset(self, self.commits[-1])[0]
 
 
 def look(files: Files) -> Seen:
-    """Read what a start needs to know of a checkpoint."""
+    """Read the content of a checkpoint."""
     offsets, commits = numbers(files.names("offsets")), numbers(files.names("commits"))
     paths = [_METADATA] if _METADATA in files.names("") else []
     paths += [f"offsets/{batch}" for batch in offsets[-2:]]
@@ -93,7 +93,7 @@ def _visible(names: list[str]) -> list[str]:
 
 
 def _files_of_state(seen: Seen) -> list[str]:
-    """Return the paths of the files that the newest complete state consists of."""
+    """Return the paths of the files of the newest complete state."""
     return [
         f"state/0/{partition}/{name}"
         for partition in range(seen.partitions)
@@ -102,7 +102,7 @@ def _files_of_state(seen: Seen) -> list[str]:
 
 
 def _altered(files: Files, paths: Sequence[str]) -> dict[str, str]:
-    """Compare files of a local checkpoint with their checksums, the smallest first, and look for what snapshots name."""
+    """Compare local files with their checksums, the smallest first, and check the files that snapshots need."""
     files_of = {path: file for path in paths if (file := files.local(path)) is not None}
     problems: dict[str, str] = {}
     for path in [path for path in files_of if path.endswith(".zip")]:
@@ -126,14 +126,7 @@ def _size(file: Path) -> int:
 
 
 def chain(names: frozenset[str], version: int) -> tuple[list[str], list[str]]:
-    """Find the files that a version of the state of a partition consists of.
-
-    Args:
-        names: The files of the partition.
-        version: The version.
-
-    Returns:
-        The files that are there, and those that are missing.
+    """Return the present and the missing files of a version of a partition's state.
 
     Example:
         >>> chain(frozenset(["2.zip", "2.changelog", "3.changelog", "5.changelog"]), 5)
@@ -148,11 +141,7 @@ def chain(names: frozenset[str], version: int) -> tuple[list[str], list[str]]:
 
 
 def findings(seen: Seen) -> list[str]:
-    """Say what is wrong with a checkpoint, file by file; nothing if a query can go on from it.
-
-    Args:
-        seen: What is in it.
-    """
+    """Return what is wrong with a checkpoint, one line per file; empty if a query can continue from it."""
     problems: list[str] = []
     if seen.offsets or seen.commits or any(map(_newest, seen.state.values())):
         problems += [
@@ -178,7 +167,7 @@ def _of_metadata(text: str | None) -> Iterator[str]:
 
 
 def _of_numbers(seen: Seen) -> Iterator[str]:
-    """Compare which offsets and commits there are."""
+    """Check that offsets and commits follow each other."""
     committed = seen.commits[-1] if seen.commits else -1
     if not seen.offsets:
         yield "there is no file in offsets/, but there are " + (
@@ -208,7 +197,7 @@ def _newest(names: frozenset[str]) -> int:
 
 
 def _of_texts(seen: Seen) -> Iterator[str]:
-    """Read offsets and commit."""
+    """Check the contents of offsets and commit."""
     ids = set()
     for batch in seen.offsets[-2:]:
         partitions, offset = _offset(seen, batch)
@@ -242,7 +231,7 @@ def _unreadable(seen: Seen, batch: int) -> str:
 
 
 def _of_state(seen: Seen) -> Iterator[str]:
-    """Look for the state that the newest complete micro-batch has left."""
+    """Check the state of the newest complete micro-batch."""
     missing = {
         partition: gone
         for partition in range(seen.partitions)
@@ -261,7 +250,7 @@ def _of_state(seen: Seen) -> Iterator[str]:
 
 
 def _offset(seen: Seen, batch: int) -> tuple[int, Mapping[str, Any]]:
-    """Return the number of partitions and the planner's offset; no partitions if they cannot be read."""
+    """Return number of partitions and planner's offset; 0 partitions if unreadable."""
     try:
         return offset_of(seen.texts[f"offsets/{batch}"], batch)
     except CheckpointError:

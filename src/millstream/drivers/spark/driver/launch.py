@@ -31,16 +31,16 @@ LOOPBACK: Final = "127.0.0.1"
 
 _DRIVER_MEMORY: Final = "2g"
 _JIT: Final = "-XX:TieredStopAtLevel=1"
-"""The JVM moves chunks, it does not process records: its optimising compiler would cost more than it saves."""
+"""The JVM moves chunks and processes no records: its optimising compiler would cost more than it saves."""
 _LOCAL: Final = re.compile(r"local(\[.*\])?|local-cluster\[.*\]")
 _MASTER: Final = re.compile(r"^(?:.*\s)?(?:--|spark\.)?master[\s=:]+(\S+)", re.MULTILINE)
 
 
 def check_java() -> None:
-    """Say what to install if this process would have to start a JVM, and there is no Java.
+    """Raise if this process must start a JVM and finds no Java.
 
     Raises:
-        SparkRuntimeError: If there is none.
+        SparkRuntimeError: If there is no Java; the text says what to install.
     """
     if starts_jvm():
         java, looked = look_for_java()
@@ -49,18 +49,18 @@ def check_java() -> None:
 
 
 def starts_jvm() -> bool:
-    """Return whether this process would start a JVM; under ``spark-submit`` it finds one."""
+    """Return whether this process must start a JVM; under ``spark-submit`` there is one."""
     return SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ
 
 
 def given_to_spark(ours: Mapping[str, str], log: Path | None) -> dict[str, str]:
-    """Return what the user has given Spark: to ``spark-submit``, in a file of defaults, in the environment.
+    """Return the user's settings from ``spark-submit``, the file of defaults and the environment.
 
     Starts the JVM if there is none.
 
     Args:
-        ours: What the application was given for Spark; a JVM that is started here is told, for some of it counts only then.
-        log: A file for what a JVM that is started here, and its Python workers, write; None is this program's output.
+        ours: The application's Spark settings; a JVM that starts here gets them, because some count only then.
+        log: File for the output of a new JVM and its Python workers; None means this program's output.
     """
     if SparkContext._gateway is None:
         local = _will_be_local(ours)
@@ -74,7 +74,7 @@ def given_to_spark(ours: Mapping[str, str], log: Path | None) -> dict[str, str]:
 
 
 def _without_what_nobody_gave(conf: Mapping[str, str], *, shell: bool) -> dict[str, str]:
-    """Leave out what ``spark-submit`` says by itself: a name, and for what PySpark starts, a shell to Spark, a bar of progress."""
+    """Remove what ``spark-submit`` sets itself: a name and, for a shell, a progress bar."""
     own = {("spark.app.name", "pyspark-shell"), ("spark.app.name", Path(sys.argv[0]).name)}
     if shell:
         own.add(("spark.ui.showConsoleProgress", "true"))
@@ -92,12 +92,12 @@ def _start_jvm(conf: SparkConf, log: Path | None) -> None:
 
 @contextmanager
 def environment(ours: Mapping[str, str]) -> Iterator[None]:
-    """Set what a JVM that is started here, and the Python workers that inherit from it, find in their environment.
+    """Set the environment of a JVM that starts here, and of the Python workers that inherit it.
 
     Workers can import what this program can import. A local session has its UI on the loopback interface.
 
     Args:
-        ours: What the application was given for Spark.
+        ours: The application's Spark settings.
     """
     wanted = {
         "PYTHONPATH": import_path(),
@@ -117,7 +117,7 @@ def environment(ours: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set variables, and give those back that were there."""
+    """Set environment variables, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
@@ -131,12 +131,12 @@ def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 def executor_java_options() -> dict[str, str]:
-    """Return the settings by which JVMs of executors are started as that of the driver is; the user's options come behind them."""
+    """Return settings that start executors' JVMs like the driver's; the user's options override them."""
     return {"spark.executor.defaultJavaOptions": _JIT}
 
 
 def is_local(master: str) -> bool:
-    """Return whether a master keeps everything on this host: threads of this program's JVM, or executors that it starts.
+    """Return whether a master keeps everything on this host.
 
     Example:
         >>> is_local("local[*]"), is_local("local-cluster[2,1,1024]"), is_local("spark://localhost:7077")
@@ -150,7 +150,7 @@ def _will_be_local(ours: Mapping[str, str]) -> bool:
 
 
 def _expected_master() -> str:
-    """Return the master that a JVM will know of, which has to be guessed before it starts: the first of those that Spark asks."""
+    """Return the master that a new JVM will use; guessed from the sources that Spark reads, in its order."""
     arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
     files = [Path(file) for option, file in pairwise(arguments) if option == "--properties-file"]
     conf = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf"

@@ -39,15 +39,14 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
 def send_modules(session: SparkSession, pickled: bytes, wanted: Collection[str] | None) -> None:
-    """Let the workers of a session import what pickled functions need of the program's own modules.
+    """Send the program's own modules that pickled functions need to the workers of a session.
 
     Args:
         session: The session, classic or of Spark Connect.
-        pickled: What workers will unpickle.
-        wanted: Modules and packages to send; None: those that the functions come from, and what these import.
+        wanted: Modules and packages to send; None for those of the functions, and what these import.
 
     Raises:
-        SettingsError: If a wanted module cannot be found, or if all together are too large.
+        SettingsError: If a wanted module cannot be found, or the modules are too large together.
     """
     modules = own_modules(pickled) if wanted is None else _wanted(wanted)
     visible = _importable_by_workers(session)
@@ -64,19 +63,18 @@ def send_modules(session: SparkSession, pickled: bytes, wanted: Collection[str] 
 
 
 def own_modules(pickled: bytes) -> dict[str, Path]:
-    """Return the program's own top-level modules that a pickle needs, and those that they import, with their places.
+    """Return the paths of the program's own top-level modules that a pickle needs, and of those that they import.
 
-    Args:
-        pickled: What workers will unpickle. Functions of the program itself are in it by value, and may import what it imports.
+    Functions of the main program are pickled by value, so its own imports count, too.
     """
     main = _main_file()
     return _closure(_named_in(pickled) | (_imports(main.read_bytes()) if main and main.is_file() else set()))
 
 
 def _closure(names: Collection[str]) -> dict[str, Path]:
-    """Return the places of modules that are the program's own, and of those that they import.
+    """Return the paths of the program's own modules among these, and of those that they import.
 
-    A module in a zip file is not sent, because whoever gave the file to Spark has sent it; but what it imports may lie elsewhere.
+    A module in a zip file is not sent, because the user has given the file to Spark; but its imports may be elsewhere.
     """
     modules: dict[str, Path] = {}
     seen: set[str] = set()
@@ -104,7 +102,7 @@ def _wanted(names: Collection[str]) -> dict[str, Path]:
 
 
 def _named_in(pickled: bytes) -> set[str]:
-    """Return the top-level modules that a pickle may name: every text in it that is the name of a loaded module."""
+    """Return the top-level modules that a pickle may name: each text in it that names a loaded module."""
     texts = {argument for _, argument, _ in pickletools.genops(pickled) if isinstance(argument, str)}
     return {text.partition(".")[0] for text in texts.intersection(sys.modules)}
 
@@ -128,7 +126,7 @@ def _main_file() -> Path | None:
 
 
 def _own_path(name: str) -> Path | None:
-    """Return where a module lies if it is the program's own."""
+    """Return the path of a top-level module of the program's own; None for others."""
     if name in _EVERYWHERE or name in sys.stdlib_module_names:
         return None
     path = _path_of(name)
@@ -144,7 +142,7 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _zipped_sources(name: str) -> Iterator[bytes]:
-    """Return the sources of a top-level module of the program's own that lies in a zip file; none if it does not."""
+    """Return the sources of an own top-level module in a zip file; none if it is elsewhere."""
     loader = None if name in _EVERYWHERE else getattr(_spec(name), "loader", None)
     if not isinstance(loader, zipimporter) or _is_installed(Path(loader.archive).resolve()):
         return
@@ -156,7 +154,7 @@ def _zipped_sources(name: str) -> Iterator[bytes]:
 
 
 def _path_of(name: str) -> Path | None:
-    """Return the file or the directory of a top-level module; None if it has none that can be sent."""
+    """Return the file or directory of a top-level module; None if it cannot be sent."""
     spec = _spec(name)
     if spec is None:
         return None
@@ -171,7 +169,7 @@ def _is_installed(path: Path) -> bool:
 
 
 def _importable_by_workers(session: SparkSession) -> set[Path]:
-    """Return the directories from which the workers of a session import anyway: those of a local one inherit from its JVM."""
+    """Return the directories that workers import from anyway: those of a local session inherit from its JVM."""
     if not is_classic(session) or not is_local(str(session.sparkContext.master)):
         return set()
     system: Any = session.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
@@ -180,12 +178,12 @@ def _importable_by_workers(session: SparkSession) -> set[Path]:
 
 
 def is_classic(session: SparkSession) -> bool:
-    """Return whether the Spark driver belongs to this program, and not to a server of Spark Connect."""
+    """Return whether the Spark driver belongs to this program, not to a server of Spark Connect."""
     return "connect" not in type(session).__module__
 
 
 def _archive(paths: dict[str, Path]) -> Path:
-    """Write a zip file whose name says what is in it: one that was sent before is not sent again."""
+    """Write a zip file, named by its content, so that nothing is sent twice."""
     content, size = io.BytesIO(), 0
     with zipfile.ZipFile(content, "w") as archive:
         for file, inside in sorted(_members(paths.values()), key=lambda member: member[1]):
@@ -209,7 +207,7 @@ def _members(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Return the files of a module; of a package all that is in it, but for what Python and tools keep there."""
+    """Return the files of a module or package, without caches of Python and tools."""
     if path.is_file():
         yield path
         return

@@ -25,11 +25,7 @@ def _rotated(value: int, bits: int) -> int:
 
 
 def spark_hash(value: int, seed: int = 42) -> int:
-    """Hash an int column as Spark's ``hash`` function does (Murmur3_x86_32.hashInt).
-
-    Returns:
-        The hash as a signed 32-bit number; tests compare it with Spark's own.
-    """
+    """Hash an int column as Spark's ``hash`` function does (Murmur3_x86_32.hashInt)."""
     k = (_rotated((value & _MASK) * 0xCC9E2D51 & _MASK, 15) * 0x1B873593) & _MASK
     h = (_rotated(seed ^ k, 13) * 5 + 0xE6546B64) & _MASK
     h ^= 4
@@ -40,16 +36,10 @@ def spark_hash(value: int, seed: int = 42) -> int:
 
 
 def grouping_keys(tasks: Iterable[TaskId]) -> dict[TaskId, int]:
-    """Return each task its grouping key.
-
-    Args:
-        tasks: The tasks.
-
-    Returns:
-        An int per task, different for all tasks.
+    """Return a grouping key for each task; all differ.
 
     Raises:
-        TopologyError: If there are more sub-topologies or partitions than there is room for.
+        TopologyError: If there are too many sub-topologies or partitions for distinct keys.
     """
     return {task: _key(task) for task in tasks}
 

@@ -29,13 +29,9 @@ class QuerySpec:
     """What makes up a query.
 
     Attributes:
-        name: Name in Spark's UI.
-        source: The source.
-        host: The task host.
-        sink: The sink.
         checkpoint_location: Spark's checkpoint: a directory or URL.
-        until_end: Whether to process what is there and stop.
-        py_modules: Modules that are sent to workers; None: those that are needed.
+        until_end: Whether to stop when everything there is has been processed.
+        py_modules: Modules to send to workers; None for those that are needed.
     """
 
     name: str
@@ -48,12 +44,12 @@ class QuerySpec:
 
 
 def hosted(chunks: DataFrame, host: HostSpec) -> DataFrame:
-    """Put the task host behind a stream of chunk rows; the one stateful operator of a query."""
+    """Append the task host to a stream of chunk rows: the one stateful operator of a query."""
     return chunks.groupBy("group").transformWithState(TaskHost(host), wire.OUTPUT_ROWS, "append", "none")
 
 
 def register(session: SparkSession, *formats: type[DataSource]) -> None:
-    """Make data sources known to a session; those it knows already carry everything in their options."""
+    """Register data sources in a session, unless it knows them; everything else is in their options."""
     for data_source in formats:
         try:
             session.dataSource.register(data_source)
@@ -63,13 +59,13 @@ def register(session: SparkSession, *formats: type[DataSource]) -> None:
 
 
 def _make_active(session: SparkSession) -> None:
-    """Let the JVM's thread behind this one see the session: Spark looks for a sink's format in the active session."""
+    """Make the session active in the JVM's thread: Spark looks up a sink's format there."""
     jvm: Any = session._jvm
     session._get_j_spark_session_class(jvm).setActiveSession(session._jsparkSession)
 
 
 def start(session: SparkSession, spec: QuerySpec) -> StreamingQuery:
-    """Start the query, in any thread."""
+    """Start the query; may be called from any thread."""
     _make_active(session)
     if scheme_of(session, spec.checkpoint_location) == "file":
         remove_abandoned(LocalFiles(Path(unquote(urlparse(spec.checkpoint_location).path))))

@@ -40,24 +40,23 @@ _OWN_SESSION: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "FATAL",  # a failed batch is told once, by the application's own error
 }
-"""What a session that is made here has, unless the user says otherwise, to Spark or to the application."""
+"""Settings of a session that is created here, unless the user sets them."""
 
 
 _ONE_ATTEMPT: Final = re.compile(r"local(\[\s*(\*|\d+)\s*(,\s*1\s*)?\])?")
-"""Masters that make one attempt at a task."""
+"""Masters with one attempt per Spark task."""
 _IN_THIS_PROCESS: Final = re.compile(r"local(\[.*\])?")
 
 
 def _guarded(master: str, scratch: Path, protected: bool) -> dict[str, str]:
-    """Return what keeps other users and other hosts from reaching a session.
+    """Return settings that keep other users and hosts from reaching a session.
 
-    A local session has no business on the network: whoever can reach its block manager could read what Spark ships to its tasks,
-    the settings of Kafka clients among it. So it listens on the loopback interface, and there only to those who know a secret.
+    A local session needs no network, and whoever reaches its block manager can read what Spark sends to its tasks, such as
+    settings of Kafka clients. So it listens on the loopback interface only, and requires a secret there.
 
     Args:
-        master: Spark master.
         scratch: A directory that only this user may enter.
-        protected: Whether the user's Spark knows a secret; what goes over the network is encrypted then.
+        protected: Whether the user's Spark has a secret; network traffic is encrypted then.
     """
     guarded = {"spark.ui.killEnabled": "false", "spark.python.unix.domain.socket.dir": str(scratch)}
     if not is_local(master):
@@ -84,19 +83,19 @@ _CONFIGURING = threading.Lock()
 def session_for(
     application_id: str, master: str | None, conf: Mapping[str, str], log: Path | None = None
 ) -> SparkSession:
-    """Return the active session, else a new one.
+    """Return the active session, or a new one.
 
-    A new one has what the user has given Spark (``spark-submit``, ``spark-defaults.conf``), and over it what is given here; what
-    nobody has given has a default.
+    A new one has Millstream's defaults, overridden by the user's settings of Spark (``spark-submit``, ``spark-defaults.conf``),
+    overridden by the arguments.
 
     Args:
-        application_id: Name of the Spark application, if one is made and has no name.
-        master: Spark master, if a session is made; None takes the one Spark was given, else ``local[*]``.
-        conf: The user's Spark settings, if a session is made.
-        log: A file for what the JVM and its Python workers write, if a JVM is started; None is this program's output.
+        application_id: Name of a new Spark application, unless the user names it.
+        master: Master of a new session; None for the one given to Spark, else ``local[*]``.
+        conf: The user's Spark settings for a new session.
+        log: File for the output of a new JVM and its Python workers; None means this program's output.
 
     Raises:
-        SparkRuntimeError: If Spark does not start, or runs elsewhere behind Spark Connect.
+        SparkRuntimeError: If Spark does not start, or is a server of Spark Connect.
     """
     refuse_connect()
     ours = dict(conf) if master is None else {**conf, "spark.master": master}
@@ -115,10 +114,10 @@ def session_for(
 
 
 def refuse_connect() -> None:
-    """Refuse Spark Connect, where the Spark driver is another program.
+    """Refuse Spark Connect: there the Spark driver is another program.
 
     Raises:
-        SparkRuntimeError: If this program's Spark is a Spark Connect server.
+        SparkRuntimeError: If this program uses Spark Connect.
     """
     if is_remote():
         raise SparkRuntimeError(
@@ -132,14 +131,11 @@ def refuse_connect() -> None:
 def configured(
     session: SparkSession, conf: Mapping[str, str], shuffle_partitions: int | None, checkpoint: str
 ) -> Iterator[None]:
-    """Set what a query needs while it is started: it keeps a copy, and the session gets its own settings back.
+    """Set what a query copies when it starts; the session's own settings are restored afterwards.
 
     Args:
-        session: The session.
-        conf: The user's Spark settings.
-        shuffle_partitions: Wanted number of shuffle partitions; None is a power of two up to the number of cores, at most 8.
-            A checkpoint keeps the number it was begun with.
-        checkpoint: Location of the query's checkpoint.
+        shuffle_partitions: Number of shuffle partitions of a new checkpoint; None for a power of two up to the number of cores,
+            at most 8. An old checkpoint keeps its number.
     """
     partitions = partitions_of(session, shuffle_partitions)
     use_this_python()
@@ -166,11 +162,11 @@ def configured(
 
 
 def _files_conf(session: SparkSession, checkpoint: str) -> Mapping[str, str]:
-    """Return how the files of a checkpoint are written.
+    """Return which file manager writes the checkpoint.
 
     Without Hadoop's native library, Spark's default starts ten processes for each file on a local file system: `chmod` and
     `readlink`, also for its checksum. The other manager starts two. It does not replace files, so it is only for a query that makes one
-    attempt at a task; see ``millstream.drivers.spark.driver.abandoned``. Elsewhere the default is what gives atomic renames.
+    attempt at a task; see ``millstream.drivers.spark.driver.abandoned``. Other file systems need the default for atomic renames.
     """
     one_attempt = _ONE_ATTEMPT.fullmatch(str(session.sparkContext.master)) is not None
     return (
@@ -181,7 +177,7 @@ def _files_conf(session: SparkSession, checkpoint: str) -> Mapping[str, str]:
 
 
 def scheme_of(session: SparkSession, location: str) -> str:
-    """Return the scheme of a location, which is that of Spark's default file system if it has none."""
+    """Return the scheme of a location, or that of Spark's default file system."""
     jvm: Any = session._jvm
     hadoop = session._jsparkSession.sessionState().newHadoopConf()
     default = jvm.org.apache.hadoop.fs.FileSystem.getDefaultUri(hadoop).getScheme()
@@ -189,10 +185,10 @@ def scheme_of(session: SparkSession, location: str) -> str:
 
 
 def use_this_python() -> None:
-    """Let the workers of a local session be of this Python, unless the user has said which.
+    """Make workers of a local session use this Python, unless the user has chosen one.
 
-    PySpark takes ``python3`` from ``PATH`` if ``PYSPARK_PYTHON`` is not set; in an environment that is not activated that is
-    another Python. A session on Spark Connect has no context here, and its server chooses.
+    PySpark takes ``python3`` from ``PATH`` if ``PYSPARK_PYTHON`` is not set; unless the environment is activated, that is
+    another Python. The server of a Spark Connect session chooses itself.
     """
     context = SparkContext._active_spark_context
     if context is not None and is_local(str(context.master)) and not os.environ.get("PYSPARK_PYTHON"):
@@ -200,7 +196,7 @@ def use_this_python() -> None:
 
 
 def partitions_of(session: SparkSession, shuffle_partitions: int | None) -> int:
-    """Return the number of shuffle partitions a new query gets; see :func:`configured`."""
+    """Return the number of shuffle partitions of a new query; see :func:`configured`."""
     return shuffle_partitions or _power_of_two(session.sparkContext.defaultParallelism)
 
 

@@ -20,14 +20,14 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 _BEFORE_SPARK: Final = 1_000
-"""Hooks with a higher priority run first; Spark stops its contexts with 50 and 40."""
+"""Priority of the hook: higher ones run first; Spark stops its contexts at 50 and 40."""
 _AT_MOST_S: Final = 3_600
-"""Whoever has no patience for that long sends SIGKILL."""
+"""The longest wait for the program's end."""
 _POLL_S: Final = 0.2
 
 
 def pass_on_signals() -> None:
-    """Let the JVM of ``spark-submit``, when it is told to end, wait for the end of this program, and end this program.
+    """Make the JVM of ``spark-submit`` pass on its end to this program, and wait for it.
 
     Nothing is done for a JVM that this program has started.
     """
@@ -44,7 +44,7 @@ def _pass_on_signals(jvm: Any) -> None:
 
 
 def _waiting(jvm: Any) -> Any:
-    """Make a ``java.lang.Runnable`` of the JVM that waits for the end of this process, however it ends."""
+    """Return a ``java.lang.Runnable`` that waits until this process has ended."""
     invoke, class_of = jvm.java.lang.invoke, jvm.java.lang.Class.forName
     ended = jvm.java.lang.ProcessHandle.of(os.getpid()).get().onExit()
     join = invoke.MethodHandles.publicLookup().bind(
@@ -54,7 +54,7 @@ def _waiting(jvm: Any) -> Any:
 
 
 def _watch(hooks: Any) -> None:
-    """Send this process a SIGTERM when the JVM is told to end."""
+    """Send this process a SIGTERM when the JVM is shutting down."""
     with suppress(OSError, Py4JError):  # it has been killed
         while not hooks.isShutdownInProgress():
             time.sleep(_POLL_S)

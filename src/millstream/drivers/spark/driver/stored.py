@@ -21,7 +21,6 @@ class StoredTask(NamedTuple):
     Attributes:
         fingerprint: Kind and serdes of the store.
         memory: What the store remembers besides its content.
-        content: The content of each of its byte stores.
     """
 
     fingerprint: str
@@ -30,13 +29,11 @@ class StoredTask(NamedTuple):
 
 
 def stored_tasks(session: SparkSession, location: str, batch: int, store: str) -> Iterator[StoredTask]:
-    """Read a store task by task; it takes two Spark jobs, and the segments of a Spark partition at a time in memory.
+    """Read a store task by task. Runs two Spark jobs; holds one Spark partition's segments in memory.
 
     Args:
-        session: A session, configured as for a query.
-        location: The checkpoint.
-        batch: A micro-batch that is complete.
-        store: The name of the store.
+        session: A session with the settings of a query.
+        batch: A complete micro-batch.
 
     Raises:
         StoreError: If no task has such a store, or a segment is missing or damaged.

@@ -48,7 +48,7 @@ RESULT_ROWS = StructType(
         StructField("headers", _HEADERS),
     ]
 )
-"""What a transformation gives: the columns that Spark's Kafka sink takes, and the timestamp."""
+"""The columns that Spark's Kafka sink takes, and the timestamp."""
 
 _NEEDED = ("key", "value", "partition", "offset", "timestamp")
 
@@ -59,9 +59,8 @@ def transform(
     """Run a topology over streaming DataFrames.
 
     Args:
-        inputs: A DataFrame per topic the topology reads, with the columns of Spark's Kafka source.
-        host: The task host's spec.
-        py_modules: Modules that are sent to workers; None: those that are needed.
+        inputs: Per topic of the topology, a DataFrame with the columns of Spark's Kafka source.
+        py_modules: Modules to send to workers; None for those that are needed.
 
     Returns:
         A streaming DataFrame with the columns of :data:`RESULT_ROWS`.
@@ -90,7 +89,7 @@ def _chunks(topic: str, frame: DataFrame, topology: TopologySpec) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Chunker:
-    """Makes chunk rows of Kafka rows, in the executors."""
+    """Turns Kafka rows into chunk rows, in the executors."""
 
     topic: str
     pickled: bytes
@@ -109,7 +108,7 @@ class _Chunker:
 def _chunk_rows(
     topology: TopologySpec, topic: str, partition: int, batch: pa.RecordBatch, times: dict[int, int]
 ) -> Iterator[pa.RecordBatch]:
-    """Make chunk rows of the next records of a partition; ``times`` has the partition times, and is brought up to date."""
+    """Return chunk rows of the next records of a partition; updates ``times``, its partition times in ms since the epoch."""
     records = _records(batch)
     at = TopicPartition(topic, partition % topology.layout.partitions[topic])
     task: TaskId = topology.layout.tasks_of[at][0]
@@ -154,7 +153,7 @@ def _records(batch: pa.RecordBatch) -> Records:
 
 
 def _result_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Make rows of output chunk rows; reports have nobody to go to here."""
+    """Turn output chunk rows into rows; reports are dropped, because no application listens."""
     for batch in batches:
         rows = zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), batch.column(3))
         for kind, topic, payload in rows:

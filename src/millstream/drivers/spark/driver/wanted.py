@@ -27,14 +27,11 @@ _WITHOUT_COLUMNS: Final = ".HDFSBackedStateStoreProvider"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A Spark setting that a query wants.
+    """A Spark setting that a query needs.
 
     Attributes:
-        name: Its name.
-        value: The value that is wanted.
-        without: What is lost without it.
-        default: What Spark takes for a setting that counts when the session is made; None: it can be set for each query.
-        guards: Whether it keeps others from a session that has no business on the network; a cluster is guarded as a whole.
+        default: Spark's default, for a setting that is read when a session is created; None if each query can set it.
+        guards: Whether it protects a local session from others; a cluster is protected as a whole.
     """
 
     name: str
@@ -109,29 +106,30 @@ WANTED: Final = (
         guards=True,
     ),
 )
-"""All of them; a page for users has the same table."""
+"""All settings that queries need; docs/how-to/run-on-your-own-spark-session.md has the same table."""
 
 QUERY_CONF: Final[Mapping[str, str]] = {want.name: want.value for want in WANTED if want.default is None}
-"""What a query needs, whatever session it runs in."""
+"""Settings that a query needs in any session."""
 
 AS_READ_CONF: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
 }
-"""What a query needs besides whose readers run no function of the user's: a range that is read again gives the same rows, so Spark
-need not compare them."""
+"""Further settings for queries whose readers run no user function.
+
+A range that is read again gives the same rows, so Spark need not compare them.
+"""
 
 SESSION_CONF: Final[Mapping[str, str]] = {
     want.name: want.value for want in WANTED if want.default is not None and not want.guards
 }
-"""What a session has that is made here, besides what keeps others from it."""
+"""Settings of a session that is created here, besides those that protect it."""
 
 
 def lacking(conf: Mapping[str, str], chosen: Collection[str] = ()) -> list[str]:
-    """Return what a session lacks that can only be given when it is made, one line for each setting.
+    """Return the settings that a session lacks and that cannot be changed any more, one line each.
 
     Args:
-        conf: The settings that the session was made with.
-        chosen: Names of settings about which the user has decided.
+        chosen: Names of settings that the user has set.
 
     Example:
         >>> lacking({"spark.master": "yarn", **SESSION_CONF})
@@ -151,11 +149,10 @@ def lacking(conf: Mapping[str, str], chosen: Collection[str] = ()) -> list[str]:
 
 
 def lacking_lines(session: SparkSession, given: Mapping[str, str]) -> list[str]:
-    """Return what somebody else's session lacks, one line for each setting.
+    """Return what somebody else's session lacks, one line per setting.
 
     Args:
-        session: The session.
-        given: What an application was given for Spark; some of it is too late for a session that was there before.
+        given: The application's Spark settings; some come too late for an existing session.
     """
     made = _made_with(session)
     late = sorted(
@@ -171,7 +168,6 @@ def lacking_lines(session: SparkSession, given: Mapping[str, str]) -> list[str]:
 
 
 def tell_lacking(lines: Collection[str]) -> None:
-    """Log what a session lacks, as one message."""
     if lines:
         logger.warning(
             "this Spark session lacks settings that can only be given when a session is made, to SparkSession.builder.config or in "
@@ -181,10 +177,10 @@ def tell_lacking(lines: Collection[str]) -> None:
 
 
 def keep_state_in(session: SparkSession) -> None:
-    """Set what a query needs that somebody else starts in a session, but for what is set there.
+    """Set what foreign queries in a session need to run a topology, unless it is set.
 
     Raises:
-        SparkRuntimeError: If the session says that queries keep their state where a topology cannot.
+        SparkRuntimeError: If the session's state store cannot hold a topology's state.
     """
     said = session.conf.get(PROVIDER, None) or ""
     if said.endswith(_WITHOUT_COLUMNS):
@@ -204,8 +200,8 @@ def _made_with(session: SparkSession) -> Mapping[str, str]:
 
 
 def is_settable(session: SparkSession, name: str) -> bool:
-    """Return whether a query that starts now sees a setting.
+    """Return whether a setting takes effect for a query that starts now.
 
-    Spark does not count those of its own RocksDB and the file manager as modifiable, but a query reads them when it starts.
+    Spark reports those of its RocksDB and of the file manager as not modifiable, but a query reads them when it starts.
     """
     return name.startswith(STATE_STORE) or name == FILE_MANAGER or session.conf.isModifiable(name)

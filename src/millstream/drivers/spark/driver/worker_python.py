@@ -31,11 +31,11 @@ exec {python} "$@"
 _CLIENT: Final = "millstream.edge.forks.fork_client"
 _SERVER: Final = "millstream.edge.forks.fork_server"
 _SET_BY_SPARK: Final = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-"""Variables of Spark's Python processes, unless the user has set them, that count when modules are imported."""
+"""Variables of Spark's Python processes that are read at import, unless the user sets them."""
 
 
 def import_path() -> str:
-    """Return where this program looks for modules, as ``PYTHONPATH`` says it."""
+    """Return this program's module path in the form of ``PYTHONPATH``."""
     return os.pathsep.join(path or os.getcwd() for path in sys.path)
 
 
@@ -55,12 +55,12 @@ def _is_installed_spark() -> bool:
 
 
 def start_fork_server(log: Path | None) -> None:
-    """Start the fork server for the Python processes of a JVM that is started next; it ends with this process.
+    """Start the fork server for the Python processes of the next JVM; it ends with this process.
 
-    There is one only on Linux, and only if the JVM finds the script.
+    Does nothing except on Linux, if the JVM finds the script.
 
     Args:
-        log: A file for what it writes; None is this program's output.
+        log: File for its output; None means this program's output.
     """
     if sys.platform != "linux" or worker_python() != str(_place()):
         return

@@ -25,13 +25,10 @@ _LATEST_MS = 1_000
 
 
 class TaskCalls:
-    """The calls of one task in one micro-batch.
+    """The calls of one task in one micro-batch: collects results before the step, sends new calls after it.
 
     Args:
-        task: The task, before its step.
-        batch: The micro-batch.
-        ahead_ms: By how much the application's clock is ahead of that of this host.
-        async workers: Gives the async worker.
+        ahead_ms: By how much the application's clock is ahead of this host's, ms.
     """
 
     def __init__(self, task: Task, batch: BatchId, ahead_ms: int, async_workers: AsyncWorkerOf) -> None:
@@ -43,22 +40,22 @@ class TaskCalls:
         self._reported = bool(in_flight)
         self._answered = self._ask(in_flight) if in_flight else Answered()
         self.lost = len(self._answered.lost)
-        """How many calls the async worker did not have any more."""
+        """How many calls the async worker has lost."""
 
     def collect(self) -> None:
-        """Pass the task the results of its calls."""
+        """Pass the results and the lost calls to the task."""
         for ticket, settled in self._answered.settled:
             self._task.done(ticket, settled)
         self._task.lost(self._answered.lost)
 
     def hand_over(self, outcome: Outcome) -> None:
-        """Send the calls that the step has issued. Results stay with the async worker until the next micro-batch: this one may fail."""
+        """Send the calls of the step. Their results stay with the async worker until the next micro-batch: this one may fail."""
         if outcome.issue:
             in_flight = None if self._reported else self._task.under_way()
             self._answered = self._ask(in_flight, outcome.issue)
 
     def wake_at_ms(self, now_ms: int) -> int | None:
-        """Return when to look for results of the calls that are under way; None if there are none."""
+        """Return when to look for results of in-flight calls, ms since the epoch; None if there are none."""
         if not self._task.under_way():
             return None
         times = [time for work in self._answered.work.values() for time in _times(work)]
@@ -66,16 +63,15 @@ class TaskCalls:
 
     @property
     def work(self) -> Mapping[str, Work]:
-        """What there is to see of each operator in the async worker."""
+        """The work of each operator in the async worker."""
         return self._answered.work
 
     def per_call(self, operator: str) -> int:
-        """Return how many records one call of an operator takes at most."""
         return self._task.calls[operator].batch_records
 
     @property
     def loop_lag_ms(self) -> int:
-        """By how much the event loop of the async worker was late lately."""
+        """How late the event loop of the async worker was lately, ms."""
         return self._answered.loop_lag_ms
 
     def _ask(self, in_flight: Collection[Ticket] | None, issue: Iterable[Call] = ()) -> Answered:
@@ -86,7 +82,7 @@ class TaskCalls:
 
 
 def _times(work: Work) -> Iterator[int]:
-    """Return in how many milliseconds there may be something new of an operator."""
+    """Return when an operator may have results, in ms from now."""
     if work.running:
         yield work.shortest_ms // 10
     elif work.next_ms is not None:

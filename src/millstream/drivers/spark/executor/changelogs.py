@@ -21,12 +21,12 @@ from millstream.drivers.spark.executor.snapshots import TaskMemory
 
 _PUBLISHED_AT_ONCE = 20_000
 _SNAPSHOT = b"task "
-"""How the keys of snapshots begin, among the marks of delivered batches."""
+"""Prefix of the keys of snapshots, which share their topic with the marks of delivered batches."""
 _WHY = "checkpoint and local state are gone; it is read from the changelog topic"
 
 
 def published(reader: ChangelogReader, plan: Plan, tasks: Iterable[TaskId]) -> list[bytes]:
-    """Return what each of the tasks that has ever published remembered when it last did, as JSON."""
+    """Return what each task that has ever published remembered at its last publication, as JSON."""
     keys = [Changelogs(plan, plan.subtopologies[task.subtopology], task)._key for task in tasks]
     newest = _newest_snapshots(reader, plan)
     return [newest[key] for key in keys if key in newest]
@@ -43,13 +43,7 @@ def _newest_snapshots(reader: ChangelogReader, plan: Plan) -> dict[bytes, bytes]
 
 @dataclass(frozen=True)
 class Changelogs:
-    """The changelog topics of one task.
-
-    Attributes:
-        plan: The plan.
-        sub: The task's sub-topology.
-        task: The task's id.
-    """
+    """The changelog topics of one task."""
 
     plan: Plan
     sub: SubTopology
@@ -57,13 +51,13 @@ class Changelogs:
 
     @property
     def stores(self) -> list[str]:
-        """The stores whose changes are published."""
+        """The stores that have changelogs."""
         return [name for name in self.sub.stores if name in self.plan.changelogs]
 
     def publish(
         self, changes: Mapping[str, list[StoreChange]], memory: TaskMemory, now_ms: int
     ) -> Iterator[tuple[str, Records]]:
-        """Return the changes of a batch as records, and what the task remembers."""
+        """Return the changes of a micro-batch, and the task's memory, as records by topic."""
         if not self.stores:
             return
         for byte_store, items in changes.items():
@@ -75,7 +69,7 @@ class Changelogs:
     def publish_content(
         self, stores: Collection[str], names: Iterable[str], view: ByteStores, now_ms: int
     ) -> Iterator[tuple[str, Records]]:
-        """Return the whole content of stores whose topic is new; the one time that more than changes is published."""
+        """Return the whole content of stores whose changelog topic is new, as records."""
         for byte_store in names:
             if store_of(byte_store) not in stores:
                 continue
@@ -89,7 +83,7 @@ class Changelogs:
                 yield self._records(byte_store, waiting, now_ms)
 
     def memory(self, reader: ChangelogReader, renamed_stores: Mapping[str, str]) -> TaskMemory:
-        """Return what the task remembered when it last published; nothing if it never did."""
+        """Return the task's memory at its last publication; an empty one if it never published."""
         newest = _newest_snapshots(reader, self.plan).get(self._key)
         return TaskMemory.from_json({} if newest is None else json.loads(newest), renamed_stores)
 
@@ -115,7 +109,7 @@ class Changelogs:
 
     @property
     def _key(self) -> bytes:
-        """Key of the snapshot: not the task's id, because without a checkpoint sub-topologies may be numbered anew."""
+        """Key of the snapshot. It has no sub-topology: without a checkpoint, sub-topologies may get other numbers."""
         return _SNAPSHOT + f"{','.join(sorted(self.stores))} {self.task.partition}".encode()
 
     def _records(self, byte_store: str, items: list[StoreChange], now_ms: int) -> tuple[str, Records]:

@@ -33,11 +33,8 @@ class CopiesSpec:
     """Where and how local copies are kept. Crosses as cloudpickle.
 
     Attributes:
-        directory: Directory of the local copies on every host; a task has one in it, an engine one in that.
-        openers: Opens a local copy, by engine.
-        engines: The engine of each store of the topology.
-        memory_bytes: How much memory of a worker its local copies may take, all engines together.
-        run: The id of the application's run.
+        directory: Parent directory of the local copies on each host, as ``<task>/<engine>``.
+        memory_bytes: Memory for the local copies of a worker, all engines together.
     """
 
     directory: str
@@ -48,11 +45,11 @@ class CopiesSpec:
 
     @property
     def memory_per_engine(self) -> int:
-        """Bytes that the copies of one engine may take."""
+        """Bytes of memory for the copies of one engine."""
         return self.memory_bytes // max(len(set(self.engines.values())), 1)
 
     def opened(self, engine: str, directory: str) -> LocalCopy:
-        """Open the copy of an engine in a directory.
+        """Open the copy of an engine.
 
         Raises:
             StoreError: If the directory cannot be written.
@@ -61,7 +58,7 @@ class CopiesSpec:
 
 
 class TaskCopies:
-    """The local copies of a task in a batch. Implements ``ByteStores`` once a view is open."""
+    """The local copies of a task in a micro-batch. Implements ``ByteStores`` while a view is open."""
 
     def __init__(self, spec: CopiesSpec, task: str, stores: Iterable[str]) -> None:
         self._directory = f"{spec.directory}/{task}"
@@ -73,26 +70,25 @@ class TaskCopies:
         self._views: dict[str, ByteStores] = {}
 
     def restore(self, log: StateLog, manifest: Manifest) -> int:
-        """Bring every copy up to the committed manifest; return the number of changes fetched from the log."""
+        """Restore every copy to the committed manifest; return the number of changes fetched from the log."""
         self.remove_unused()
         return sum(
             log.restore(manifest.only(self._stores(engine)), copy) for engine, copy in self._copies.items()
         )
 
     def open_view(self) -> ByteStores:
-        """Open one consistent view of all stores."""
         self._views = {engine: copy.open_view() for engine, copy in self._copies.items()}
         return self
 
     def open(self, name: str) -> ByteReader:
-        """Return a byte store of the view; one that does not exist is empty."""
+        """Return a byte store of the view; empty if it does not exist."""
         return self._views[self._engines[store_of(name)]].open(name)
 
     def close_view(self) -> None:
-        """End the view, and let go of what the next batch's process may need.
+        """Close the view, and release what the next micro-batch's process may need.
 
         Raises:
-            DamagedCopyError: If a copy turned out to be damaged; it is empty by now.
+            DamagedCopyError: If a copy turned out to be damaged; it is empty now.
         """
         self._views = {}
         with ExitStack() as closing:
@@ -100,11 +96,10 @@ class TaskCopies:
                 closing.callback(copy.close_view)
 
     def names(self) -> frozenset[str]:
-        """Return the names of the byte stores that exist."""
         return frozenset(name for copy in self._copies.values() for name in copy.names())
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Park the changes of a batch beside the copies, each its own; one without changes gets the version too."""
+        """Park the changes of a micro-batch beside the copies of their engines; every copy gets the version."""
         for engine, copy in self._copies.items():
             mine = [name for name in dropped if self._engines[store_of(name)] == engine]
             copy.park(version, self._own(engine, changes), mine)
@@ -116,7 +111,7 @@ class TaskCopies:
         return {store for store, used in self._engines.items() if used == engine}
 
     def remove_unused(self) -> None:
-        """Remove the copies of engines that no store of the task uses any longer."""
+        """Remove the copies of engines that the task no longer uses."""
         if os.path.isdir(self._directory):
             for name in os.listdir(self._directory):
                 if name not in self._copies:

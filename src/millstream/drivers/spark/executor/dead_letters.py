@@ -15,13 +15,10 @@ from millstream.core.ports import Sender
 
 @contextmanager
 def sending_dead_letters(sender: Sender | None) -> Iterator[None]:
-    """Send the dead letter of an error that passes.
-
-    Args:
-        sender: Sends; None sends nothing.
+    """Send the dead letter of an error that passes; without a sender, do nothing.
 
     Raises:
-        MillstreamError: The error that passed; if its letter could not be sent, its message says so.
+        MillstreamError: The error that passed; its message says if the dead letter could not be sent.
     """
     try:
         yield

@@ -19,12 +19,10 @@ from millstream.drivers.spark.spec import TopologySpec
 def with_global_ends(
     rows: Iterable[pa.RecordBatch], topology: TopologySpec, ends: Offsets
 ) -> Iterator[pa.RecordBatch]:
-    """Put the global ends in front of the first row of each task that may read a global store.
+    """Insert the global ends before the first row of each task that may read a global store.
 
     Args:
-        rows: Chunk rows of one reader.
-        topology: The application.
-        ends: How far into the topics of global stores the micro-batch sees.
+        ends: The offsets of the topics of global stores that the micro-batch sees.
     """
     payload = json.dumps(positions_to_json(ends)).encode()
     seen: set[str] = set()
@@ -39,7 +37,6 @@ def with_global_ends(
 
 
 def decode_global_ends(payload: bytes) -> Offsets:
-    """Decode the payload of a row that :func:`with_global_ends` made."""
     return positions_from_json(json.loads(payload))
 
 

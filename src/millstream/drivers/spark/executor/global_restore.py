@@ -38,12 +38,7 @@ _MAX_NOTICES = 5
 
 @dataclass(frozen=True)
 class GlobalTopics:
-    """What reads the topics of global stores. Picklable.
-
-    Attributes:
-        broker: Asks for the beginning of a topic.
-        fetcher: Reads ranges.
-    """
+    """What reads the topics of global stores. Picklable."""
 
     broker: TopicReader
     fetcher: Fetcher
@@ -51,12 +46,11 @@ class GlobalTopics:
 
 @dataclass
 class GlobalRestoreCounts:
-    """What has happened to the records of global topics.
+    """What was read from global topics.
 
     Attributes:
-        records: How many were read.
-        dropped: How many were left out, by what fills the stores, as the id of a task, and by reason.
-        notices: Lines for the log.
+        dropped: Dropped records by the id of the global task, and reason.
+        notices: Lines for the log; only the first ones.
     """
 
     records: int = 0
@@ -64,7 +58,7 @@ class GlobalRestoreCounts:
     notices: list[str] = field(default_factory=list)
 
     def add(self, task: TaskId, outcome: Outcome) -> None:
-        """Count what a step of a global task has left out."""
+        """Add what a step of a global task has dropped."""
         for reason, count in outcome.metrics.dropped.items():
             self.dropped[str(task), reason] += count
         self.notices = [*self.notices, *outcome.notices][:_MAX_NOTICES]
@@ -72,7 +66,7 @@ class GlobalRestoreCounts:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Records of one partition, and the offset behind them; none for offsets that hold no record."""
+    """Records of one partition, and the offset after them; None if the range has no records."""
 
     partition: int
     records: Records | None
@@ -81,14 +75,10 @@ class _Chunk:
 
 @dataclass(frozen=True)
 class GlobalPart:
-    """A global part as a host runs it.
+    """A global part and what a host needs to run it.
 
     Attributes:
-        part: One of ``Plan.global_parts``.
-        application_id: The application's id.
-        topic_id: The broker's id of its topic; empty if the broker gives none.
-        policies: What to do with records that fail.
-        app_config: What the processor finds in ``context.app_config``.
+        topic_id: The broker's id of its topic; empty if unknown.
     """
 
     part: SubTopology
@@ -99,17 +89,15 @@ class GlobalPart:
 
     @property
     def topic(self) -> str:
-        """The topic that fills the store."""
         return self.part.source_topics[0]
 
     @property
     def store(self) -> str:
-        """The store."""
         return next(iter(self.part.stores))
 
     @property
     def identity(self) -> str:
-        """What a copy is a copy of."""
+        """Identifies what is copied; a copy with another identity begins anew."""
         return f"{self.topic} {self.topic_id} {self.part.stores[self.store].fingerprint}"
 
 
@@ -117,12 +105,8 @@ class GlobalRestore:
     """Brings one copy up to planned offsets. Owned by the owner of the copy.
 
     Args:
-        part: What fills the store.
-        copy: The copy.
-        topics: What reads the topic.
-        task: The task that needs it.
-        listener: Receives the progress.
-        now_ms: The wall clock of the micro-batch.
+        task: The task that needs the store; restores are reported for it.
+        now_ms: The wall clock of the micro-batch, ms since the epoch.
     """
 
     def __init__(
@@ -143,18 +127,14 @@ class GlobalRestore:
         self._now_ms = now_ms
 
     def view_at(self, planned: Mapping[int, int], counts: GlobalRestoreCounts) -> ByteStores:
-        """Bring the copy to the planned offsets and open a view of it, which the owner of the copy closes.
+        """Bring the copy to the planned offsets, and open a view of it, which the owner of the copy closes.
 
         Args:
-            planned: Per partition the first offset that the store does not contain.
-            counts: Counts what happens.
-
-        Returns:
-            The view.
+            planned: Per partition, the first offset that the store must not contain.
 
         Raises:
             StoreError: If the copy cannot be written.
-            OffsetsLostError: If the broker has deleted records that have not been read.
+            OffsetsLostError: If the broker has deleted records that were not read.
             BrokerUnavailableError: If no broker answers.
             MillstreamError: If a record fails under the policy "fail".
         """
@@ -170,7 +150,7 @@ class GlobalRestore:
     def _bring_up(
         self, previous: Progress | None, planned: Mapping[int, int], counts: GlobalRestoreCounts
     ) -> None:
-        """Read what lies between the progress of the copy and the planned offsets."""
+        """Read from the progress of the copy to the planned offsets."""
         reached, why = self._start(previous, planned)
         old = None if why else reached.version.number
         to_read = [
@@ -192,7 +172,7 @@ class GlobalRestore:
         counts.records += count
 
     def _start(self, previous: Progress | None, planned: Mapping[int, int]) -> tuple[Progress, str | None]:
-        """Return from where the copy goes on; and why it begins anew, if it does: then it is empty by now."""
+        """Return where to continue, and why the copy begins anew, if it does; it is empty then."""
         copy, identity = self._copy, self._part.identity
         version = copy.version()
         empty = copy.why_empty() if version is None else CUT_OFF
@@ -204,7 +184,7 @@ class GlobalRestore:
         return replace(kept, positions={**self._first_offsets(planned, known), **known}), why
 
     def _first_offsets(self, planned: Mapping[int, int], known: Collection[int]) -> dict[int, int]:
-        """Return where partitions begin that the copy does not know; a topic may have lost all that was planned."""
+        """Return the first offsets of partitions that are new to the copy; at most the planned ones."""
         topic = self._part.topic
         if all(partition in known for partition in planned):
             return {}
@@ -212,7 +192,7 @@ class GlobalRestore:
         return {partition: min(first[partition], end) for partition, end in planned.items()}
 
     def _chunks(self, to_read: list[OffsetRange]) -> Iterator[list[_Chunk]]:
-        """Read ranges, so many records at a time; there is always at least one list, which completes the copy."""
+        """Read ranges in lists of limited size; yields at least one list, which completes the copy."""
         chunks: list[_Chunk] = []
         count = size = 0
         for planned, fetched in self._topics.fetcher.fetch_all(to_read):
@@ -226,7 +206,7 @@ class GlobalRestore:
         yield chunks
 
     def _applied(self, reached: Progress, chunks: list[_Chunk], counts: GlobalRestoreCounts) -> Progress:
-        """Run the global task over records and write what has changed; return the progress."""
+        """Process records, and write the changes; return the progress."""
         try:
             task = global_task(
                 self._part.part,

@@ -31,21 +31,14 @@ from millstream.drivers.spark.executor.progress import RestoreListener
 from millstream.drivers.spark.spec import TopologySpec
 
 DIRECTORY: Final = "global"
-"""Directory of the global copies beside those of the tasks; no task's id is like that."""
+"""Directory of the global copies, beside those of tasks; no task id has this form."""
 
 _LOCK: Final = "lock"
 
 
 @dataclass(frozen=True)
 class GlobalStoresSpec:
-    """What a host needs to know of global stores.
-
-    Attributes:
-        topology: The application.
-        copies: Where and how local copies are kept.
-        topics: What reads their topics.
-        listener: Receives the progress.
-    """
+    """What a host needs to know of global stores."""
 
     topology: TopologySpec
     copies: CopiesSpec
@@ -53,7 +46,7 @@ class GlobalStoresSpec:
     listener: RestoreListener
 
     def parts(self) -> list[GlobalPart]:
-        """Return the global parts, in the order in which they are locked."""
+        """Return the global parts in the order of locking; all tasks use the same order."""
         plan, ids = self.topology.plan, self.topology.lineage.topic_ids
         return [
             GlobalPart(
@@ -68,16 +61,12 @@ class GlobalStoresSpec:
 
 
 class GlobalStores:
-    """The global stores as one task sees them. Implements ``ByteStores``; to be used with ``with``.
+    """The global stores as one task sees them, a context manager. Implements ``ByteStores``.
 
     Args:
-        spec: What the host knows.
-        task: The task, for the progress of restores.
-        planned: What the micro-batch sees of the topics.
-        now_ms: The wall clock of the micro-batch.
-
-    Attributes:
-        counts: What was done to bring the copies up to date.
+        task: The task; restores are reported for it.
+        planned: The offsets that the micro-batch sees.
+        now_ms: The wall clock of the micro-batch, ms since the epoch.
     """
 
     def __init__(self, spec: GlobalStoresSpec, task: str, planned: Offsets, now_ms: int) -> None:
@@ -90,7 +79,7 @@ class GlobalStores:
         self.counts = GlobalRestoreCounts()
 
     def __enter__(self) -> Self:
-        """Bring the copies up and open a view of each.
+        """Restore the copies and open a view of each.
 
         Raises:
             MillstreamError: As ``GlobalRestore.view_at``.
@@ -106,7 +95,7 @@ class GlobalStores:
         self._opened_copies.close()
 
     def open(self, name: str) -> ByteReader:
-        """Return a byte store of the views; one that does not exist is empty."""
+        """Return a byte store of the views; empty if it does not exist."""
         return self._views[store_of(name)].open(name)
 
     def _opened(self, part: GlobalPart, planned: Mapping[int, int], opened: ExitStack) -> ByteStores:
@@ -134,28 +123,24 @@ class GlobalStores:
 
 
 def _remove_unused(directory: Path, engine: str) -> None:
-    """Remove the copies of a store in engines that it does not use any longer."""
+    """Remove the copies of a store in other engines."""
     for name in os.listdir(directory):
         if name not in (engine, _LOCK):
             shutil.rmtree(directory / name, ignore_errors=True)
 
 
 class HostLock:
-    """A lock among the processes of a host, on a file.
-
-    Args:
-        path: The file; made if it is not there.
-    """
+    """A lock between the processes of a host, on a file that is created if missing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None
 
     def acquire(self) -> None:
-        """Wait until nobody else has the lock, and take it.
+        """Take the lock; waits while another process has it.
 
         Raises:
-            StoreError: If the file cannot be made.
+            StoreError: If the file cannot be created.
         """
         try:
             while self._file is None:

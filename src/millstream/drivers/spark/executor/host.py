@@ -29,7 +29,7 @@ _SPECS: dict[bytes, HostSpec] = {}
 
 
 class TaskHost(StatefulProcessor):
-    """Runs the tasks whose rows Spark hands over. Made anew by Spark for each of its tasks; what is kept is in the module."""
+    """Runs the tasks whose rows Spark passes. Spark creates one per Spark task; caches are in the module."""
 
     def __init__(self, spec: HostSpec) -> None:
         self._pickled, self._logs = cloudpickle.dumps(spec), WorkerLogs.here()
@@ -57,7 +57,7 @@ class TaskHost(StatefulProcessor):
         return _spec(self._pickled)
 
     def close(self) -> None:
-        """Wait until what the tasks have sent is acknowledged; Spark commits their state after that."""
+        """Wait until what the tasks have sent is acknowledged; Spark commits their state afterwards."""
         has_run = "_spec" in vars(self)
         if has_run and (sender := self._spec.topology.sender) is not None:
             with wire.crossing():

@@ -22,15 +22,11 @@ class HostSpec:
     """What the task host needs to know. Crosses as cloudpickle.
 
     Attributes:
-        topology: The application.
-        copies: Where and how local copies are kept.
-        listener: Receives the progress of restores.
-        changelogs: Reads changelog topics, None if there are none.
-        global_topics: Reads the topics of global stores, None if there are none.
-        max_task_idle_ms: How long a task waits for an empty input; -1 waits for nothing.
-        cache_bytes: What the caches of a task may hold; with 0 every update of a table is forwarded.
-        async_workers: Returns the async worker that makes the calls of asynchronous operators, None if there are no such operators.
-        repeats_sends: Whether a micro-batch that is run again sends again what it sent; else it sends nothing.
+        global_topics: Reads the topics of global stores; None without such stores.
+        max_task_idle_ms: How long a task waits for an empty input; -1 does not wait.
+        cache_bytes: Size limit of a task's caches; with 0 every update of a table is forwarded.
+        async_workers: Returns the async worker beside an executor; None without asynchronous operators.
+        repeats_sends: Whether a micro-batch that is run again sends the same again; if not, it sends nothing.
     """
 
     topology: TopologySpec
@@ -45,5 +41,5 @@ class HostSpec:
 
     @cached_property
     def inputs(self) -> Mapping[TaskId, tuple[Input, ...]]:
-        """The inputs of tasks that must know whether there are more records for them on the broker."""
+        """The inputs of the tasks that must know their lag."""
         return informed(self.topology.plan, self.topology.layout, waits=True)

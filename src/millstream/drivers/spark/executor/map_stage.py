@@ -42,12 +42,6 @@ _NOTICES = 5
 class MapStage:
     """Runs one task of a stateless sub-topology over one range. Owned by the read.
 
-    Args:
-        topology: The application.
-        task: The task.
-        wanted: The range.
-        read: The read that the range is part of.
-
     Attributes:
         time_ms: The partition time, ms since the epoch; -1 if there is none, or no extractor needs it.
     """
@@ -59,7 +53,7 @@ class MapStage:
         self._timed = wanted.topic in timed_topics(sub)
         self._origins = origins(topology.plan)
         self._sent: Counter[str] = Counter()
-        """Records so far, by repartition whose offsets encode the micro-batch."""
+        """Records so far, by repartition whose offsets contain the micro-batch."""
         self._topology = topology
         self._id = task
         running_task(str(task))
@@ -126,7 +120,7 @@ class MapStage:
         yield wire.arrow_rows([self._own_row(wire.REPORT, TopicPartition("", 0), report.encode())])
 
     def remember(self) -> Iterator[pa.RecordBatch]:
-        """Return what is to be kept for the next run, when all records have been processed; most tasks keep nothing."""
+        """Return rows with the partition times for the next run; none if no extractor needs them."""
         if times := self._times():
             yield wire.arrow_rows([self._own_row(wire.TIMES, self._partition, encode_times(times))])
 
@@ -151,7 +145,7 @@ class MapStage:
             yield wire.arrow_rows(rows)
 
     def _repartitioned(self, topic: str, records: Records, end: int) -> Iterator[tuple[Any, ...]]:
-        """Return records as rows of the tasks that their keys belong to."""
+        """Return records as rows of the tasks that own their keys."""
         layout = self._topology.layout
         records.offsets = self._offsets(topic, len(records))
         for number, part in split_by_partition(wire.to_arrow(records), layout.partitions[topic]):
@@ -163,7 +157,7 @@ class MapStage:
                 yield self._row(address, end, wire.encode_batch(each))
 
     def _is_committed_later(self) -> bool:
-        """Return whether how far the range may be committed depends on what becomes of its records behind the shuffle."""
+        """Return whether the committable offset depends on records behind the shuffle."""
         return self._wanted.topic in topics_committed_later(self._topology.plan)
 
     def _offsets(self, repartition: str, count: int) -> list[int]:

@@ -20,25 +20,22 @@ from millstream.core.state.segments.log import Manifest
 from millstream.drivers.spark.executor.global_restore import GlobalRestoreCounts
 
 REMOVED: Final = "unfinished record of a removed operator"
-"""The reason of drops of records that an asynchronous operator had not finished when it was removed."""
+"""The drop reason of unfinished records of a removed asynchronous operator."""
 
 _NOTHING: Final = Outcome((), {}, {}, None, -1, commit_requested=False, metrics=TaskMetrics())
 
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What a task did in a micro-batch, as its measures look at it.
+    """What a task did in a micro-batch, as input of the measures.
 
     Attributes:
-        task: The task's id.
-        outcome: What became of the step.
-        read: Topic to the records that came from the broker, and their bytes.
-        restored_global: What was restored of global stores for it.
-        removed: How many unfinished records there were, by the store of an operator that the topology no longer has.
-        restored: Changes applied from the log to the local copy beyond the previous batch's.
-        manifest: The log of the task's stores, None if there is none.
+        read: By topic, records that came from the broker, and their bytes.
+        removed: Unfinished records of removed operators, by their store.
+        restored: Changes applied from the log to the local copies, beyond those of the previous micro-batch.
+        manifest: The log of the task's stores; None if it has none.
         stores: What its stores remember besides their content, by name.
-        seconds: Time that the task took on its executor, with restore, sends and writes.
+        seconds: Time of the task on its executor, including restore, sends and writes.
     """
 
     task: str
@@ -53,11 +50,11 @@ class StepFacts:
 
 
 Values = Iterable[tuple[tuple[str, ...], float]]
-"""Values with those of their labels."""
+"""Values by the values of their labels."""
 
 
 class Measure(NamedTuple):
-    """A metric of tasks, and what reads its values from a step. Counters that are 0 are left out on the way."""
+    """A metric of tasks, and the function that reads it from a step. Counters that are 0 are not reported."""
 
     metric: Metric
     of: Callable[[StepFacts], Values]
@@ -340,7 +337,7 @@ RESTORING: Final = Metric(
     "records that a restore under way still has to apply; absent without one",
     "restore-remaining-records-total",
 )
-"""Told while a micro-batch runs, by ``millstream.drivers.spark.executor.progress``."""
+"""Reported while a micro-batch runs, by ``millstream.drivers.spark.executor.progress``."""
 
 OF_EACH_TASK: Final = tuple(
     metric for metric in TASK_METRICS if metric.labels == _TASK and metric.kind == "counter"
@@ -349,7 +346,6 @@ OF_EACH_TASK: Final = tuple(
 
 
 def measured(step: StepFacts) -> list[Number]:
-    """Return the numbers of a step."""
     return list(_measured(step))
 
 

@@ -19,9 +19,6 @@ _M = np.uint32(0x5BD1E995)
 def murmur2(keys: pa.Array) -> Any:
     """Hash a binary column.
 
-    Args:
-        keys: Binary keys; nulls hash like empty keys.
-
     Returns:
         A numpy array of unsigned 32-bit hashes.
     """
@@ -68,12 +65,11 @@ def split_by_partition(batch: pa.RecordBatch, partitions: int) -> list[tuple[int
     """Split a batch by partition; the order inside a partition is kept.
 
     Args:
-        batch: With a binary column ``key``, whose hash tells the partition; records with a null key go where the empty key goes. A
-            column ``partition`` goes before, unless it has -1; it is left out of the results.
-        partitions: Number of partitions.
+        batch: With a binary column ``key``, whose hash decides the partition; null keys hash like the empty key. A column
+            ``partition`` decides instead, unless it is -1, and is removed.
 
     Returns:
-        Partition numbers with their records; partitions without records are left out.
+        Partition numbers and their records; partitions without records are missing.
     """
     numbers = (murmur2(batch.column("key")) & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)
     if "partition" in batch.schema.names:
@@ -90,15 +86,14 @@ def split_by_partition(batch: pa.RecordBatch, partitions: int) -> list[tuple[int
 
 
 def split_by_range(batch: pa.RecordBatch, ranges: int) -> list[pa.RecordBatch]:
-    """Divide records of one partition by key range; each part has the times of the partition, as ``millstream.core.engine.records.dividing`` has it.
+    """Split records of one partition by key range, as ``millstream.core.engine.records.dividing`` does.
 
     Args:
-        batch: Columns ``key`` and ``timestamp`` and any others, in the order of offsets.
-        ranges: The number of ranges.
+        batch: With the columns ``key`` and ``timestamp``, in offset order.
 
     Returns:
-        The records of each range, which may be none. Columns ``before`` and ``keyed_before`` (only where keys are null) have the
-        times in front of each record, the metadata ``times`` those behind all of them.
+        The records of each range, possibly none. The columns ``before`` and ``keyed_before`` (only if a key is null) have the
+        times of the partition in front of each record, the metadata ``times`` those behind all.
     """
     keys, timestamps = batch.column("key"), batch.column("timestamp").to_numpy()
     numbers = (murmur2(keys).astype(np.uint64) * np.uint64(ranges)) >> np.uint64(HASH_BITS)
@@ -118,6 +113,6 @@ def split_by_range(batch: pa.RecordBatch, ranges: int) -> list[pa.RecordBatch]:
 
 
 def _before(timestamps: Any) -> tuple[Any, int]:
-    """Return the largest timestamp in front of each, and the largest of all."""
+    """Return the largest timestamp in front of each, and the largest of all; -1 if there is none."""
     running = np.maximum.accumulate(np.concatenate([np.array([-1], np.int64), timestamps]))
     return running[:-1], int(running[-1])

@@ -27,18 +27,11 @@ _LARGE: Final = 100_000
 
 @dataclass(frozen=True)
 class RestoreProgress:
-    """How far the restore of one store of one task is.
+    """Progress of the restore of one store of one task.
 
     Attributes:
-        task: The task's id.
-        store: The store.
-        why: Why the local copy has to be restored.
-        from_version: The version of the local copy before, None if it holds nothing.
-        to_version: The version it is brought to.
-        done: Records done; one that is read and not yet written to the copy counts as half.
-        total: Records to do.
-        seconds: Time since the beginning.
-        finished: Whether this is the last report.
+        from_version: The version of the local copy before; None if it was empty.
+        done: Records done; one that is read but not yet written counts as half.
     """
 
     task: str
@@ -53,11 +46,10 @@ class RestoreProgress:
 
     @property
     def records_per_s(self) -> float:
-        """Records per second since the beginning, 0 at the beginning."""
         return self.done / self.seconds if self.seconds else 0.0
 
     def line(self) -> str:
-        """Return one line for a log.
+        """Return the progress as a line for the log.
 
         Example:
             >>> RestoreProgress("0_3", "counts", "the local copy is missing", None, 812, 600_000, 2_000_000, 2.0).line()
@@ -79,22 +71,21 @@ class RestoreProgress:
 
 
 RestoreListener = Callable[[RestoreProgress], bool | None]
-"""Reports the progress of a restore; returns whether the report reached the application."""
+"""Receives the progress of a restore, and returns whether it reached the application."""
 
 
 def log_progress(progress: RestoreProgress) -> bool:
-    """Write to the log of this process, which is not that of the application."""
+    """Log the progress in this process, which is not the application's."""
     log.warning("%s", progress.line())
     return False
 
 
 @dataclass(frozen=True)
 class ApplicationListener:
-    """Reports to the application, if it runs on this host, else the log of this process. Picklable.
+    """Reports to the application if it runs on this host, else to the log of this process. Picklable.
 
     Attributes:
-        control: Where the application listens; only processes of its host can reach it.
-        host: The host's name.
+        control: Where the application listens; reachable from its host only.
     """
 
     control: ControlAddress
@@ -102,29 +93,22 @@ class ApplicationListener:
 
     @classmethod
     def here(cls, control: ControlAddress) -> ApplicationListener:
-        """Make one for the application that runs in this process."""
         return cls(control, socket.gethostname())
 
     def __call__(self, progress: RestoreProgress) -> bool:
-        """Report to the application; return whether the report reached it."""
         if socket.gethostname() == self.host and self.control.ask(QUESTION, progress):
             return True
         return log_progress(progress)
 
 
 class Relay:
-    """Passes progress on, and keeps the last line that did not reach the application: the report of the task brings it.
-
-    Args:
-        listener: Receives the progress.
-    """
+    """Passes progress on, and keeps the last lines that did not reach the application, for the task's report."""
 
     def __init__(self, listener: RestoreListener) -> None:
         self.undelivered: list[str] = []
         self._listener = listener
 
     def __call__(self, progress: RestoreProgress) -> bool:
-        """Report, and keep the end of a restore whose report did not reach the application."""
         delivered = bool(self._listener(progress))
         if progress.finished and not delivered:
             self.undelivered.append(f"{progress.line()}, on {this_executor()}")
@@ -136,8 +120,7 @@ class StoreProgress:
 
     Args:
         begin: What is restored and why; its total may be an estimate.
-        listener: Receives it.
-        clock: A clock that never goes back, in seconds.
+        clock: A monotonic clock, seconds.
     """
 
     def __init__(
@@ -153,7 +136,6 @@ class StoreProgress:
             listener(begin)
 
     def advance(self, records: float) -> None:
-        """Count records that are done."""
         now = self._clock()
         self._now = replace(self._now, done=self._now.done + records, seconds=now - self._began)
         if now >= self._due:
@@ -162,11 +144,7 @@ class StoreProgress:
             self._listener(self._now)
 
     def finish(self, records: int) -> None:
-        """Report the end, if the beginning was reported.
-
-        Args:
-            records: How many records it was.
-        """
+        """Report the end with the number of records, if the beginning was reported."""
         if self._reported:
             seconds = self._clock() - self._began
             self._listener(replace(self._now, done=records, total=records, seconds=seconds, finished=True))

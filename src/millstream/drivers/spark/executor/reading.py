@@ -22,7 +22,7 @@ from millstream.drivers.spark.spec import SourceSpec, TopologySpec
 
 
 def read(spec: SourceSpec, planned: PlannedRead) -> Iterator[pa.RecordBatch]:
-    """Read what is planned as chunk rows; return when what was sent on the way is acknowledged."""
+    """Read a planned read as chunk rows; returns after what the map stage has sent is acknowledged."""
     rows = _rows(spec, planned)
     if planned.global_ends is not None:
         rows = with_global_ends(rows, spec.topology, planned.global_ends)
@@ -102,7 +102,7 @@ def _range_rows(
 
 
 def _payloads(records: Records, ranges: int) -> list[bytes]:
-    """Return records as they go to the tasks of their key ranges; to one task if there are no ranges."""
+    """Return records as payloads, one per key range."""
     if ranges == 1:
         return [wire.encode(records)]
     return [wire.encode_batch(part) for part in split_by_range(wire.to_arrow(records), ranges)]

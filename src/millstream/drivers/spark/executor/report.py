@@ -21,15 +21,14 @@ from millstream.drivers.spark.executor.calls import TaskCalls
 from millstream.drivers.spark.executor.measures import StepFacts, measured
 
 _HISTORY: Final = 8
-"""Versions that a report names; a local copy is one or two behind the newest."""
+"""Versions named in a report; a local copy is one or two behind the newest."""
 
 
 def call_report(outcome: Outcome, calls: TaskCalls | None, now_ms: int) -> CallReport | None:
-    """Make the report of the asynchronous operators of a task, all together; None if it has none.
+    """Return the report of a task's asynchronous operators together; None without such operators.
 
     Args:
-        outcome: What became of the step.
-        calls: What the async worker has of them, None if no operator of the task calls.
+        calls: The calls of the task; None if no operator calls.
         now_ms: The time of the micro-batch, ms since the epoch.
     """
     if not outcome.calls:
@@ -58,13 +57,11 @@ def _hottest(outcome: Outcome, calls: TaskCalls) -> Iterator[HotKeySample]:
 def report_of(
     step: StepFacts, *, calls: CallReport | None = None, undelivered: Iterable[str] = (), **more: Any
 ) -> TaskReport:
-    """Make the report of a task's step, of its calls, and of what was done before it.
+    """Return the report of a task's step.
 
     Args:
-        step: What is measured of it.
-        calls: Its asynchronous operators.
-        undelivered: Lines about restores that the application did not hear otherwise.
-        more: Further attributes of the report.
+        calls: Report of its asynchronous operators; None without them.
+        undelivered: Lines about restores that did not reach the application.
     """
     outcome, look_at_ms = step.outcome, None if calls is None else calls.look_at_ms
     return TaskReport(
@@ -104,12 +101,11 @@ def _state(step: StepFacts) -> StateReport | None:
 def report_of_gone(
     task: TaskId, removed: Mapping[str, int], progress: Mapping[TopicPartition, Progress]
 ) -> TaskReport:
-    """Make the report of a task that has no state any more.
+    """Return the report of a task whose state is removed.
 
     Args:
-        task: The task.
-        removed: How many unfinished records went with it, by store.
-        progress: What had been done of each partition: what was unfinished holds no offset back now.
+        removed: Unfinished records that were removed, by store.
+        progress: Progress of each partition; the removed records hold no offset back any more.
     """
     offsets = {partition: done.position for partition, done in progress.items()}
     numbers = measured(StepFacts(str(task), removed=removed))

@@ -36,9 +36,9 @@ Needed = list[tuple[KeyGroup, Segment]]
 ReadSegment = Callable[[KeyGroup, Segment], list[StoreChange]]
 
 _ENTRY_BYTES: Final = 350
-"""What a record takes in memory on its way beside its own bytes: two byte strings, twice, a tuple, a place in a dict."""
+"""What a record takes in memory besides its own bytes: two byte strings, twice, a tuple, a place in a dict."""
 _SHARE: Final = 1 / 4
-"""The part of the memory that records on their way may take; the rest is the copy's."""
+"""The part of the memory that records in transit may take; the rest is the copy's."""
 _LENGTH_BYTES: Final = 8
 
 
@@ -47,9 +47,8 @@ class RestoreSettings:
     """What a restore may use.
 
     Attributes:
-        memory_bytes: How much memory local copies may take, while they are restored too.
-        scratch: Directory of temporary files, None for the system's.
-        listener: Receives the progress.
+        memory_bytes: Memory for local copies and their restore.
+        scratch: Directory for temporary files; None for the system's.
     """
 
     memory_bytes: int = DEFAULT_MEMORY_BYTES
@@ -58,7 +57,7 @@ class RestoreSettings:
 
 
 class Restore:
-    """Brings the local copies of one task up to a manifest. Owned by a batch."""
+    """Brings the local copies of one task up to a manifest. Owned by a micro-batch."""
 
     def __init__(self, task: str, read: ReadSegment, settings: RestoreSettings) -> None:
         self._task = task
@@ -70,10 +69,9 @@ class Restore:
 
         Args:
             manifest: The manifest, restricted to the stores of the copy.
-            copy: The copy.
 
         Returns:
-            The number of changes that had to be fetched from the log.
+            The number of changes fetched from the log.
 
         Raises:
             StoreError: If a segment is missing or damaged, or the copy cannot be written.
@@ -105,7 +103,7 @@ class Restore:
     def _store(
         self, store: str, segments: Needed, copy: LocalCopy, unfinished: Version, begin: RestoreProgress
     ) -> int:
-        """Apply the segments of one store; return the number of their changes."""
+        """Apply the segments of one store; return the number of changes."""
         largest = max(segments, key=lambda item: item[1].size)
         sample = self._read(*largest)
         planned = _memory(sample) * sum(segment.size for _, segment in segments) // max(largest[1].size, 1)
@@ -130,7 +128,7 @@ class Restore:
 
 
 class _KeyRange:
-    """Runs of changes of one range of keys, oldest first, in memory or in a file."""
+    """Runs of changes of one key range, oldest first, in memory or in a file."""
 
     def __init__(self, file: IO[bytes] | None) -> None:
         self.records = 0
@@ -138,7 +136,6 @@ class _KeyRange:
         self._newest: dict[bytes, bytes | None] = {}
 
     def add(self, run: list[StoreChange]) -> None:
-        """Add a run."""
         self.records += len(run)
         if self._file is None:
             self._newest.update(run)
@@ -148,7 +145,7 @@ class _KeyRange:
             self._file.write(data)
 
     def taken(self) -> list[StoreChange]:
-        """Return the newest change of each key, and forget all of them."""
+        """Return the newest change of each key, and clear the range."""
         newest, self._newest = self._newest, {}
         if self._file is not None:
             self._file.seek(0)
@@ -161,7 +158,7 @@ class _KeyRange:
 def _distributed(
     runs: Iterable[list[StoreChange]], ranges: list[_KeyRange], bounds: list[bytes]
 ) -> Iterator[int]:
-    """Distribute runs over the ranges of their keys, the first one below the first bound; yield the size of each run."""
+    """Distribute runs over key ranges, the first one below the first bound; yield the size of each run."""
     for run in runs:
         starts = [0, *(bisect_left(run, (bound,)) for bound in bounds), len(run)]
         for key_range, start, end in zip(ranges, starts, starts[1:]):
@@ -170,17 +167,17 @@ def _distributed(
 
 
 def _bounds(sample: list[StoreChange], parts: int) -> list[bytes]:
-    """Return the keys at which a store is divided into parts of about the same size."""
+    """Return the keys that divide a store into parts of about the same size."""
     return [sample[len(sample) * n // parts][0] for n in range(1, parts)]
 
 
 def _memory(records: list[StoreChange]) -> int:
-    """Return roughly how much memory records take in transit."""
+    """Return the approximate memory of records in transit, bytes."""
     return sum(_ENTRY_BYTES + len(key) + len(value or b"") for key, value in records)
 
 
 def _with_parked(manifest: Manifest, copy: LocalCopy, current: Version | None) -> Version | None:
-    """Apply the versions after the copy's own that are parked beside it; return the version that is reached."""
+    """Apply the parked versions after the copy's own; return the version reached."""
     if current is not None and not manifest.remembers(current):
         return current
     for version in manifest.after(current):

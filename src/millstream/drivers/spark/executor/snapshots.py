@@ -21,7 +21,7 @@ from millstream.drivers.spark import wire
 
 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Return a snapshot as what JSON can say."""
+    """Return a snapshot as JSON values."""
     return {
         "stream_time_ms": snapshot.stream_time_ms,
         "partition_times": [
@@ -40,7 +40,7 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _waits_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Return what a task that waits for its inputs remembers; most tasks have nothing to remember."""
+    """Return the part of the snapshot about waiting for inputs; usually empty."""
     data: dict[str, Any] = {}
     if snapshot.deadlines:
         data["deadlines"] = [[*at, deadline] for at, deadline in sorted(snapshot.deadlines.items())]
@@ -50,7 +50,7 @@ def _waits_to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _progress_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Return what a task remembers that has finished records beyond unfinished ones; others have nothing to remember."""
+    """Return the part of the snapshot about records finished out of order; usually empty."""
     if not snapshot.progress:
         return {}
     return {"progress": [[*at, *progress] for at, progress in sorted(snapshot.progress.items())]}
@@ -59,11 +59,10 @@ def _progress_to_json(snapshot: Snapshot) -> dict[str, Any]:
 def snapshot_from_json(
     data: Mapping[str, Any] | None, renamed_stores: Mapping[str, str] = MappingProxyType({})
 ) -> Snapshot | None:
-    """Read what :func:`snapshot_to_json` gave, now or before stores and operators remembered anything.
+    """Read a snapshot, also one stored by an older version.
 
     Args:
-        data: What it gave; None is the beginning of a task.
-        renamed_stores: New name per old name of a store.
+        data: The stored snapshot; None for a new task.
     """
     if data is None:
         return None
@@ -100,15 +99,14 @@ def _queue(topic: str, partition: int, lane: str) -> QueueId:
 
 @dataclass(frozen=True)
 class TaskMemory:
-    """What a task stores beside the content of its stores: in Spark's state, and with the changes that it publishes.
+    """What a task stores besides the content of its stores: in Spark's state, and with published changes.
 
     Attributes:
-        snapshot: Its snapshot; None at the beginning of a task.
-        stores: The fingerprints of its stores.
-        engines: The engines of the local copies of its stores.
-        published: The stores whose changelog topics have their content.
-        unfinished: Numbers of unfinished records by store, in case the topology loses the operator.
-        routing: How records reach the task, for those who have lost the checkpoint; None if it publishes nothing.
+        snapshot: None for a new task.
+        stores: Fingerprints of its stores, by name.
+        published: Stores whose changelog topics have their whole content.
+        unfinished: Unfinished records by store, in case an edit removes the operator.
+        routing: How records reach the task, for a rebuild without the checkpoint; None if it publishes nothing.
     """
 
     snapshot: Snapshot | None = None
@@ -119,7 +117,7 @@ class TaskMemory:
     routing: Routing | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is stored, as JSON-compatible data."""
+        """Return what is stored, as JSON values."""
         assert self.snapshot is not None
         data: dict[str, Any] = {
             "task": snapshot_to_json(self.snapshot),
@@ -137,12 +135,7 @@ class TaskMemory:
     def from_json(
         data: Mapping[str, Any], renamed_stores: Mapping[str, str] = MappingProxyType({})
     ) -> TaskMemory:
-        """Decode the result of :meth:`to_json`, also of an older version.
-
-        Args:
-            data: What is stored; empty at the beginning of a task.
-            renamed_stores: New name per old name of a store.
-        """
+        """Decode the result of :meth:`to_json`, also of an older version; empty data is a new task."""
         return TaskMemory(
             snapshot_from_json(data.get("task"), renamed_stores),
             with_new_names(data.get("stores", {}), renamed_stores),
@@ -153,20 +146,20 @@ class TaskMemory:
         )
 
     def store_memories(self) -> dict[str, dict[str, Any]]:
-        """Return what the stores remember besides their content, by name."""
+        """Return what the stores remember besides their content, by store."""
         return (
             {} if self.snapshot is None else {name: dict(own) for name, own in self.snapshot.stores.items()}
         )
 
     def without_operator(self, kept: Collection[str]) -> dict[str, int]:
-        """Return the numbers of unfinished records, by store, whose operator the topology no longer has."""
+        """Return the unfinished records of removed operators, by store."""
         return {
             store: count for store, count in (self.unfinished or {}).items() if count and store not in kept
         }
 
 
 def unfinished_by_store(sub: SubTopology, outcome: Outcome) -> dict[str, int] | None:
-    """Return the numbers of unfinished records by store; None if the task has no asynchronous operator."""
+    """Return the unfinished records by store; None without asynchronous operators."""
     if not outcome.calls:
         return None
     stores = unfinished_stores(sub.nodes.values())

@@ -39,14 +39,14 @@ _LOADED_AT_ONCE = 200_000
 
 
 class Parking(Protocol):
-    """What the changes of a batch are parked beside: a local copy, or several as one."""
+    """What parks the changes of a micro-batch: a local copy, or several together."""
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Keep the changes of a batch that is not committed yet."""
+        """Keep the changes of a micro-batch until it is committed."""
 
 
 class StateLog:
-    """The segments of one task, as a map from number to bytes in Spark's state. Owned by a batch."""
+    """The segments of one task, from number to bytes, in Spark's state. Owned by a micro-batch."""
 
     def __init__(self, segments: Any, task: TaskId, settings: RestoreSettings | None = None) -> None:
         self._segments = segments
@@ -60,11 +60,10 @@ class StateLog:
         return manifest
 
     def restore(self, manifest: Manifest, copy: LocalCopy) -> int:
-        """Bring a local copy up to the committed manifest, restricted to the stores of the copy.
+        """Bring a local copy up to the committed manifest, which is restricted to the stores of the copy.
 
         Returns:
-            The number of changes that had to be fetched from the log; 0 when the copy was current, or a few batches behind
-            with the changes of those parked beside it.
+            The number of changes fetched from the log; 0 if the copy was current, or could follow by parked changes.
 
         Raises:
             StoreError: If a segment is missing or damaged, or the copy cannot be written.
@@ -72,13 +71,13 @@ class StateLog:
         return Restore(str(self._task), self._get, self._settings).bring_up(manifest, copy)
 
     def load(self, content: Iterable[Mapping[str, list[StoreChange]]]) -> Manifest:
-        """Begin a log with content from elsewhere.
+        """Begin a log with content from a changelog topic.
 
         Args:
-            content: Changes by byte store, oldest first, any number at a time.
+            content: Changes by byte store, oldest first, in parts of any size.
 
         Returns:
-            The manifest of the first version, to which local copies are then restored.
+            The manifest of the first version; local copies are restored to it afterwards.
         """
         manifest = advanced(Manifest(), secrets.token_hex(4))
         waiting: dict[str, dict[bytes, bytes | None]] = {}
@@ -96,7 +95,7 @@ class StateLog:
         return manifest
 
     def _appended(self, manifest: Manifest, store: str, items: list[StoreChange]) -> tuple[Manifest, int]:
-        """Append changes of a byte store, one segment per key group; return the bytes written."""
+        """Append changes of a byte store as one segment per key group; return the bytes written."""
         written = 0
         for number, part in by_key_group(items).items():
             data = _packed(codec.encode(part))
@@ -112,16 +111,10 @@ class StateLog:
         copy: Parking,
         dropped: Collection[str] = (),
     ) -> Manifest:
-        """Drop expired byte stores, append the changes of a batch, compact a little, and park all this beside the copy.
-
-        Args:
-            manifest: The committed manifest.
-            changes: What the batch has changed, by byte store.
-            copy: The local copy, or all of the task's as one.
-            dropped: Byte stores that have expired.
+        """Drop expired byte stores, append the changes, compact a little, and park the same changes.
 
         Returns:
-            The manifest of the next version; the same manifest if nothing has changed.
+            The manifest of the next version; the same manifest if nothing changed.
         """
         if not changes and not dropped:
             return manifest
@@ -189,7 +182,7 @@ def _packed(data: bytes) -> bytes:
 
 
 def unpacked(data: bytes, where: str) -> bytes:
-    """Return the bytes of a segment; ``where`` names it in the error."""
+    """Decompress a segment; ``where`` names it in the error."""
     try:
         raw: bytes = pa.decompress(data[4:], int.from_bytes(data[:4], "little"), codec=_CODEC, asbytes=True)
     except (OSError, pa.ArrowException) as error:

@@ -71,10 +71,10 @@ class _Committed(NamedTuple):
     """The state of a task before the micro-batch.
 
     Attributes:
-        encoded: The manifest as Spark's state has it, None before the first micro-batch of the task.
-        manifest: The log of its stores, under their new names and without removed ones.
-        memory: What the task has stored beside the content of its stores, under their new names.
-        removed: How many unfinished records there are, by the store of an operator that the topology no longer has.
+        encoded: The stored manifest; None before the first micro-batch of the task.
+        manifest: The log of its stores, with new names, without removed stores.
+        memory: The task's memory, with new names.
+        removed: Unfinished records of removed operators, by their store.
     """
 
     encoded: bytes | None
@@ -87,10 +87,7 @@ class TaskRun:
     """Runs one task in one micro-batch.
 
     Args:
-        spec: What the task host knows.
         rows: The chunk rows of the task, in order.
-        head: Spark's state of the manifest.
-        segments: Spark's state of the segments.
     """
 
     def __init__(self, spec: HostSpec, rows: list[Row], head: Any, segments: Any) -> None:
@@ -112,7 +109,6 @@ class TaskRun:
         self._calls: TaskCalls | None = None
 
     def run(self) -> Iterator[Row]:
-        """Run the task; return its output rows."""
         plan = self._spec.topology.plan
         sub = plan.subtopologies[self._id.subtopology]
         if not sub.nodes or plan.runs_before_shuffle(sub):  # what is in front of the shuffle has run already
@@ -138,7 +134,7 @@ class TaskRun:
         yield self._report(replace(facts, stores=memory.store_memories()))
 
     def _committed(self, sub: SubTopology, changelogs: Changelogs) -> _Committed:
-        """Load the state of the task, for the stores of the topology.
+        """Load the state of the task for the stores of the topology.
 
         Raises:
             IncompatibleTopologyError: If the topology cannot read a store.
@@ -162,7 +158,7 @@ class TaskRun:
         return _Committed(encoded, manifest, memory, removed)
 
     def _memory(self, sub: SubTopology, changelogs: Changelogs, task: Task, outcome: Outcome) -> TaskMemory:
-        """Return what the task stores beside the content of its stores."""
+        """Return the task's memory after the step."""
         fingerprints = self._spec.topology.plan.store_fingerprints()
         routing = self._spec.topology.lineage.routing
         return TaskMemory(
@@ -178,12 +174,12 @@ class TaskRun:
         return {store: self._spec.copies.engines[store] for store in sub.stores}
 
     def _stored(self) -> bytes | None:
-        """Return the manifest as Spark's state has it, None before the first micro-batch of the task."""
+        """Return the stored manifest; None before the first micro-batch of the task."""
         stored = self._head.get()
         return None if stored is None else bytes(stored[0])
 
     def _message(self, kind: int, decode: Callable[[bytes], M]) -> M | None:
-        """Return the message to the task in the rows of a kind, None if there is none."""
+        """Return the message of a kind among the rows; None if there is none."""
         payloads = [bytes(row.payload) for row in self._rows if row.kind == kind and row.payload]
         return decode(payloads[-1]) if payloads else None
 
@@ -200,7 +196,7 @@ class TaskRun:
     def _stepped_over(
         self, copies: TaskCopies, manifest: Manifest, sub: SubTopology, snapshot: Snapshot | None
     ) -> tuple[int, Task, Outcome]:
-        """Run one step over the local copies; once more if one is damaged, or was written by another attempt."""
+        """Run one step over the local copies; repeat it once if a copy is damaged or another attempt has written it."""
         try:
             return self._over(copies, manifest, sub, snapshot)
         except (DamagedCopyError, CopyMovedError) as error:
@@ -212,11 +208,11 @@ class TaskRun:
     def _over(
         self, copies: TaskCopies, manifest: Manifest, sub: SubTopology, snapshot: Snapshot | None
     ) -> tuple[int, Task, Outcome]:
-        """Run one step over the local copies; return what was restored, and what the step gave.
+        """Run one step over the local copies; return the number of changes restored, the task and the outcome.
 
         Raises:
-            CopyMovedError: If another attempt has written a copy, and nothing of the step counts.
-            DamagedCopyError: If a copy turned out to be damaged, and nothing of the step counts.
+            CopyMovedError: If another attempt has written a copy; the step does not count.
+            DamagedCopyError: If a copy is damaged; the step does not count.
         """
         try:
             restored = copies.restore(self._log, manifest)
@@ -237,7 +233,7 @@ class TaskRun:
     def _new_content(
         self, changelogs: Changelogs, memory: TaskMemory, copies: TaskCopies
     ) -> Iterator[tuple[str, Records]]:
-        """Return what stores held before this batch, if they publish to a topic that does not have it yet."""
+        """Return the content of stores before this micro-batch, if their changelog topic lacks it."""
         new_topics = () if self._initialization is None else self._initialization.new_topics
         published = set(memory.published).difference(new_topics)
         new = [store for store in changelogs.stores if store not in published]
@@ -249,7 +245,7 @@ class TaskRun:
                 copies.close_view()
 
     def _forget(self) -> Iterator[Row]:
-        """Delete the state of a task whose part the topology no longer has, or keeps nothing; report what was unfinished."""
+        """Delete the state of a task that the topology no longer has; report its unfinished records."""
         stored = self._stored()
         if stored is None:
             return
@@ -265,7 +261,7 @@ class TaskRun:
             yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
     def _keep_times(self, sub: SubTopology) -> Iterator[Row]:
-        """Keep the partition times that readers came to; report them in the first micro-batch of a run."""
+        """Store the partition times of readers; report them in the first micro-batch of a run."""
         manifest, data = decode_manifest(self._stored())
         memory = TaskMemory.from_json(data)
         snapshot = memory.snapshot or Snapshot()
@@ -283,12 +279,12 @@ class TaskRun:
             yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
     def _snapshot(self, before: _Committed) -> Snapshot | None:
-        """Return what the task remembers; one that is rebuilt reads again from the broker the records that it had buffered."""
+        """Return the snapshot; a rebuilt task reads its buffered records from the broker again."""
         snapshot = before.memory.snapshot
         return snapshot if snapshot is None or before.encoded is not None else snapshot.without_committed()
 
     def _step(self, sub: SubTopology, view: ByteStores, snapshot: Snapshot | None) -> tuple[Task, Outcome]:
-        """Run one step, over the global stores as the micro-batch sees them if the task may read any."""
+        """Run one step, with the global stores as the micro-batch sees them."""
         if not sub.global_stores:
             return self._stepped(sub, view, snapshot)
         spec = self._spec
@@ -345,7 +341,7 @@ class TaskRun:
         return outcome
 
     def _inform(self, task: Task) -> None:
-        """Pass the task what is known of its inputs, if it has several that were planned together."""
+        """Pass the input facts to the task, if it has several inputs that were planned together."""
         inputs, message = self._spec.inputs.get(self._id), self._message(wire.INPUTS, TaskInput.decode)
         if inputs is None:
             return
@@ -355,7 +351,7 @@ class TaskRun:
             task.inform(InputFacts(tuple(each.partition for each in inputs)))
 
     def _feed(self, task: Task) -> None:
-        """Feed the task, also with ranges that hold no record: they move its position."""
+        """Feed the task, also with empty ranges: they advance its position."""
         for row in self._rows:
             if row.kind == wire.RECORDS:
                 records = wire.decode(row.payload) if row.payload else Records()

@@ -27,35 +27,33 @@ class GlobalEnds:
         self._ends: Offsets | None = None
 
     def ask(self) -> None:
-        """Ask how far the topics can be read now.
+        """Ask how far the topics can be read.
 
         Raises:
-            BrokerUnavailableError: If no broker answers; what was known before stays.
-            TopicNotFoundError: If a topic, or a partition of it, is gone.
+            BrokerUnavailableError: If no broker answers; the earlier ends stay.
+            TopicNotFoundError: If a topic or partition is missing.
         """
         if self._counts:
             self._ends = self._spec.broker.end_offsets(self._counts)
 
     def unknown(self, start: BatchPlan) -> bool:
-        """Return whether no micro-batch can be planned yet, because nobody has ever said how far a topic can be read."""
+        """Return whether no micro-batch can be planned because the end of a topic was never known."""
         return self._ends is None and bool(set(self._counts) - set(self._planned(start)))
 
     def with_ends(
         self, planned: BatchPlan, start: BatchPlan, recreated_among: Callable[[Collection[str]], bool]
     ) -> BatchPlan | None:
-        """Put the ends into a plan.
+        """Add the global ends to a plan.
 
         Args:
-            planned: The plan.
-            start: The plan before.
-            recreated_among: Returns whether topics were made again, and has told the application if so.
+            recreated_among: Returns whether topics were recreated, after it has told the application so.
 
         Returns:
-            The plan with the ends; None if the application is about to start the query anew.
+            The plan with the ends; None if the application is about to restart the query.
 
         Raises:
-            TopicRecreatedError: If a topic was made again and is not to be read.
-            OffsetsLostError: If a topic has lost its newest records, and that is not to be skipped.
+            TopicRecreatedError: If a topic was recreated and may not be read.
+            OffsetsLostError: If a topic has lost its newest records, and they may not be skipped.
         """
         if not self._counts:
             return planned
@@ -72,21 +70,17 @@ class GlobalEnds:
         return replace(planned, global_ends={**before, **ends})
 
     def _planned(self, start: BatchPlan) -> Offsets:
-        """Return the ends in a plan, without those of topics that were made again since."""
+        """Return the ends in a plan, without those of topics that were recreated since."""
         again = recreated(start.topology.topic_ids, self._spec.topology.lineage.topic_ids)
         known = start.global_ends or {}
         return {topic: ends for topic, ends in known.items() if topic in self._counts and topic not in again}
 
 
 def global_ends(plan: BatchPlan, spec: SourceSpec) -> Offsets | None:
-    """Return the global ends with which a micro-batch runs; None without global stores.
+    """Return the global ends of a micro-batch; None without global stores.
 
-    A micro-batch that was planned by a topology without one of the stores, and has to be run by one that has it, sees that
-    store as it is now: nobody has seen it before.
-
-    Args:
-        plan: The plan of the micro-batch.
-        spec: The application.
+    If a micro-batch was planned without a store that an edited topology has, it sees that store as it is now, because no
+    micro-batch has seen it before.
     """
     counts = spec.topology.global_partitions
     if not counts:

@@ -28,15 +28,13 @@ class Outlook:
     """What the planner knows when it plans a micro-batch.
 
     Attributes:
-        start: The offset at which each partition begins.
-        admitted: How far each would be read by its fair share.
-        ends: How far each may be read now; paused topics are omitted.
-        log_ends: How far each could be read without limits.
-        records: The records that tasks have buffered.
-        paused: Topics that are not read now.
+        start: First offset of each partition.
+        admitted: End of its fair share.
+        ends: How far it may be read now; paused topics are missing.
+        log_ends: How far it could be read without limits.
         bounded: Whether ``log_ends`` are the fixed ends of a run to the end.
-        bytes_per_record: Average size, None if it is not known.
-        before: What the micro-batch before left of the inputs; None if that is not known.
+        bytes_per_record: Average size; None if unknown.
+        before: What the previous micro-batch left of the inputs; None if unknown.
     """
 
     start: Offsets
@@ -51,14 +49,7 @@ class Outlook:
 
 
 class InputPlanner:
-    """Plans the co-processed inputs of one query. Owned by the planner.
-
-    Args:
-        plan: The topology, split.
-        layout: Its tasks.
-        settings: How long to wait, and how much to buffer.
-        index: The broker's time index.
-    """
+    """Plans inputs that are processed together. Owned by the planner."""
 
     def __init__(self, plan: Plan, layout: Layout, settings: WaitSettings, index: TimeIndex) -> None:
         self._settings = settings
@@ -73,14 +64,14 @@ class InputPlanner:
 
     @property
     def active(self) -> bool:
-        """Whether partitions are planned together, or tasks must know of their inputs."""
+        """Whether inputs are planned together, or tasks must know of their inputs."""
         return bool(self._groups or self._watched)
 
     def planned(self, now: Outlook) -> tuple[Offsets, RemainingInputs | None]:
-        """Plan how far the partitions of co-processed inputs are read.
+        """Plan how far inputs that are processed together are read.
 
         Returns:
-            The ends of the micro-batch, for all partitions, and what it leaves of the inputs, None if no task must know.
+            The ends of all partitions, and what is left of the inputs; None if no task must know that.
         """
         planned = {topic: dict(partitions) for topic, partitions in now.admitted.items()}
         until: Flat = {}
@@ -118,7 +109,7 @@ class InputPlanner:
         )
 
     def _room(self, group: CoProcessed, buffered: BufferedRecords, bytes_per_record: float | None) -> Flat:
-        """Return how many records each partition may bring that may have to be buffered."""
+        """Return how many records each partition may add to the buffers."""
         records: dict[TopicPartition, int] = defaultdict(int)
         size: dict[TopicPartition, int] = defaultdict(int)
         for each in set(_inputs(group)):
@@ -138,13 +129,7 @@ class InputPlanner:
 
 
 class TaskInputPlanner:
-    """Decides which tasks are told of their inputs in a micro-batch. Depends on nothing but the plans of micro-batches.
-
-    Args:
-        plan: The topology, split.
-        layout: Its tasks.
-        settings: How long to wait, and how much to buffer.
-    """
+    """Decides which tasks get input facts in a micro-batch. Depends only on the plans of micro-batches."""
 
     def __init__(self, plan: Plan, layout: Layout, settings: WaitSettings) -> None:
         self._outside = frozenset(plan.broker_topics) - frozenset(plan.internal_topics)
@@ -153,14 +138,13 @@ class TaskInputPlanner:
     def messages(
         self, start: BatchPlan, end: BatchPlan, ranges: Iterable[OffsetRange], ticked: Collection[str]
     ) -> Iterator[tuple[str, TaskInput]]:
-        """Return the tasks that take part in a micro-batch and wait for inputs, with what they have to know.
+        """Return the tasks that wait for inputs and take part in a micro-batch, with their input facts.
 
-        A task takes part that gets records or a tick, or for which other inputs than before have lag, a known time or a pause.
+        A task takes part if it gets records or a tick, or if the set of its inputs with lag, a known time or a pause has
+        changed.
 
         Args:
-            start: The plan before.
-            end: The plan.
-            ranges: What is read.
+            start: The previous plan.
             ticked: Tasks that take part anyway.
         """
         if end.inputs is None:
@@ -177,7 +161,7 @@ class TaskInputPlanner:
                 yield str(task), now
 
     def _message(self, inputs: tuple[Input, ...], remaining: RemainingInputs) -> TaskInput:
-        """Return what is known of the inputs of a task; of one that is re-keyed, what is known of all that feeds it."""
+        """Return the facts about a task's inputs; for a repartition, those of all that feeds it."""
         lag: Flat = {}
         until: Flat = {}
         paused, ended = set(), set()
@@ -195,7 +179,7 @@ class TaskInputPlanner:
 
 
 def _lag_of(each: Input, remaining: RemainingInputs) -> tuple[Flat, list[int]]:
-    """Return the lag of the partitions that feed an input, and the times that are known of them."""
+    """Return the lag of the partitions that feed an input, and their known times."""
     active = [p for p in each.feeders if p.topic not in remaining.paused]
     lags = {p: n for p in active if (n := remaining.lag.get(p))}
     times = [ms for p in lags if (ms := remaining.until.get(p)) is not None]
@@ -207,9 +191,9 @@ def _lag_of(each: Input, remaining: RemainingInputs) -> tuple[Flat, list[int]]:
 
 
 def _still_known(group: CoProcessed, ends: Mapping[TopicPartition, int], now: Outlook) -> Flat:
-    """Return the times that are known of partitions that do not advance: those of the micro-batch before.
+    """Return the known times of partitions that do not advance: those of the previous micro-batch.
 
-    Where nothing may be read, in the first micro-batch of a run, that time is 0 if no other is known.
+    In the first micro-batch of a run, which reads nothing, an unknown time is 0.
     """
     if not group.writing:
         return {}

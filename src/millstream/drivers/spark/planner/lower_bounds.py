@@ -17,12 +17,11 @@ from millstream.core.runtime.remaining_inputs import RemainingInputs
 def lower_bounds(
     writers: Mapping[str, Collection[str]], before: RemainingInputs | None, now: RemainingInputs
 ) -> dict[str, int]:
-    """Return, by repartition topic of which it is known, a time (ms) such that no record still to be written to it is before.
+    """Return, per repartition topic, a time that no record still to be written is before, ms; missing if unknown.
 
     Args:
-        writers: The topics that each one is written from, those of the first ones first.
-        before: What the micro-batch before this one left, None if there was none.
-        now: What this one leaves.
+        writers: The topics that each one is written from, in topological order.
+        before: What the previous micro-batch left; None if there was none.
 
     Example:
         >>> from millstream.core.model.ids import TopicPartition
@@ -44,7 +43,7 @@ def lower_bounds(
 def _times_left(
     topics: Collection[str], remaining: RemainingInputs, to_be_written: Mapping[str, int]
 ) -> list[int | None]:
-    """Return the times of what is left of topics, None where it is not known."""
+    """Return the times of what is left of topics, ms; None if unknown."""
     times: list[int | None] = [to_be_written[topic] for topic in topics if topic in to_be_written]
     read = set(topics) - remaining.paused
     times.extend(remaining.until.get(at) for at, lag in remaining.lag.items() if lag and at.topic in read)

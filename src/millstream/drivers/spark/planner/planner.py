@@ -39,7 +39,7 @@ _IDLE_POLL_S = 0.04
 
 
 class _Request(NamedTuple):
-    """One request of Spark for the next micro-batch: the plan before it, the wall clock, the readable ends, the application's answer."""
+    """A request for the next micro-batch: previous plan, wall clock, readable ends, the application's orders."""
 
     start: BatchPlan
     clock: WallClock
@@ -55,17 +55,19 @@ class Planner:
         self._spec = spec
         self._topics = InputTopics(spec)
         self._final: Offsets | None = None
-        """Where a run to the end ends."""
+        """The end of a run to the end; None in other runs."""
         self._begun = False
         self._must_wait = False
-        """Whether a run to the end has to wait for the broker, for a transaction of its own to be complete, or for what is
-        paused or throttled: nothing to plan would tell Spark that it is done."""
+        """Whether a run to the end waits for the broker, for its own open transaction, or for paused or throttled topics.
+
+        Spark ends such a query if there is nothing to plan.
+        """
         self._throttle = Throttle()
         self._last_began_s: float | None = None
-        """When the last micro-batch was planned that may bring records, by the monotonic clock."""
+        """When the last micro-batch with records was planned, monotonic seconds; None before."""
         self._globals = GlobalEnds(spec)
         self._waits_for: frozenset[str] = frozenset()
-        """The paused topics that a run to the end waits for, as was logged last."""
+        """The paused topics that a run to the end waits for, as last logged."""
         self._timed = topics_timed_by_readers(plan)
         self._committed_later = topics_committed_later(plan)
         self._finished_later = topics_finished_later(plan)
@@ -73,14 +75,14 @@ class Planner:
         self._inputs = InputPlanner(plan, spec.topology.layout, spec.waits, spec.broker)
 
     def first(self) -> dict[str, Any]:
-        """Return the offset at which a query without a checkpoint begins."""
+        """Return the first offset of a query without a checkpoint."""
         spec = self._spec
         positions = first_offsets(spec, self._topics.counts())
         batch = BatchId(spec.checkpoint, 0, spec.run)
         return BatchPlan(batch, spec.topology.remembered(positions), clock=wall_clock(spec.clock)).to_json()
 
     def fix_end(self) -> None:
-        """Fix how far a run to the end goes in the topics from outside; internal topics are drained."""
+        """Fix the end of a run to the end for external topics; internal topics are drained."""
         internal = self._spec.topology.plan.internal_topics
         counts = {topic: count for topic, count in self._topics.counts().items() if topic not in internal}
         self._final = self._spec.broker.end_offsets(counts)
@@ -92,7 +94,7 @@ class Planner:
         """Plan the next micro-batch.
 
         Returns:
-            The offset behind it; ``start`` itself if there is nothing to do, because Spark compares their text.
+            The offset at the end; ``start`` itself if there is nothing to do, because Spark compares their text.
         """
         before = BatchPlan.from_json(start)
         planned = self._next(before)
@@ -117,7 +119,7 @@ class Planner:
         return replace(with_ends, times=self._times(request), origins=self._origins(request, planned))
 
     def _asked(self, start: BatchPlan) -> _Request:
-        """Ask the broker for the ends, and the application how to go on."""
+        """Ask the broker for the ends, and the application for its orders."""
         clock = wall_clock(self._spec.clock)
         if not self._begun:
             self._check_continues(start)
@@ -134,7 +136,7 @@ class Planner:
         return _Request(start, clock, ends, orders)
 
     def _planned(self, request: _Request) -> BatchPlan | None:
-        """Plan the next micro-batch, without what depends on the plan; None if there is nothing to do."""
+        """Plan the next micro-batch without what depends on the plan; None if there is nothing to do."""
         start, _, ends, orders = request
         bounded = self._final is not None
         self._must_wait = ends is None and bounded and not orders.hold
@@ -146,7 +148,7 @@ class Planner:
         return self._following(request) if self._begun else self._initializing(request)
 
     def _initializing(self, request: _Request) -> BatchPlan:
-        """Plan the first micro-batch of a run, which reads nothing and starts all tasks."""
+        """Plan the first micro-batch of a run: it reads nothing and starts all tasks."""
         start, clock, ends, orders = request
         positions = self._topics.with_new_partitions(self._topics.without_recreated(start))
         if self._final is not None and self._spec.end != RunEnd():
@@ -159,7 +161,7 @@ class Planner:
         return replace(planned, tick=start.tick + 1, initialization=self._spec.initialization)
 
     def _following(self, request: _Request) -> BatchPlan | None:
-        """Plan a micro-batch that reads, or wakes tasks; None if there is nothing to do."""
+        """Plan a micro-batch that reads or wakes tasks; None if there is nothing to do."""
         start, clock, ends, orders = request
         due = self._due(request)
         if ends is None:
@@ -191,14 +193,14 @@ class Planner:
         return BatchPlan(batch, topology, start.tick, clock, remaining)
 
     def _times(self, request: _Request) -> Offsets | None:
-        """Return the partition times with which the micro-batch begins; None if no reader needs them."""
+        """Return the partition times at the beginning of the micro-batch; None if no reader needs them."""
         if not self._timed:
             return None
         known = latest(flat(request.start.times or {}), flat(request.orders.times))
         return nested({at: ms for at, ms in known.items() if at.topic in self._timed})
 
     def _origins(self, request: _Request, planned: BatchPlan) -> tuple[Begun, ...] | None:
-        """Return where the micro-batches began that may have unfinished records, the planned one included if it reads."""
+        """Return where the micro-batches with unfinished records began, including the planned one if it reads."""
         if not self._committed_later:
             return None
         start = request.start
@@ -210,13 +212,13 @@ class Planner:
         return begun_after(start.origins or (), Begun(planned.id.number, positions), request.orders.oldest)
 
     def _is_early(self, orders: PlanningOrders) -> bool:
-        """Return whether the trigger interval is not over, and no processor has asked for a commit."""
+        """Return whether the trigger interval still runs, and no processor has asked for a commit."""
         if self._last_began_s is None or self._final is not None or orders.commit:
             return False
         return time.monotonic() - self._last_began_s < self._spec.trigger_interval_ms / 1000
 
     def _allowed(self, positions: Offsets, limited: Offsets, orders: PlanningOrders) -> Offsets:
-        """Return how far topics may be read now, without paused ones; those from outside not at all while the application drains."""
+        """Return how far topics may be read, without paused ones; while draining, only internal topics."""
         readable = {topic: ends for topic, ends in limited.items() if topic not in orders.paused}
         if not orders.intake:
             outside = self._spec.topology.plan.external_topics
@@ -226,7 +228,7 @@ class Planner:
         return _within_room(positions, readable, self._finished_later, orders.records.room)
 
     def _due(self, request: _Request) -> tuple[str, ...]:
-        """Return the tasks that are woken now; in a run to the end, only for records that they have buffered."""
+        """Return the tasks to wake; in a run to the end, only those with buffered records."""
         orders = request.orders
         if self._final is None:
             return orders.due
@@ -236,7 +238,7 @@ class Planner:
     def _aligned(
         self, request: _Request, positions: Offsets, admitted: Offsets, allowed: Offsets, log_ends: Offsets
     ) -> tuple[Offsets, RemainingInputs | None]:
-        """Plan inputs that meet in tasks together."""
+        """Plan inputs that are processed together up to one time."""
         if not self._inputs.active:
             return admitted, None
         orders = request.orders
@@ -254,19 +256,19 @@ class Planner:
         return self._inputs.planned(outlook)
 
     def _unknown(self, orders: PlanningOrders) -> RemainingInputs | None:
-        """Return what is known of inputs while no broker answers."""
+        """Return the input facts while no broker answers."""
         if not self._inputs.active:
             return None
         return RemainingInputs(paused=orders.paused, bounded=self._final is not None, unknown=True)
 
     def _releases_records(self, request: _Request, remaining: RemainingInputs | None) -> bool:
-        """Return whether buffered records may be processed now although there is nothing new to read."""
+        """Return whether buffered records can be processed although there is nothing new to read."""
         if remaining is None or not request.orders.records.buffered:
             return False
         return lets_tasks_continue(request.start.inputs, remaining)
 
     def _has_more(self, request: _Request, limited: Offsets) -> bool:
-        """Return whether a run to the end is not at its end although nothing can be read now."""
+        """Return whether a run to the end must go on although nothing can be read now."""
         _, _, ends, orders = request
         assert ends is not None
         return (
@@ -276,7 +278,7 @@ class Planner:
         )
 
     def _is_held_back(self, positions: Offsets, ends: Offsets, paused: Collection[str]) -> bool:
-        """Return whether a run to the end has records left that a pause or a throttle keeps from it."""
+        """Return whether a pause or throttle keeps a run to the end from its end."""
         left = {
             topic
             for topic, partitions in ends.items()
@@ -291,7 +293,7 @@ class Planner:
         return bool(left)
 
     def _check_continues(self, start: BatchPlan) -> None:
-        """Refuse a checkpoint of another topology; later offsets are this planner's own.
+        """Refuse the checkpoint of another topology; later offsets are this planner's own.
 
         Raises:
             IncompatibleTopologyError: If its stores are not those of the topology.
@@ -307,7 +309,7 @@ class Planner:
 def _within_room(
     positions: Offsets, ends: Offsets, finished_later: Collection[str], room: Mapping[TopicPartition, int]
 ) -> Offsets:
-    """Read no more of a topic whose records are finished later than its tasks have room for, and little before they have said how much."""
+    """Limit topics whose records are finished later to the room of their tasks; while that is unknown, read little."""
     limited = {
         topic: {
             p: min(end, positions[topic].get(p, end) + room.get(TopicPartition(topic, p), MIN_IN_FLIGHT))

@@ -16,8 +16,6 @@ from millstream.drivers.spark.spec import SourceSpec
 
 
 class ReadPlanner:
-    """Distributes micro-batches over Spark tasks."""
-
     def __init__(self, spec: SourceSpec) -> None:
         self._spec = spec
         topology = spec.topology
@@ -47,12 +45,12 @@ class ReadPlanner:
         return reads
 
     def _ticked(self, start: BatchPlan, end: BatchPlan) -> list[str]:
-        """Return the tasks that take part without records: those that are woken, else all, and those to be removed."""
+        """Return the tasks that run without records: woken ones, else all, and those to be removed."""
         gone = newly_gone(start.topology.parts, end.topology.parts)
         tasks = [str(task) for task in (*self._spec.topology.layout.tasks, *gone)]
         return [task for task in tasks if task in end.woken] if end.woken else tasks
 
     def _still_read(self, planned: list[OffsetRange]) -> list[OffsetRange]:
-        """Leave out what an edited topology no longer reads, when it runs a micro-batch of its predecessor again."""
+        """Drop ranges that an edited topology no longer reads, when it repeats its predecessor's micro-batch."""
         tasks_of = self._spec.topology.layout.tasks_of
         return [r for r in planned if TopicPartition(r.topic, r.partition) in tasks_of]

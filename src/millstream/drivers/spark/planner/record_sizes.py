@@ -9,12 +9,12 @@ from millstream.core.ports import Fetcher, OffsetRange
 from millstream.core.runtime.admission import ranges
 
 RECORDS_OF_UNKNOWN_SIZE: Final = 100_000
-"""How many records a micro-batch may hold while nothing is known of their size."""
+"""Records of a micro-batch while their size is unknown."""
 _TOPICS: Final = 8
 
 
 class RecordSizes:
-    """Knows how large records are. Owned by the planner."""
+    """Estimates the size of records. Owned by the planner."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
@@ -22,15 +22,13 @@ class RecordSizes:
         self._has_sampled = False
 
     def per_record(self, reported: float | None, positions: Offsets, allowed: Offsets) -> float | None:
-        """Return the average size of a record, bytes; None if it is not known.
+        """Return the average size of a record, bytes; None if unknown.
 
-        Before any task has reported, a few records are read of each of the largest topics, once, if more records wait than are taken
-        without that. The topic with the largest records counts.
+        Before any task has reported, and if more records wait than a micro-batch of unknown size may hold, a few records of
+        each of the largest topics are read, once. The topic with the largest records counts.
 
         Args:
-            reported: What tasks have reported of the records of this run; None before the first.
-            positions: The offset at which each partition begins.
-            allowed: How far each may be read.
+            reported: The average that tasks have reported in this run; None before the first report.
         """
         if reported is not None:
             return reported

@@ -32,12 +32,9 @@ class Repartitions:
         self._sizes = RecordSizes(spec.fetcher)
 
     def settling(self, ends: Offsets) -> bool:
-        """Return whether to wait a moment, until all that the last micro-batch wrote can be read.
+        """Return whether to wait a moment until everything that the last micro-batch wrote can be read.
 
-        That takes milliseconds, unless a transaction hangs; nobody waits for one of those.
-
-        Args:
-            ends: How far topics can be read.
+        That takes milliseconds, unless a transaction hangs; hanging transactions are not waited for.
         """
         try:
             if not self._counts or not self.incomplete(ends):
@@ -54,21 +51,12 @@ class Repartitions:
         """Return whether there are records that cannot be read until a transaction is complete.
 
         A transaction is committed a moment before the brokers have said so in every partition.
-
-        Args:
-            ends: How far topics can be read.
         """
         log_ends = self._spec.broker.log_end_offsets(self._counts)
         return any(ends[topic] != end for topic, end in log_ends.items())
 
     def without_full(self, positions: Offsets, ends: Offsets, records: BufferedRecords) -> Offsets:
-        """Return how far topics may be read without those of tasks whose buffer is full.
-
-        Args:
-            positions: The offset at which each partition begins.
-            ends: How far each may be read otherwise.
-            records: What tasks have buffered.
-        """
+        """Return how far topics may be read, without those of tasks whose buffer is full."""
         most = self._spec.waits.records
         limited = dict(ends)
         for (topic, partition), (count, *_) in records.buffered.items():
@@ -77,14 +65,12 @@ class Repartitions:
         return limited
 
     def admitted(self, positions: Offsets, allowed: Offsets, bytes_per_record: float | None) -> Offsets:
-        """Return how far each partition is read by its share of the micro-batch.
+        """Return how far each partition is read in its share of the micro-batch.
 
         Repartition topics are read whole, unless that takes more than the bytes of a micro-batch; the others get the rest.
 
         Args:
-            positions: The offset at which each partition begins.
-            allowed: How far each may be read.
-            bytes_per_record: Average size that tasks have reported; None before the first record.
+            bytes_per_record: Average size of a record; None if unknown.
         """
         spec, fits = self._spec, RECORDS_OF_UNKNOWN_SIZE
         size = self._sizes.per_record(bytes_per_record, positions, allowed)

@@ -21,14 +21,13 @@ _NONE_COMMITTED = "the group has committed no offset there"
 
 
 def first_offsets(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
-    """Begin at the group's committed offsets if there is no state to lose, else where the offset reset says.
+    """Return the group's committed offsets, if there is no state to lose; otherwise those of the offset reset.
 
     Args:
-        spec: What the source knows.
-        counts: The topics that are read, with their numbers of partitions.
+        counts: Partition counts of the topics that are read.
 
     Raises:
-        NoOffsetForPartitionError: If an offset reset is "none" and a partition has no offset to begin at.
+        NoOffsetForPartitionError: If an offset reset is "none" and a partition has no committed offset.
     """
     rebuild = spec.initialization.rebuild
     state_is_lost = bool(spec.topology.plan.store_fingerprints()) and not rebuild
@@ -49,28 +48,24 @@ def first_offsets(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
 
 
 def offsets_of_new(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
-    """Return where topics begin that the checkpoint does not know.
-
-    Args:
-        spec: What the source knows.
-        counts: These topics, with their numbers of partitions.
+    """Return the first offsets of topics that the checkpoint does not know.
 
     Raises:
-        NoOffsetForPartitionError: If the offset reset of one is "none" and the group has no offset of it.
+        NoOffsetForPartitionError: If an offset reset is "none" and a partition has no committed offset.
     """
     strict = {topic: count for topic, count in counts.items() if _reset(spec, topic) == "none"}
     return _positions(spec, counts, spec.broker.committed_offsets(strict) if strict else {})
 
 
 def updated(positions: Offsets, others: Offsets) -> Offsets:
-    """Return positions with those of others in place of them."""
+    """Return positions, replaced by the others where they have one."""
     return {topic: {**partitions, **others.get(topic, {})} for topic, partitions in positions.items()}
 
 
 def _positions(
     spec: SourceSpec, counts: Mapping[str, int], known: Offsets, why: str = _NONE_COMMITTED
 ) -> Offsets:
-    """Return the known positions, and where the offset reset says in partitions that have none."""
+    """Return the known positions, and the others by the offset reset."""
     begin, end = spec.broker.begin_offsets(counts), spec.broker.end_offsets(counts)
     positions: Offsets = {}
     for topic in counts:
@@ -86,7 +81,7 @@ def _positions(
 
 
 def _reset(spec: SourceSpec, topic: str) -> OffsetReset:
-    """Return the offset reset of a topic; the application's own are read from their beginning."""
+    """Return the offset reset of a topic; internal topics are read from their beginning."""
     plan = spec.topology.plan
     if topic in plan.internal_topics:
         return "earliest"

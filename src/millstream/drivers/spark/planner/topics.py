@@ -25,7 +25,7 @@ class InputTopics:
         self._unavailable_since: float | None = None
 
     def counts(self) -> dict[str, int]:
-        """Return the number of partitions of each topic that is read from the broker."""
+        """Return the partition counts of the topics that are read from the broker."""
         topology = self._spec.topology
         return {topic: topology.layout.partitions[topic] for topic in topology.plan.broker_topics}
 
@@ -33,14 +33,14 @@ class InputTopics:
         """Ask how far the topics can be read.
 
         Args:
-            ask_more: What to ask the broker after that.
-            bounded: Whether this is a run to the end, which does not go on without a topic.
+            ask_more: Further questions to the broker, asked after the ends.
+            bounded: Whether this is a run to the end, which cannot continue without a topic.
 
         Returns:
-            The ends; None while no broker answers, which is no reason to end.
+            The ends; None while no broker answers.
 
         Raises:
-            TopicNotFoundError: If a topic is gone, and the application cannot go on without it.
+            TopicNotFoundError: If a topic is missing, and the application cannot continue without it.
         """
         try:
             ends = self._spec.broker.end_offsets(self.counts())
@@ -60,13 +60,13 @@ class InputTopics:
         return ends
 
     def without_recreated(self, start: BatchPlan) -> Offsets:
-        """Put topics that were made again since the checkpoint at their beginning; the application allows it."""
+        """Reset topics that were recreated since the checkpoint to their beginning; the application allows it."""
         again = recreated(start.topology.topic_ids, self._spec.topology.lineage.topic_ids)
         counts = {topic: count for topic, count in self.counts().items() if topic in again}
         return {**start.positions, **self._spec.broker.begin_offsets(counts)}
 
     def with_new_partitions(self, positions: Offsets) -> Offsets:
-        """Add what the checkpoint does not know: topics new in the topology, partitions added to a topic."""
+        """Add topics and partitions that the checkpoint does not know."""
         known = {topic: dict(partitions) for topic, partitions in positions.items()}
         missing = {
             topic: count
@@ -83,18 +83,17 @@ class InputTopics:
         return known
 
     def without_lost(self, positions: Offsets, ends: Offsets) -> Offsets | None:
-        """Go back to the end where a topic has become shorter.
+        """Reset partitions that have become shorter to their end.
 
         Args:
             positions: The offset up to which each partition was planned.
-            ends: How far each can be read.
 
         Returns:
-            The positions; None if the topic was made again and the application is about to start the query anew.
+            The positions; None if the topic was recreated and the application is about to restart the query.
 
         Raises:
-            OffsetsLostError: If lost offsets are not to be skipped.
-            TopicRecreatedError: If a topic was made again and is not to be read.
+            OffsetsLostError: If lost offsets may not be skipped.
+            TopicRecreatedError: If a topic was recreated and may not be read.
         """
         beyond = {partition.topic for partition, _, _ in _beyond_the_end(positions, ends)}
         if not beyond:
@@ -121,10 +120,10 @@ class InputTopics:
         return updated(positions, ending)
 
     def recreated_among(self, topics: Iterable[str]) -> bool:
-        """Return whether topics were made again since the query was started, and tell the application, which starts it anew.
+        """Return whether topics were recreated since the query started; the application is told, and restarts it.
 
         Raises:
-            TopicRecreatedError: If such a topic is not to be read; one that a pattern chose always is.
+            TopicRecreatedError: If such a topic may not be read; topics of a pattern always may.
         """
         ids = {topic: facts.id for topic, facts in self._spec.broker.topic_facts(topics).items()}
         again = recreated(self._spec.topology.lineage.topic_ids, ids)
@@ -136,7 +135,7 @@ class InputTopics:
         return bool(again)
 
     def _gone_from_patterns(self) -> bool:
-        """Return whether topics are gone that only a pattern chose, and tell the application, which goes on without them."""
+        """Return whether topics of patterns are gone; the application is told, and continues without them."""
         chosen = self._spec.topology.plan.chosen_topics
         gone = chosen - self._spec.broker.partition_counts(chosen).keys()
         if gone:
@@ -144,13 +143,13 @@ class InputTopics:
         return bool(gone)
 
     def _all(self) -> list[str]:
-        """Return all topics that are read, those of global stores included."""
+        """Return all topics that are read, including those of global stores."""
         topology = self._spec.topology
         return [*topology.plan.broker_topics, *topology.global_partitions]
 
 
 def _beyond_the_end(positions: Offsets, ends: Offsets) -> list[tuple[TopicPartition, int, int]]:
-    """Return position and end of the partitions that end before their position."""
+    """Return position and end of partitions that end before their position."""
     return [
         (TopicPartition(topic, partition), position, ends[topic][partition])
         for topic, partitions in positions.items()

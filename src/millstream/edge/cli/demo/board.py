@@ -15,14 +15,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Step:
-    """Something that takes a while.
+    """A step of the demo; times are monotonic seconds.
 
     Attributes:
-        name: What is done.
-        began: When it began (monotonic seconds).
-        ended: When it ended, None while it lasts.
-        result: Where to find what it started.
-        failed: Whether it ended with an error.
+        ended: None while it lasts.
+        result: The address of what it started.
     """
 
     name: str
@@ -32,7 +29,6 @@ class Step:
     failed: bool = False
 
     def seconds(self, now: float) -> float:
-        """Return how long it took, or has taken so far."""
         return (self.ended if self.ended is not None else now) - self.began
 
 
@@ -41,12 +37,9 @@ class Scene:
     """Everything that is shown.
 
     Attributes:
-        steps: In the order in which they began.
-        total: Lines that will be written.
+        steps: In the order of their beginnings.
         written: Lines that the broker has acknowledged.
         counted: Lines whose offsets the application has committed.
-        state: What the application says of itself.
-        batch: Its last committed micro-batch.
         records_per_s: Records that its tasks process per second.
         counts: Words with their counts, as read from the output topic.
     """
@@ -62,34 +55,31 @@ class Scene:
 
     @property
     def lag(self) -> int:
-        """Lines that wait in the topic."""
         return max(self.written - self.counted, 0)
 
     def top(self, number: int) -> list[tuple[str, int]]:
-        """Return the most frequent words; equal ones in alphabetical order."""
+        """Return the most frequent words; ties are in alphabetical order."""
         return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))[:number]
 
 
 class Board:
-    """The scene of this moment. Safe to use from any thread."""
+    """The current scene; thread-safe."""
 
     def __init__(self, total: int) -> None:
         self._lock = threading.Lock()
         self._scene = Scene(total)
 
     def scene(self) -> Scene:
-        """Return the scene."""
         with self._lock:
             return self._scene
 
     def note(self, **changes: Any) -> None:
-        """Replace fields of the scene."""
         with self._lock:
             self._scene = replace(self._scene, **changes)
 
     @contextmanager
     def step(self, name: str) -> Iterator[list[str]]:
-        """Show a step while the block runs; what the block appends to the list is its result."""
+        """Show a step while the block runs; the block appends its result to the list."""
         result: list[str] = []
         with self._lock:
             self._scene = replace(self._scene, steps=(*self._scene.steps, Step(name, monotonic())))

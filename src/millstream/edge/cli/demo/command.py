@@ -36,14 +36,7 @@ _SHOWN_ERRORS = 5
 
 
 def demonstrate(options: Options) -> int:
-    """Run the demo.
-
-    Args:
-        options: What the user asked for.
-
-    Returns:
-        The exit code.
-    """
+    """Run the demo; return the exit code."""
     set_settings_aside()
     handle, name = tempfile.mkstemp(prefix="millstream-demo-", suffix=".log")
     os.close(handle)
@@ -60,7 +53,7 @@ def demonstrate(options: Options) -> int:
 
 
 def set_settings_aside() -> None:
-    """Take the settings of applications out of the environment; those of the embedded broker stay."""
+    """Remove the settings of applications from the environment; those of the embedded broker stay."""
     names = {f"MILLSTREAM_{name.upper()}" for name in (*Settings.model_fields, "config")}
     for name in [name for name in os.environ if name.upper() in names]:
         del os.environ[name]
@@ -83,7 +76,7 @@ def _conducted(options: Options, console: Console) -> int:
 
 
 class _Watch:
-    """Waits for the conductor and hands it the signals. Owned by the main thread."""
+    """Waits for the conductor, and passes signals to it. Owned by the main thread."""
 
     def __init__(self, conductor: Conductor, received: list[int]) -> None:
         self._conductor = conductor
@@ -91,7 +84,7 @@ class _Watch:
         self._handed = 0
 
     def until(self, ended: Callable[[], bool], refresh: Callable[[], None] = lambda: None) -> None:
-        """Wait until something holds or the conductor has ended."""
+        """Wait until a condition holds, or the conductor has ended."""
         while self._conductor.is_alive() and not ended():
             self._conductor.join(_JOIN_S)
             refresh()
@@ -101,7 +94,7 @@ class _Watch:
 
 
 def _result(console: Console, options: Options, conductor: Conductor) -> int:
-    """Say how it ended, unless that was said already; give the exit code."""
+    """Print the end, unless it was printed already; return the exit code."""
     if conductor.interrupted:
         say(console, "Interrupted. Everything that was started is stopped.")
         return 130
@@ -121,11 +114,7 @@ def _told(error: Exception) -> str:
 
 
 def report(console: Console, options: Options, verdict: Verdict) -> int:
-    """Say whether the counts are right.
-
-    Returns:
-        The exit code.
-    """
+    """Print whether the counts are right; return the exit code."""
     what = f"{verdict.words:,} words ({verdict.different:,} different) in {options.lines:,} lines"
     if not verdict.wrong:
         say(
@@ -146,13 +135,7 @@ def report(console: Console, options: Options, verdict: Verdict) -> int:
 
 
 def commands(servers: str, java: str, jars: Path) -> list[tuple[str, str]]:
-    """Return commands that show what the demo left in the broker, each with what it shows.
-
-    Args:
-        servers: Bootstrap servers.
-        java: The Java to run.
-        jars: Directory with the jars of Kafka.
-    """
+    """Return commands that show what the demo left in the broker, each with a description."""
     tool = f"{java} -Dlog4j2.level=OFF -cp '{jars}/*' org.apache.kafka.tools."
     at = f"--bootstrap-server {servers}"
     longs = "value.deserializer=org.apache.kafka.common.serialization.LongDeserializer"
@@ -185,7 +168,7 @@ def _wait_for_user(console: Console, conductor: Conductor, received: list[int]) 
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect the signals that ask to stop, instead of being interrupted by them."""
+    """Collect the signals to stop, in place of being interrupted."""
     received: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
@@ -202,5 +185,5 @@ def _signals() -> Iterator[list[int]]:
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print a line as it is: no markup, no colours of its own, and no breaks inside a command."""
+    """Print a line unchanged: no markup, no colours, and no breaks inside a command."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -37,12 +37,10 @@ _STOP_S = 10.0
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for.
+    """Options of the command.
 
     Attributes:
-        lines: How many lines to stream.
         keep: Whether to leave everything running at the end.
-        master: Spark master.
     """
 
     lines: int
@@ -52,11 +50,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the check of the counts found.
+    """The result of the check of the counts.
 
     Attributes:
-        words: Number of words in the lines.
-        different: Number of different words.
         wrong: Words whose counts differ: word, right count, count in the topic.
         seconds: From the first line written to the last count read.
     """
@@ -72,12 +68,7 @@ class Interrupted(Exception):  # noqa: N818 - it is no error
 
 
 class Conductor(threading.Thread):
-    """Runs the demo. The main thread reads ``verdict`` and ``error``, and calls ``interrupt`` and ``release``.
-
-    Args:
-        options: What the user asked for.
-        board: Where to show it.
-    """
+    """Runs the demo. The main thread reads ``verdict`` and ``error``, and calls ``interrupt`` and ``release``."""
 
     def __init__(self, options: Options, board: Board) -> None:
         super().__init__(name="millstream-demo", daemon=True)
@@ -92,22 +83,22 @@ class Conductor(threading.Thread):
 
     @property
     def interrupted(self) -> bool:
-        """Whether the user wanted to stop before the counts were checked."""
+        """Whether the user stopped it before the counts were checked."""
         return self._interrupts > 0 and self.verdict is None
 
     def interrupt(self) -> None:
-        """Stop: in order if the application runs, else (or when asked again) by killing Spark."""
+        """Stop: in order if the application runs; otherwise, or at the second call, by killing Spark."""
         self._interrupts += 1
         self._halt.set()
         if self._running is None or self._interrupts > 1:
             kill_spark()
 
     def release(self) -> None:
-        """End the waiting of ``keep``."""
+        """End the wait of ``keep``."""
         self._halt.set()
 
     def run(self) -> None:
-        """Run the demo and stop everything, however it goes."""
+        """Run the demo, and stop everything in any case."""
         ending = ExitStack()
         try:
             try:
@@ -213,7 +204,7 @@ class Conductor(threading.Thread):
             sleep(_POLL_S)
 
     def _show(self, running: RunningApplication, traffic: Traffic) -> Scene:
-        """Put what is known now onto the board; raise what has gone wrong."""
+        """Show the current figures; raise the errors of threads."""
         for error in (traffic.feeder.error, traffic.reader.error):
             if error is not None:
                 raise error

@@ -27,7 +27,7 @@ _BAR_WIDTH = 40
 
 
 class Display(Protocol):
-    """Shows the board as long as it is entered."""
+    """Shows the board while it is entered."""
 
     def __enter__(self) -> Self: ...
 
@@ -38,17 +38,11 @@ class Display(Protocol):
 
 
 def display_for(console: Console, look: Callable[[], Scene]) -> Display:
-    """Return the display that suits a console.
-
-    Args:
-        console: Where to show.
-        look: Gives the scene.
-    """
     return LiveDisplay(console, look) if console.is_terminal else PlainDisplay(console, look)
 
 
 class LiveDisplay:
-    """A picture that changes in its place. Owned by the main thread."""
+    """A picture that is redrawn in place. Owned by the main thread."""
 
     def __init__(self, console: Console, look: Callable[[], Scene]) -> None:
         self._look = look
@@ -92,7 +86,7 @@ class PlainDisplay:
         self.refresh()
 
     def refresh(self) -> None:
-        """Print how far things are, now and then and when a step has ended, and the steps that began or ended."""
+        """Print the steps that began or ended, and the progress now and then."""
         scene, now = self._look(), monotonic()
         news = [f"{step.name} ..." for step in scene.steps]
         news += [_step_line(step, now) for step in scene.steps if step.ended is not None]
@@ -113,7 +107,6 @@ class PlainDisplay:
 
 
 def progress_line(scene: Scene) -> str:
-    """Say in one line how far things are."""
     top = ", ".join(f"{word} {count:,}" for word, count in scene.top(3))
     return (
         f"{scene.state}, batch {scene.batch}: {scene.written:,} of {scene.total:,} lines written, {scene.counted:,} counted, "
@@ -122,13 +115,7 @@ def progress_line(scene: Scene) -> str:
 
 
 def picture(scene: Scene, now: float, spinner: Spinner) -> RenderableType:
-    """Draw a scene.
-
-    Args:
-        scene: What to draw.
-        now: Monotonic seconds.
-        spinner: Turns beside what is being done.
-    """
+    """Draw a scene at a time in monotonic seconds."""
     steps = Table.grid(padding=(0, 1))
     for step in scene.steps:
         steps.add_row(
@@ -143,7 +130,6 @@ def picture(scene: Scene, now: float, spinner: Spinner) -> RenderableType:
 
 
 def top_words(scene: Scene) -> Table:
-    """Draw the most frequent words with bars."""
     table = Table.grid(padding=(0, 1))
     top = scene.top(TOP)
     for word, count in top:

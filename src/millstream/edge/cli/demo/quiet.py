@@ -17,14 +17,7 @@ from typing import TextIO
 
 @contextmanager
 def quiet(log: Path) -> Iterator[TextIO]:
-    """Send the standard output and error of this process and its children to a file.
-
-    Args:
-        log: The file; it is appended to.
-
-    Yields:
-        The standard output as it was.
-    """
+    """Redirect the standard output and error of this process and its children to a file; yield the original output."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)

@@ -33,10 +33,7 @@ def settings_in(home: Path, master: str) -> dict[str, str]:
 
 
 def start_spark(application_id: str, master: str, settings: dict[str, str]) -> tuple[str, int | None]:
-    """Start Spark and keep its session active in this thread.
-
-    Returns:
-        The address of Spark's UI, and the process id of the JVM if it is a child.
+    """Start Spark, with its session active in this thread; return the UI's URL, and the process id of the JVM if it is a child.
 
     Raises:
         SparkRuntimeError: If Spark does not start.
@@ -47,7 +44,7 @@ def start_spark(application_id: str, master: str, settings: dict[str, str]) -> t
 
 
 def stop_spark() -> None:
-    """Stop the session and end the JVM; harmless if there is none."""
+    """Stop the session and end the JVM; harmless without one."""
     context, process = SparkContext._active_spark_context, _jvm()
     if context is not None and process is not None and process.poll() is None:
         with suppress(Exception):  # a JVM that is dying is ended below
@@ -64,7 +61,7 @@ def stop_spark() -> None:
 
 
 def kill_spark() -> None:
-    """Kill the JVM, whatever it does; calls that wait for it fail."""
+    """Kill the JVM; calls that wait for it fail."""
     process = _jvm()
     if process is not None:
         process.kill()

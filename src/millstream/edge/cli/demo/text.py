@@ -7,13 +7,12 @@ from itertools import cycle, islice
 
 
 def sonnet_lines() -> list[str]:
-    """Return the lines of all sonnets, in order."""
     text = files("millstream.edge").joinpath("data/sonnets.txt").read_text(encoding="utf-8")
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def repeated(count: int) -> list[str]:
-    """Return as many lines as wanted, from the beginning again after the end.
+    """Return a number of lines; after the end, from the beginning again.
 
     Example:
         >>> repeated(1)

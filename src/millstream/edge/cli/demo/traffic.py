@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from millstream.core.model.errors import MillstreamError
 
 LINES_PER_S = 5_000.0
-"""How fast lines are written: slow enough to see several batches, fast enough to keep Spark busy."""
+"""Writing rate: slow enough to see several micro-batches, fast enough to keep Spark busy."""
 
 _TICK_S = 0.02
 _UNACKNOWLEDGED = 50_000  # half of what the producer's queue holds
@@ -28,18 +28,11 @@ _QUIET = {"log_level": 0}
 
 
 class DemoError(MillstreamError):
-    """The demo cannot go on."""
+    """The demo cannot continue."""
 
 
 class Feeder(threading.Thread):
-    """Writes lines at a steady pace. Its producer is connected at once, so that the first line does not wait for it.
-
-    Args:
-        servers: Bootstrap servers.
-        topic: Where to write.
-        lines: What to write.
-        stop: Ends the writing early.
-    """
+    """Writes lines at a steady pace. Its producer connects at once, so that the first line does not wait for it."""
 
     def __init__(self, servers: str, topic: str, lines: Sequence[str], stop: threading.Event) -> None:
         super().__init__(name="millstream-demo-feeder", daemon=True)
@@ -54,11 +47,10 @@ class Feeder(threading.Thread):
 
     @property
     def done(self) -> bool:
-        """Whether the broker has acknowledged every line."""
         return self.written == len(self._lines)
 
     def run(self) -> None:
-        """Write every line, a few per tick."""
+        """Write all lines, a few per tick."""
         try:
             self._write()
             self._producer.flush(_ANSWER_S)
@@ -75,7 +67,7 @@ class Feeder(threading.Thread):
             self._producer.poll(_TICK_S)
 
     def halt(self) -> None:
-        """Wait until the writing has ended, which ``stop`` makes it do; harmless if it never began."""
+        """Wait for the end of the writing, which ``stop`` causes; harmless if it never began."""
         if self.is_alive():
             self.join()
 
@@ -87,13 +79,7 @@ class Feeder(threading.Thread):
 
 
 class Reader(threading.Thread):
-    """Reads a topic of words and counts from its beginning, and keeps the last count of each word.
-
-    Args:
-        servers: Bootstrap servers.
-        topic: What to read.
-        partitions: How many partitions it has.
-    """
+    """Reads a topic of words and counts from the beginning, and keeps the last count of each word."""
 
     def __init__(self, servers: str, topic: str, partitions: int) -> None:
         super().__init__(name="millstream-demo-reader", daemon=True)
@@ -111,17 +97,14 @@ class Reader(threading.Thread):
         self.error: Exception | None = None
 
     def counts(self) -> dict[str, int]:
-        """Return every word that was read, with its last count."""
         with self._lock:
             return dict(self._counts)
 
     def positions(self) -> dict[int, int]:
-        """Return the offset after the last record that was read, by partition."""
         with self._lock:
             return dict(self._positions)
 
     def run(self) -> None:
-        """Read until :meth:`halt`."""
         try:
             while not self._halt.is_set():
                 self._take(self._consumer.consume(_POLL_RECORDS, _POLL_S))
@@ -129,7 +112,7 @@ class Reader(threading.Thread):
             self.error = error
 
     def halt(self) -> None:
-        """Stop reading and close the consumer; harmless if reading never began."""
+        """Stop reading, and close the consumer; harmless if reading never began."""
         self._halt.set()
         if self.is_alive():
             self.join()
@@ -145,19 +128,12 @@ class Reader(threading.Thread):
 
 
 class Observer:
-    """What any client of the broker can see of a group and a topic: how far the one has come, where the other ends.
+    """What any client can see of a group and a topic: the group's progress, and the topic's end.
 
     It asks through a consumer of its own. Another thread's consumer would not do, because the client lets one call in at
     a time and a thread that polls without a pause keeps all others out; the admin client would not do either, because
     its ``list_consumer_group_offsets`` crashes the process while the group's coordinator moves or has just been made
     (librdkafka issue 5040). Used by one thread at a time.
-
-    Args:
-        servers: Bootstrap servers.
-        group: The group.
-        read: The topic that the group reads.
-        written: The topic whose end is of interest.
-        partitions: How many partitions each has.
     """
 
     def __init__(self, servers: str, group: str, *, read: str, written: str, partitions: int) -> None:
@@ -168,7 +144,7 @@ class Observer:
         self._written = [TopicPartition(written, partition) for partition in range(partitions)]
 
     def committed(self) -> int:
-        """Return the number of records, over all partitions, that the group has committed; 0 while nobody can say."""
+        """Return the group's committed offsets, summed over all partitions; 0 while unknown."""
         try:
             found = self._consumer.committed(self._read, timeout=_ANSWER_S)
         except KafkaException:
@@ -176,23 +152,15 @@ class Observer:
         return sum(max(place.offset, 0) for place in found)
 
     def ends(self) -> dict[int, int]:
-        """Return the offset that the next record gets, by partition."""
         return {at.partition: self._consumer.get_watermark_offsets(at, _ANSWER_S)[1] for at in self._written}
 
     def close(self) -> None:
-        """Close the consumer."""
         self._consumer.close()
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Everyone who speaks with the broker besides the application.
-
-    Attributes:
-        feeder: Writes the lines.
-        reader: Reads the counts.
-        observer: Looks how far things are.
-    """
+    """All clients of the broker besides the application."""
 
     feeder: Feeder
     reader: Reader

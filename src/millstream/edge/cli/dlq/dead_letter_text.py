@@ -31,10 +31,10 @@ def chosen(
     partitions: Sequence[int] | None = None,
     offsets: Sequence[int] | None = None,
 ) -> Chosen:
-    """Read the options that choose letters.
+    """Return the filter of the options.
 
     Raises:
-        SettingsError: If a time or the regular expression cannot be read.
+        SettingsError: If a time or the regular expression is invalid.
     """
     try:
         pattern = None if error is None else re.compile(error)
@@ -56,13 +56,10 @@ def chosen(
 def print_list(
     found: Iterable[tuple[Envelope, bool]], choice: Chosen, limit: int | None, *, as_json: bool
 ) -> None:
-    """Print letters, one per line.
+    """Print letters, and whether each was replayed, one per line.
 
     Args:
-        found: Letters, and whether each was replayed.
-        choice: Which of them.
-        limit: How many at most; None: all.
-        as_json: Whether to print JSON.
+        limit: Maximum number; None for all.
     """
     letters = islice(((letter, was) for letter, was in found if choice.has(letter)), limit)
     if as_json:
@@ -76,12 +73,7 @@ def print_list(
 
 
 def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
-    """Print all that a letter says.
-
-    Args:
-        found: The letter, and whether it was replayed.
-        as_json: Whether to print JSON.
-    """
+    """Print everything about a letter, and whether it was replayed."""
     if as_json:
         typer.echo(json.dumps(plain(*found)))
         return
@@ -115,9 +107,7 @@ def replay(queue: DeadLetterQueue, request: ReplayRequest, sure: Callable[[], bo
     """Print what a replay will do, ask, and do it.
 
     Args:
-        queue: The dead-letter topic.
-        request: What is to be sent back.
-        sure: Asks whether to go on; None: say only.
+        sure: Asks for confirmation; None only prints.
     """
     tally = queue.tally(request)
     typer.echo(f"Replay of dead letters of {queue.topic} (group {queue.group})")
@@ -135,11 +125,7 @@ def replay(queue: DeadLetterQueue, request: ReplayRequest, sure: Callable[[], bo
 
 
 def tally_lines(tally: Tally) -> Iterator[str]:
-    """Return what a replay does, line by line.
-
-    Args:
-        tally: What it does.
-    """
+    """Describe a replay, line by line."""
     for topic, count in sorted(tally.sent.items()):
         yield f"  {count:,} to {printable(topic)}"
     if tally.before:
@@ -149,12 +135,7 @@ def tally_lines(tally: Tally) -> Iterator[str]:
 
 
 def plain(letter: Envelope, was: bool) -> dict[str, object]:
-    """Return a letter as plain data; bytes that are no UTF-8 text are in base64.
-
-    Args:
-        letter: The letter.
-        was: Whether it was replayed.
-    """
+    """Return a letter as JSON values; bytes that are not UTF-8 are in base64."""
     facts = letter.facts
     own = [[name, _text(value)] for name, value in letter.headers if not name.startswith((OURS, THEIRS))]
     return {
@@ -172,7 +153,7 @@ def plain(letter: Envelope, was: bool) -> dict[str, object]:
 
 
 def printable(text: str) -> str:
-    r"""Return text in which characters that do not print are escaped.
+    r"""Return text with non-printing characters escaped.
 
     Example:
         >>> printable("größer" + chr(27) + "[31m")

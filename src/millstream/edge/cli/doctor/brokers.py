@@ -20,7 +20,7 @@ _MAVEN = ("repo1.maven.org", 443)
 
 
 def check_brokers(inquiry: Inquiry) -> list[Finding]:
-    """Check that brokers answer, where they say they are, and that they have the topics."""
+    """Check that brokers answer at their advertised addresses, and have the topics."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -50,7 +50,7 @@ def check_brokers(inquiry: Inquiry) -> list[Finding]:
 
 
 def broker_finding(servers: str, brokers: int | None, problems: Sequence[str]) -> Finding:
-    """Judge an answer: how many brokers there are, None if none answered."""
+    """Judge an answer: the number of brokers, None if none answered."""
     fix = (
         f"start a broker at {servers}, or say where it is with --bootstrap-servers; if it wants TLS or SASL, put the "
         """settings into the environment, for example MILLSTREAM_KAFKA='{"security.protocol": "SASL_SSL", ...}'"""
@@ -64,7 +64,7 @@ def broker_finding(servers: str, brokers: int | None, problems: Sequence[str]) -
 def advertised_finding(
     places: Sequence[tuple[str, int]], unreachable: Mapping[tuple[str, int], str]
 ) -> Finding:
-    """Judge the addresses that the brokers advertise."""
+    """Judge the advertised addresses."""
     name = "advertised addresses"
     if not unreachable:
         return Finding(name, True, f"{_shown(places)} can be reached")
@@ -79,7 +79,7 @@ def advertised_finding(
 
 
 def topic_finding(topic: str, partition_counts: Mapping[str, int], servers: str) -> Finding:
-    """Judge whether a topic is there."""
+    """Judge whether a topic exists."""
     count = partition_counts.get(topic)
     fix = f"kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 4"
     detail = "does not exist" if count is None else f"{count} partition{'' if count == 1 else 's'}"
@@ -101,7 +101,7 @@ def _shown(places: Iterable[tuple[str, int]]) -> str:
 
 
 def check_jars(inquiry: Inquiry) -> Findings:
-    """Return whether the embedded broker of tests and demo has its jars, or can get them."""
+    """Check that the embedded broker has its jars, or can get them."""
     from millstream.drivers.cache import cache_directory
     from millstream.testing._jars import KAFKA_VERSION
 

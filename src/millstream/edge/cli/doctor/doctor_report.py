@@ -33,12 +33,7 @@ _NO_SERVERS = "localhost:9092"
 
 @dataclass(frozen=True)
 class Entry:
-    """A check in the table.
-
-    Attributes:
-        check: The check.
-        required: Whether Millstream cannot work without it.
-    """
+    """A check in the table; ``required`` if Millstream cannot work without it."""
 
     check: Check
     required: bool = True
@@ -65,16 +60,11 @@ def examine(
     *,
     master: str | None = None,
 ) -> int:
-    """Run every check and print what it found.
+    """Run all checks, print the findings, and return the exit code: 1 if something required is missing.
 
     Args:
-        bootstrap_servers: Brokers to reach; None takes them from the settings, if they name any.
-        topics: Topics that must exist.
-        console: Where to print.
-        master: Spark master whose executors are looked at, too; None leaves them out.
-
-    Returns:
-        The exit code: 1 if something that is required is missing.
+        bootstrap_servers: Brokers to reach; None for those of the settings, if any.
+        master: Spark master whose executors are checked; None skips them.
     """
     console = console or Console()
     show = _printer(console)
@@ -98,7 +88,7 @@ def examine(
 
 
 def inquiry_for(bootstrap_servers: str | None, topics: tuple[str, ...]) -> tuple[Inquiry, Finding]:
-    """Make the inquiry from the settings in environment and file; also give what is to be said about these."""
+    """Return the inquiry from environment and settings file, and the finding about these."""
     from millstream.edge.settings.settings import Settings
     from millstream.edge.settings.settings_loading import settings_from
 
@@ -124,7 +114,7 @@ def _inquiry(settings: Settings, servers: str | None, topics: tuple[str, ...]) -
 
 
 def _listed(entry: Entry, inquiry: Inquiry) -> list[Finding]:
-    """Return the findings of a check, also when a package that it needs cannot be imported."""
+    """Return the findings of a check, also if its package cannot be imported."""
     try:
         found = entry.check(inquiry)
     except ImportError as error:

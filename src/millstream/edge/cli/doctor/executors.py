@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SAME: Final = ("millstream", "pyspark", "pyarrow")
-"""Packages that have to be the driver's version: what one writes the other reads."""
+"""Packages that must have the driver's version, because they read each other's data."""
 _EXECUTORS_TIMEOUT_S: Final = 60.0
 _SETTLED_S: Final = 5.0
 _POLL_S: Final = 0.2
@@ -30,7 +30,7 @@ _CONF: Final = {
 
 
 def check_executors(inquiry: Inquiry) -> list[Finding]:
-    """Check every executor that a master gives; nothing if no master was named."""
+    """Check every executor of a master; nothing without a master."""
     from millstream.drivers.spark.driver.launch import is_local
     from millstream.drivers.spark.driver.session import session_for
 
@@ -50,7 +50,7 @@ def check_executors(inquiry: Inquiry) -> list[Finding]:
 
 
 def refused_finding(master: str, error: str) -> Finding:
-    """Judge what Spark says when nothing runs on a cluster."""
+    """Judge Spark's error if nothing runs on a cluster."""
     output_lines = [
         line.strip() for line in error.splitlines() if line.strip() and not line.lstrip().startswith("at ")
     ]
@@ -103,9 +103,9 @@ def _probed(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
 
 
 def _cores(context: Any) -> int:
-    """Wait until no more executors come; return how many tasks can run at once.
+    """Wait until no more executors come; return the number of slots.
 
-    A barrier stage of more tasks never begins, and ``defaultParallelism`` is at least 2, whatever there is.
+    A barrier stage with more tasks never begins, and ``defaultParallelism`` is at least 2 in any case.
     """
     scala = context._jsc.sc()
     profile = scala.resourceProfileManager().defaultResourceProfile()
@@ -126,7 +126,7 @@ def _required() -> Sequence[str]:
 
 
 def _own() -> dict[str, str]:
-    """Return the driver's versions of what has to be the same."""
+    """Return the driver's versions of what must be equal."""
     found = {"python": platform.python_version()}
     for package in _SAME:
         try:
@@ -144,21 +144,16 @@ def _wanted(inquiry: Inquiry, packages: Iterable[str]) -> Wanted:
 
 
 def _address(server: str) -> tuple[str, int] | None:
-    """Return host and port; None for what is no address, which the check of the brokers tells."""
+    """Return host and port; None for an invalid address, which the check of brokers reports."""
     host, _, port = server.strip().rpartition(":")
     return (host.strip("[]"), int(port)) if port.isdigit() else None
 
 
 def executor_findings(facts: Facts, limits: dict[str, str], own: dict[str, str]) -> list[Finding]:
-    """Judge what was found on one executor.
+    """Return a finding for each problem of an executor, or one that describes it.
 
     Args:
-        facts: What was found.
-        limits: The limits of each package's version.
-        own: The driver's versions of Python and of what has to be the same.
-
-    Returns:
-        One finding for each thing that is wrong, or one that says what is there.
+        own: The driver's versions of Python, and of packages that must be equal.
     """
     name = f"executor {facts['executor']} on {facts['host']}"
     wrong = list(_wrong_packages(name, facts, limits, own))

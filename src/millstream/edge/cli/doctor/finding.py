@@ -10,14 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
-
-    Attributes:
-        name: What was checked.
-        ok: Whether it is as it should be.
-        detail: What was found.
-        fix: What to do about it, if it is not.
-    """
+    """The finding of a check."""
 
     name: str
     ok: bool
@@ -27,16 +20,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Inquiry:
-    """What the checks are asked about.
+    """What to check.
 
     Attributes:
-        bootstrap_servers: Brokers to reach, None to leave them out.
-        topics: Topics that must exist.
-        state_dir: Where applications keep their state.
-        client: librdkafka's settings for reaching the brokers.
-        timeout_s: How long a network question may take.
-        master: Spark master whose executors are looked at, None to leave them out.
-        spark: Spark settings for that.
+        bootstrap_servers: Brokers to reach; None skips them.
+        timeout_s: Timeout of a network request, seconds.
+        master: Spark master whose executors are checked; None skips them.
     """
 
     bootstrap_servers: str | None

@@ -32,12 +32,10 @@ _LOOPBACK = "127.0.0.1"
 
 
 def check_python(_: Inquiry) -> Finding:
-    """Check the version of Python."""
     return python_finding(sys.version_info[:3])
 
 
 def python_finding(found: tuple[int, ...]) -> Finding:
-    """Judge a version of Python."""
     shown = ".".join(map(str, found))
     wanted = ".".join(map(str, MINIMUM_PYTHON))
     return Finding(
@@ -46,7 +44,7 @@ def python_finding(found: tuple[int, ...]) -> Finding:
 
 
 def check_java(_: Inquiry) -> Finding:
-    """Check that there is a Java that Spark and the embedded broker can run on."""
+    """Check that there is a Java for Spark and the embedded broker."""
     from millstream.drivers.java import MINIMUM_JAVA
     from millstream.testing._java import find_java
 
@@ -60,7 +58,7 @@ def check_java(_: Inquiry) -> Finding:
 
 
 def check_packages(_: Inquiry) -> list[Finding]:
-    """Check the packages that millstream's own metadata require."""
+    """Check the packages in Millstream's own metadata."""
     try:
         wanted = requires("millstream") or ()
     except PackageNotFoundError:
@@ -76,7 +74,7 @@ def check_packages(_: Inquiry) -> list[Finding]:
 
 
 def requirements(lines: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the packages that running on Spark requires here, with the limits of their versions; other extras are left out.
+    """Return the packages that running on Spark requires, with their version limits; other extras are skipped.
 
     Example:
         >>> requirements(["lmdb>=1.6", "pandas>=2.2; extra == 'spark'", "typer; extra == 'cli'", "x; python_version < '3'"])
@@ -88,7 +86,7 @@ def requirements(lines: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def package_finding(name: str, limits: str) -> Finding:
-    """Import a package and judge its version."""
+    """Import a package, and judge its version."""
     fix = f"{sys.executable} -m pip install '{name}{limits}'"
     found, why = imported(name, module_of(name))
     if why:
@@ -107,7 +105,7 @@ def module_of(package: str) -> str:
 
 
 def satisfies(found: str, limits: str) -> bool:
-    """Return whether a version is within limits; one that nobody can compare is within none.
+    """Return whether a version is within limits; False if it cannot be compared.
 
     Example:
         >>> satisfies("2.3.3", "<3,>=2.2"), satisfies("3.0.0", "<3,>=2.2"), satisfies("2.3.1", "~=2.2,!=2.3.1")
@@ -125,7 +123,7 @@ def check_memory(_: Inquiry) -> Finding:
 
 
 def memory_finding(available: int | None) -> Finding:
-    """Judge the available memory in bytes; None is not known."""
+    """Judge the available memory, bytes; None if unknown."""
     if available is None:
         return Finding("memory", True, "this system does not say how much is available")
     fix = (
@@ -136,7 +134,7 @@ def memory_finding(available: int | None) -> Finding:
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Return the bytes of memory that new processes can have: what the kernel says, or what the container's limit leaves."""
+    """Return the memory available to new processes, bytes: the kernel's figure, or the rest of the container's limit."""
     known = []
     meminfo = root / "proc/meminfo"
     if meminfo.exists():
@@ -149,7 +147,7 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 
 def check_disk(inquiry: Inquiry) -> Finding:
-    """Check that state can be written, and that there is space for it."""
+    """Check that state can be written, and has space."""
     why, free = written(inquiry.state_dir)
     fix = "choose another directory: state_dir=... or the environment variable MILLSTREAM_STATE_DIR"
     if why:
@@ -158,14 +156,14 @@ def check_disk(inquiry: Inquiry) -> Finding:
 
 
 def disk_finding(directory: Path, free: int) -> Finding:
-    """Judge the free space, in bytes, where a directory is or will be."""
+    """Judge the free space, bytes, of a directory or its future parent."""
     fix = "free some space, or choose another directory: state_dir=... or the environment variable MILLSTREAM_STATE_DIR"
     detail = f"{directory} can be written, {free / 2**30:.1f} GiB free"
     return Finding("state_dir", free >= MINIMUM_DISK, detail, fix)
 
 
 def check_lmdb_file(inquiry: Inquiry) -> Finding:
-    """Check that LMDB can open a local copy where state is kept: it maps a large sparse file."""
+    """Check that LMDB can open a local copy in the state directory: it maps a large sparse file."""
     from millstream.drivers.lmdb import open_local_copy
 
     fix = "use a local disk for state_dir (no network file system), and lift limits of address space (ulimit -v unlimited)"
@@ -184,7 +182,7 @@ def check_lmdb_file(inquiry: Inquiry) -> Finding:
 
 
 def check_loopback(inquiry: Inquiry) -> list[Finding]:
-    """Check names and ports of this machine: Spark, its workers and the embedded broker talk over them."""
+    """Check names and ports of this machine, which Spark, its workers and the embedded broker use."""
     return [_localhost(), _own_name(), _ports(inquiry.timeout_s)]
 
 

@@ -21,13 +21,11 @@ from typing import TypedDict
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is looked for.
+    """What to probe.
 
     Attributes:
-        modules: The module of each package.
-        addresses: Host and port of what has to be reached.
-        directories: Directories that must be writable.
-        timeout_s: How long a port may take to answer.
+        addresses: Host and port of what must be reachable.
+        timeout_s: Timeout of a connection, seconds.
     """
 
     modules: Mapping[str, str]
@@ -40,13 +38,9 @@ class Facts(TypedDict):
     """What was found on an executor.
 
     Attributes:
-        host: The name of its host.
-        executor: Its id.
-        interpreter: Path of its Python.
-        python: Version of that Python.
-        versions: By package: the version, and why it cannot be used.
+        versions: By package: version, and why it cannot be used.
         unreachable: By address: why it cannot be reached.
-        directories: By directory: why it cannot be used, and the bytes that are free.
+        directories: By directory: why it cannot be used, and free bytes.
     """
 
     host: str
@@ -59,7 +53,6 @@ class Facts(TypedDict):
 
 
 def look(wanted: Wanted, executor_in: Callable[[Mapping[str, str]], str]) -> Facts:
-    """Probe the host of this process."""
     return {
         "host": socket.gethostname(),
         "executor": executor_in(os.environ),
@@ -74,7 +67,7 @@ def look(wanted: Wanted, executor_in: Callable[[Mapping[str, str]], str]) -> Fac
 
 
 def imported(package: str, module: str) -> tuple[str, str]:
-    """Return the version of a package, and why it cannot be used."""
+    """Return the version of a package, and why it cannot be used; each empty if there is none."""
     try:
         found = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -95,7 +88,7 @@ def _tried(host: str, port: int, wanted: Wanted) -> str:
 
 
 def _directory(directory: str) -> tuple[str, int]:
-    """Return what is wrong with a directory, and how many bytes are free where it is or will be."""
+    """Return what is wrong with a directory, and the free bytes of it or its future parent."""
     path = Path(directory).absolute()
     why, free = written(path)
     if not why and path.is_dir() and path.stat().st_mode & 0o022:
@@ -104,7 +97,7 @@ def _directory(directory: str) -> tuple[str, int]:
 
 
 def written(directory: Path) -> tuple[str, int]:
-    """Write where a directory is or will be; return why it cannot be written, and how many bytes are free."""
+    """Write to a directory or its future parent; return why that fails, and the free bytes."""
     existing = existing_part(directory)
     free = shutil.disk_usage(existing).free
     try:
@@ -115,7 +108,7 @@ def written(directory: Path) -> tuple[str, int]:
 
 
 def existing_part(directory: Path) -> Path:
-    """Return the nearest directory above, or the directory itself, that exists."""
+    """Return the directory itself, or its nearest existing parent."""
     path = directory.absolute()
     while not path.is_dir():
         path = path.parent
