@@ -95,7 +95,7 @@ deployments: setup build/deployment/.installed ## An application on YARN, checkp
 dist: setup ## Build the wheel as a release does, the same bytes each time; writes into build/dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist .
 
-soak: setup packages deployments ## Properties with fresh seeds, 10,000 simulated runs, full proofs of calls, more recordings on Spark, 200 kills of each application, in many hours; writes into build/
+soak: setup packages deployments ## Properties with fresh seeds, 10,000 simulated runs, full proofs of calls, more recordings on Spark, 200 kills of each application, and with executors, in many hours; writes into build/
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest --timeout=7200 tests/properties
 	MILLSTREAM_SIMULATION_SEEDS=10000 $(BIN)/python -m pytest --numprocesses=2 tests/simulation/test_seeds.py
 	MILLSTREAM_PROOFS=full $(BIN)/python -m pytest tests/proofs
@@ -103,6 +103,8 @@ soak: setup packages deployments ## Properties with fresh seeds, 10,000 simulate
 	MILLSTREAM_RECORDINGS_SEED=3 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
 	$(BIN)/python -m millstream.testing.crash --app word-count,windowed,replay,two-stores,ranges,calls --guarantee exactly_once \
 		--kills 1200 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak.json
+	$(BIN)/python -m millstream.testing.crash --app word-count,ranges --targets executor,worker,driver,broker --guarantee exactly_once \
+		--kills 200 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak-executors.json
 
 clean: ## Remove the environment and what the tools left
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse build
