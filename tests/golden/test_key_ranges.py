@@ -25,8 +25,14 @@ def refused(scenario: str) -> bool:
 REFUSED = {scenario for scenario in SCENARIOS if refused(scenario)}
 
 
-INTERLEAVED = {"ktable_aggregate_group_by", "ktable_count_group_by", "ktable_reduce_group_by"}
-"""The changes of a group follow the order of rows with other keys, which differs within a micro-batch; see docs/concepts/key-ranges.md."""
+INTERLEAVED = {
+    "dsl_headers_propagation",
+    "ktable_aggregate_group_by",
+    "ktable_count_group_by",
+    "ktable_count_group_by_versioned",
+    "ktable_reduce_group_by",
+}
+"""The results of a group follow the order of records with other keys, which differs within a micro-batch; see docs/concepts/key-ranges.md."""
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 1000])

@@ -124,6 +124,42 @@ def test_the_number_of_workers_changes_while_the_application_runs(apps: Apps) ->
     words.check(exactly_once=True)
 
 
+def joined(left: str, right: str, out: str) -> ms.Topology:
+    """An outer join, and closed sliding windows of its left side."""
+    builder = ms.StreamsBuilder()
+    clicks, views = builder.stream(left), builder.stream(right)
+    within = ms.JoinWindows(before=60, after=90, grace=40)
+    clicks.outer_join(views, lambda one, other: f"{one}+{other}", windows=within).to(out)
+    sliding = clicks.group_by_key().windowed_by(
+        ms.SlidingWindows(50, grace=40), emit=ms.EmitStrategy.on_window_close()
+    )
+    counts = sliding.count(store=ms.stores.options("sliding", retention=500))
+    counts.to_stream(lambda window, count: window.key).map_values(lambda count: f"{count} clicks").to(out)
+    return builder.build()
+
+
+def test_a_join_of_two_streams_and_sliding_windows_give_the_results_of_one_task(apps: Apps) -> None:
+    left, right, out = (apps.topic(name, 1) for name in ("left", "right", "out"))
+    topology, chance = joined(left, right, out), random.Random(7)
+    with ms.testing.TopologyTestDriver(topology) as driver:
+        time = BEGIN_MS
+        for parallelism in (2, 4):
+            rows: dict[str, list[tuple[str, str | None, int]]] = {left: [], right: []}
+            for number in range(300):
+                time += 10
+                topic, key = chance.choice([left, right]), f"w{chance.randrange(40)}"
+                value = None if number % 17 == 0 else f"{topic[-1]}{number}"
+                rows[topic].append((key, value, time - chance.choice([0, 0, 35])))
+                driver.pipe(topic, *rows[topic][-1])
+            for topic in (left, right):
+                apps.kafka.produce(topic, rows[topic])
+            apps.run(topology, parallelism=parallelism, processing_guarantee="exactly_once")
+        wanted = Counter((each.key, each.value, each.timestamp) for each in driver.read(out))
+    found = apps.kafka.consume(out)
+    assert Counter((each.key.decode(), each.value.decode(), each.timestamp) for each in found) == wanted
+    assert {value.partition("+")[2] == "None" for _, value, _ in wanted if "+" in value} == {True, False}
+
+
 def test_a_checkpoint_without_ranges_is_not_divided_without_a_word(apps: Apps) -> None:
     words = Words(apps)
     words.produce(20)

@@ -23,6 +23,7 @@ from millstream.core.ports import Threads
 from millstream.core.runtime.inputs import Input, informed
 from millstream.core.runtime.remaining_inputs import TaskInput
 from millstream.core.state.memory import MemoryStores
+from millstream.core.topology.analysis.ranges import needs_steps
 from millstream.core.topology.asynchronous import unfinished_stores
 from millstream.core.topology.internal import is_internal
 from millstream.core.topology.layout import Layout, tasks_of_group
@@ -192,7 +193,9 @@ class Runner:
 
     def _feed(self, at: TopicPartition, records: Records) -> None:
         position, tasks = self.topics.appended(at, records), self._tasks_of(at)
-        parts = [records] if len(tasks) == 1 else divided(records, len(tasks))
+        parts = [records]
+        if len(tasks) > 1:
+            parts = divided(records, len(tasks), with_steps=needs_steps(self._reader[at.topic]))
         for each, part in zip(tasks, parts):
             each.task.feed(at, part, position)
             self._fed.add(each.id)

@@ -11,25 +11,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import singledispatch
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.core.engine.caching import Caches
 from millstream.core.engine.context import NodeContext
 from millstream.core.engine.key_local import KeyLocalStore
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.errors import TopologyError
+from millstream.core.model.record import Times
 from millstream.core.topology import joins as j
 from millstream.core.topology import nodes as n
 from millstream.core.topology.joins import Subscribe
 from millstream.core.topology.nodes import Late
 from millstream.core.topology.plan import SubTopology
 from millstream.core.topology.processor import KeepStore, ProcessValues, TransformRows
-from millstream.core.topology.windowed import Suppress
+from millstream.core.topology.windowed import Suppress, takes_null_values
 
 Call = Callable[..., None]
 """A compiled node: of a stream ``(key, value, timestamp, headers)``, of a table ``(key, new, old, timestamp, headers)``."""
 _OF_THE_USER = (n.Process, ProcessValues, TransformRows)
 """Nodes with state whose records the user may retry: the user knows what they did before they failed."""
+
+
+class DueResults(NamedTuple):
+    """The results that an operator emits at any record, also of another key range.
+
+    Attributes:
+        node: Name of a node behind all inputs of the operator.
+        due: Returns the stream time after which a record makes the operator emit results; NEVER if there are none.
+        emit: Emits the results that are due.
+    """
+
+    node: str
+    due: Callable[[], int]
+    emit: Callable[[], None]
 
 
 class Compiled:
@@ -41,14 +56,17 @@ class Compiled:
         shared: Per node, what its function of one record shares with its columnar form.
         caches: The updates of tables that wait to be forwarded.
         clocks: In the task of a key range, what moves the stream time of nodes that have one of their own, by node.
+        due_results: In the task of a key range, the results that are emitted at records of other ranges, too.
     """
 
     def __init__(self, sub: SubTopology, runtime: Runtime, cache_bytes: int = 0) -> None:
         self.entries: dict[str, Call] = {}
         self.contexts: list[NodeContext] = []
         self.shared: dict[str, Any] = {}
-        self.clocks: dict[str, Callable[[int], None]] = {}
-        self._clocks_behind: dict[str, list[Callable[[int], None]]] = {}
+        self.clocks: dict[str, Callable[[Times], None]] = {}
+        self.due_results: list[DueResults] = []
+        self._clocks_behind: dict[str, list[Callable[[Times], None]]] = {}
+        self._sources_of: dict[str, frozenset[str]] = {}
         self._sub = sub
         self.runtime = runtime
         self.caches = Caches(sub, runtime, cache_bytes)
@@ -94,22 +112,49 @@ class Compiled:
     def node(self, name: str) -> n.Node:
         return self._sub.nodes[name]
 
-    def keep_time(self, node: n.Node, clock: Callable[[int], None]) -> None:
+    def keep_time(self, node: n.Node, clock: Callable[[Times], None]) -> None:
         """Let the time of the partition move the stream time of a node, if the task has a key range."""
         if self._sub.ranges > 1:
             self.clocks[node.name] = clock
 
-    def clocks_behind(self, source: str) -> list[Callable[[int], None]]:
+    def keep_stream_time(self, node: n.Node, clock: Callable[[int], None]) -> None:
+        """Let the time of the partition move that of a node which takes records with a key, perhaps only those with a value."""
+        valued = self._leaves_out_null_values(node)
+        self.keep_time(node, lambda times: clock(times.valued if valued else times.keyed))
+
+    def emit_when_due(self, results: DueResults) -> None:
+        """Let a node emit results at records of other ranges, if the task has a key range."""
+        if self._sub.ranges > 1:
+            self.due_results.append(results)
+
+    def clocks_behind(self, source: str) -> list[Callable[[Times], None]]:
         """Return the clocks of the nodes behind a source, those in front first."""
         clocks = self._clocks_behind.get(source)
         if clocks is None:
-            behind = {source}
-            for node in self._sub.nodes.values():
-                if behind.intersection(node.parents):
-                    behind.add(node.name)
+            behind = self._behind(source)
             clocks = [clock for name, clock in self.clocks.items() if name in behind][::-1]
             self._clocks_behind[source] = clocks
         return clocks
+
+    def sources_of(self, node: str) -> frozenset[str]:
+        """Return the names of the sources that a node is behind."""
+        sources = self._sources_of.get(node)
+        if sources is None:
+            sources = frozenset(name for name in self.entries if node in self._behind(name))
+            self._sources_of[node] = sources
+        return sources
+
+    def _leaves_out_null_values(self, node: n.Node) -> bool:
+        """Return whether records without a value do not reach a node, because it or an aggregation in front of it drops them."""
+        parents = (self._sub.nodes[name] for name in node.parents)
+        return not takes_null_values(node) or any(map(self._leaves_out_null_values, parents))
+
+    def _behind(self, source: str) -> set[str]:
+        behind = {source}
+        for node in self._sub.nodes.values():
+            if behind.intersection(node.parents):
+                behind.add(node.name)
+        return behind
 
     def only_read(self, node: n.Process) -> frozenset[str]:
         """Return the stores of a processor that only another one may write to."""

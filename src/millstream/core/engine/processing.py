@@ -16,12 +16,15 @@ from typing import Any
 from millstream.core.engine import columns
 from millstream.core.engine.compile import Call, Compiled
 from millstream.core.engine.recorder import Effects, replay
-from millstream.core.engine.records.queue import Chunk, RecordQueue
+from millstream.core.engine.records.queue import Chunk, PartitionGroup, RecordQueue
+from millstream.core.engine.records.range_time import RangeTime
 from millstream.core.engine.runtime import Piece, Runtime
 from millstream.core.engine.threads import Fronts
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Times
 from millstream.core.ports import Threads
+from millstream.core.topology.analysis.ranges import needs_steps
 from millstream.core.topology.nodes import Source
 from millstream.core.topology.patterns import source_of
 from millstream.core.topology.plan import SubTopology
@@ -39,7 +42,9 @@ class Processing:
         threads: The part of the sub-topology that threads run; None if there is none.
     """
 
-    def __init__(self, sub: SubTopology, compiled: Compiled, threads: Threads | None) -> None:
+    def __init__(
+        self, sub: SubTopology, compiled: Compiled, group: PartitionGroup, threads: Threads | None
+    ) -> None:
         self._sub = sub
         self._compiled = compiled
         self._runtime: Runtime = compiled.runtime
@@ -47,6 +52,10 @@ class Processing:
         self.threads = None if threads is None else Fronts(sub, compiled, threads) or None
         self._timed = bool(compiled.clocks or compiled.contexts)
         """Whether anything depends on the time of a partition of which the task has a key range."""
+        self._with_steps = needs_steps(sub)
+        self._range_time = RangeTime(
+            compiled, group, lambda queue: self.source(queue.partition).name, self._advance
+        )
         by_columns = self.threads is None and not compiled.clocks
         self.columnar = columns.entries(sub, compiled) if by_columns else {}
         self._collected: list[Piece] = []
@@ -77,7 +86,7 @@ class Processing:
         if name in self.columnar:
             return self._collect_columns(queue, end)
         self._run_columns()
-        self._run_rows(Piece(queue.partition, queue.chunks[0], start, end), self._compiled.entries[name])
+        self._run_rows(Piece(queue, queue.chunks[0], start, end), self._compiled.entries[name])
         queue.taken(end)
         self.processed += end - start
         return None
@@ -85,11 +94,12 @@ class Processing:
     def pass_time(self, queue: RecordQueue) -> None:
         """Advance to the time of the partition behind the records of a key range."""
         chunk = queue.chunks[0]
-        assert chunk.keyed_before is not None
         if self._timed:
             self.finish()
             self.leave_records()
-            self._advance(queue.partition, chunk.order[0], chunk.keyed_before[0])
+            # Records that were read later may belong to the last step.
+            self._range_time.move(queue, chunk.order[0], inclusive=len(queue.chunks) == 1)
+            self._advance(queue, chunk.times_before(0))
         else:
             self._runtime.stream_time = max(self._runtime.stream_time, chunk.order[0])
         queue.taken(1)
@@ -121,13 +131,13 @@ class Processing:
         self.processed = self.punctuated = 0
         return counts
 
-    def _advance(self, partition: TopicPartition, time: int, keyed_time: int) -> None:
-        """Advance to the time of a partition: of all its records, and of those with a key."""
+    def _advance(self, queue: RecordQueue, times: Times) -> None:
+        """Advance to the times of a partition."""
         runtime = self._runtime
-        if time > runtime.stream_time:
-            runtime.stream_time = time
-        for clock in self._compiled.clocks_behind(self.source(partition).name):
-            clock(keyed_time)
+        if times.all > runtime.stream_time:
+            runtime.stream_time = times.all
+        for clock in self._compiled.clocks_behind(self.source(queue.partition).name):
+            clock(times)
         if runtime.stream_time >= runtime.due_stream_time:
             self.punctuate(PunctuationType.STREAM_TIME, runtime.stream_time)
 
@@ -135,7 +145,7 @@ class Processing:
 
     def _collect_columns(self, queue: RecordQueue, end: int) -> None:
         """Collect a run, to be processed together with others of its source."""
-        piece = Piece(queue.partition, queue.chunks[0], queue.index, end)
+        piece = Piece(queue, queue.chunks[0], queue.index, end)
         if self._collected and self._source_of(self._collected[0]) is not self._source_of(piece):
             self._run_columns()
         self._collected.append(piece)
@@ -151,7 +161,7 @@ class Processing:
             entry.call(entry.columns(pieces))
 
     def _source_of(self, piece: Piece) -> Source:
-        return self._sources[piece.partition.topic]
+        return self._sources[piece.queue.partition.topic]
 
     # By threads.
 
@@ -163,7 +173,7 @@ class Processing:
         self.processed += end - start
         while start < end:
             cut = min(end, start + threads.room)
-            threads.set_aside(name, Piece(queue.partition, chunk, start, cut))
+            threads.set_aside(name, Piece(queue, chunk, start, cut))
             if not threads.room:
                 self._run_block(threads)
             start = cut
@@ -178,8 +188,8 @@ class Processing:
 
     def _run_rows(self, piece: Piece, entry: Call, effects: list[Effects] | None = None) -> None:
         """Process a run record by record; ``effects``, if given, are passed in place of the keys."""
-        partition, chunk, start, end = piece
-        runtime = self._runtime
+        queue, chunk, start, end = piece
+        runtime, partition = self._runtime, queue.partition
         runtime.partition, runtime.chunk = partition, chunk
         # What is before the run is not walked over: inputs that alternate would take quadratic time.
         columns: list[Any] = [chunk.keys, chunk.values, chunk.timestamps]
@@ -190,7 +200,7 @@ class Processing:
         headers = repeat(()) if chunk.headers is None else chunk.headers[start:end]
         rows: Iterable[tuple[Any, ...]] = zip(range(start, end), *columns, headers)
         if chunk.before is not None and self._timed:
-            rows = self._in_time(rows, partition, chunk)
+            rows = self._in_time(rows, queue, chunk)
         for index, key, value, timestamp, header in rows:
             runtime.index = index
             if timestamp > runtime.stream_time:
@@ -201,16 +211,22 @@ class Processing:
                 runtime.partition, runtime.chunk = partition, chunk
 
     def _in_time(
-        self, rows: Iterable[tuple[Any, ...]], partition: TopicPartition, chunk: Chunk
+        self, rows: Iterable[tuple[Any, ...]], queue: RecordQueue, chunk: Chunk
     ) -> Iterator[tuple[Any, ...]]:
         """Return the rows of a key range; before each, stream time advances to that of the partition."""
         assert chunk.before is not None
         assert chunk.keyed_before is not None
-        runtime, last = self._runtime, (-1, -1)
+        assert chunk.valued_before is not None
+        before, keyed_before, valued_before = chunk.before, chunk.keyed_before, chunk.valued_before
+        runtime, last = self._runtime, tuple(Times())
         for row in rows:
-            times = chunk.before[row[0]], chunk.keyed_before[row[0]]
+            index = row[0]
+            self.leave_records()
+            if self._with_steps:
+                self._range_time.move(queue, chunk.order[index])
+            times = before[index], keyed_before[index], valued_before[index]
             if times != last:
                 last = times
-                self._advance(partition, *times)
-                runtime.partition, runtime.chunk = partition, chunk
+                self._advance(queue, Times(*times))
+            runtime.partition, runtime.chunk = queue.partition, chunk
             yield row

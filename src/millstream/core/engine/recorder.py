@@ -52,7 +52,7 @@ class Recorder(Runtime):
         self._task = task
 
     def begin(self, piece: Piece, index: int) -> None:
-        self.partition, self.chunk, self.index = piece.partition, piece.chunk, index
+        self.partition, self.chunk, self.index = piece.queue.partition, piece.chunk, index
         self.effects, self.stops = [], False
 
     def do(self, call: Callable[..., object], *args: Any) -> None:

@@ -20,7 +20,7 @@ from millstream.core.engine.failures import (
 )
 from millstream.core.engine.policy import ErrorPolicies, Fate, Stage
 from millstream.core.engine.punctuate import NEVER, Punctuations
-from millstream.core.engine.records.queue import Chunk
+from millstream.core.engine.records.queue import Chunk, RecordQueue
 from millstream.core.model.answers import DeadLetter
 from millstream.core.model.errors import MillstreamError, ProductionError, UnavailableError
 from millstream.core.model.ids import TaskId, TopicPartition
@@ -51,7 +51,7 @@ class RecordOverride(Protocol):
 class Piece(NamedTuple):
     """Records that were taken from a queue together: ``start`` up to, not including, ``end`` of a chunk."""
 
-    partition: TopicPartition
+    queue: RecordQueue
     chunk: Chunk
     start: int
     end: int
@@ -127,7 +127,7 @@ class Runtime:
         if position not in self._current_run:
             number = bisect_right(self._firsts, position) - 1
             piece, first = self.pieces[number], self._firsts[number]
-            self.partition, self.chunk = piece.partition, piece.chunk
+            self.partition, self.chunk = piece.queue.partition, piece.chunk
             self._current_run = range(first, first + piece.end - piece.start)
             self._shift = piece.start - first
         self.index = position + self._shift

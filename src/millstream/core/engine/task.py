@@ -105,11 +105,11 @@ class Task:
         self.calls: Mapping[str, Calls] = {
             operator.name: operator.calls for operator in self._async_operators if operator.calls is not None
         }
-        self._processing = Processing(sub, self._compiled, threads)
-        self._reading = Reading(sub.sources, self._processing.columnar, self._runtime)
         self._group = PartitionGroup(
             {p: RecordQueue(p, time) for p, time in snapshot.partition_times.items()}
         )
+        self._processing = Processing(sub, self._compiled, self._group, threads)
+        self._reading = Reading(sub.sources, self._processing.columnar, self._runtime)
         self._readiness = Readiness(max_task_idle_ms, snapshot.deadlines, snapshot.waiting)
         self._restored = snapshot
         self._progress = TaskProgress(self._group, snapshot.progress, self._runtime.unfinished_offsets)

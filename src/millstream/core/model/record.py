@@ -150,31 +150,98 @@ class Change(NamedTuple):
 Bytes = bytes | None
 
 
+class Times(NamedTuple):
+    """The times of a whole partition at one place in it: running maxima of timestamps in ms since the epoch, -1 if there was none.
+
+    Attributes:
+        all: The largest timestamp.
+        keyed: The largest one of the records that have a key.
+        valued: The largest one of the records that have a key and a value.
+    """
+
+    all: int = -1
+    keyed: int = -1
+    valued: int = -1
+
+
+@dataclass(slots=True)
+class TimeSteps:
+    """The steps in which the time of a partition moved on, as parallel lists: one entry per different value of the running maximum.
+
+    Attributes:
+        time: The largest timestamp so far, in ms since the epoch.
+        keyed: The same of the records that have a key, at the end of the step.
+        valued: The same of the records that have a key and a value.
+        complete: Whether any record of the step has a key and a value.
+    """
+
+    time: list[int] = field(default_factory=list)
+    keyed: list[int] = field(default_factory=list)
+    valued: list[int] = field(default_factory=list)
+    complete: list[bool] = field(default_factory=list)
+
+    def add(self, times: Times, *, complete: bool) -> None:
+        """Add the times behind a record."""
+        if self.time and self.time[-1] == times.all:
+            complete = complete or self.complete[-1]
+            for column in (self.time, self.keyed, self.valued, self.complete):
+                column.pop()
+        self.time.append(times.all)
+        self.keyed.append(times.keyed)
+        self.valued.append(times.valued)
+        self.complete.append(complete)
+
+    def behind(self, last: Times, start: int = 0) -> TimeSteps:
+        """Return the steps from an index, at least as late as a time in front of them."""
+        return TimeSteps(
+            [max(last.all, time) for time in self.time[start:]],
+            [max(last.keyed, time) for time in self.keyed[start:]],
+            [max(last.valued, time) for time in self.valued[start:]],
+            self.complete[start:],
+        )
+
+    def extend(self, other: TimeSteps) -> None:
+        """Append later steps."""
+        self.time += other.time
+        self.keyed += other.keyed
+        self.valued += other.valued
+        self.complete += other.complete
+
+
 @dataclass(slots=True)
 class PartitionTimes:
     """The times of a whole partition, for records that are those of one key range of it.
 
-    They are running maxima of timestamps in ms since the epoch, over what was read together; -1 if there was nothing.
+    They are running maxima over what was read together.
 
     Attributes:
         before: Per record, the largest timestamp in front of it.
         keyed_before: The same of the records that have a key.
-        end: The largest timestamp of all.
-        keyed_end: The same of the records that have a key.
+        valued_before: The same of the records that have a key and a value.
+        end: The times behind all records.
+        steps: How time moved on, for operators that depend on more than the time at their own records; None if there are none.
     """
 
     before: list[int] = field(default_factory=list)
     keyed_before: list[int] = field(default_factory=list)
-    end: int = -1
-    keyed_end: int = -1
+    valued_before: list[int] = field(default_factory=list)
+    end: Times = field(default_factory=Times)
+    steps: TimeSteps | None = None
+
+    def add(self, times: Times) -> None:
+        """Add the times in front of a record."""
+        self.before.append(times.all)
+        self.keyed_before.append(times.keyed)
+        self.valued_before.append(times.valued)
 
     def at(self, rows: Sequence[int]) -> PartitionTimes:
         """Return the times beside some of the records."""
         return PartitionTimes(
             [self.before[row] for row in rows],
             [self.keyed_before[row] for row in rows],
+            [self.valued_before[row] for row in rows],
             self.end,
-            self.keyed_end,
+            self.steps,
         )
 
 

@@ -120,6 +120,10 @@ class VersionedStore(Generic[K, V]):
             return None
         return VersionedRecord(row.value, row.start, row.end)
 
+    def observe(self, timestamp: int) -> None:
+        """Advance the store's time to the timestamp of a version that was written."""
+        self._slices.observe(timestamp)
+
     def insert(self, key: bytes, value: Any, timestamp: int) -> int | None:
         """Add a version of a serialised key, for the engine; see :meth:`put`."""
         return None if self._left_out(timestamp) else self._insert(key, value, timestamp)

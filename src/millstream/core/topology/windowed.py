@@ -134,6 +134,14 @@ class SessionAggregate(_WithOpenStore, Materialised):
     input: int = 0
 
 
+def takes_null_values(node: n.Node) -> bool:
+    """Return whether records without a value reach what a node computes; others are left out, and do not move its stream time."""
+    if isinstance(node, SlidingAggregate):
+        return False
+    fold = getattr(node, "fold", None)
+    return fold is None or fold is Fold.COUNT
+
+
 _OTHER_KEYS = (n.Map, n.FlatMap, n.SelectKey, n.GroupTable, n.Process)
 _FROM_A_TOPIC = (n.Repartition, n.Source)
 

@@ -10,16 +10,18 @@ import base64
 import gc
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, StringType, StructField, StructType
 
 from millstream.core.model import errors
 from millstream.core.model.errors import MillstreamError, SparkRuntimeError
-from millstream.core.model.record import PartitionTimes, Records
+from millstream.core.model.record import PartitionTimes, Records, Times, TimeSteps
 from millstream.core.ports import BatchId
 from millstream.drivers.spark.executor_id import where_it_runs
 
@@ -88,6 +90,10 @@ OUTPUT_ROWS = StructType(
 _WRITER: Final = b"writer"
 _TIMES: Final = b"times"
 """Metadata of a batch that is divided into key ranges: the partition's largest timestamp, and that of the records with a key."""
+_VALUED: Final = b"valued"
+"""The largest timestamp of the records with a key and a value, where it differs."""
+_STEPS: Final = b"steps"
+"""The steps of the partition's time, if any."""
 _HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 
@@ -124,13 +130,26 @@ def to_arrow(records: Records) -> pa.RecordBatch:
     if records.times is not None:
         columns["before"] = pa.array(records.times.before, pa.int64())
         columns["keyed_before"] = pa.array(records.times.keyed_before, pa.int64())
+        if records.times.valued_before != records.times.keyed_before:
+            columns["valued_before"] = pa.array(records.times.valued_before, pa.int64())
     if records.headers is not None:
         named = [[{"key": name, "value": value} for name, value in headers] for headers in records.headers]
         columns["headers"] = pa.array(named, _HEADERS)
     metadata = {_WRITER: records.writer.encode()} if records.writer else {}
     if records.times is not None:
-        metadata[_TIMES] = b"%d %d" % (records.times.end, records.times.keyed_end)
+        metadata |= times_metadata(records.times.end, records.times.steps)
     return pa.RecordBatch.from_pydict(columns, metadata=metadata or None)
+
+
+def times_metadata(end: Times, steps: TimeSteps | None) -> dict[bytes, bytes]:
+    """Return the metadata of records of a key range: the times behind them, and the steps of the partition's time."""
+    metadata = {_TIMES: b"%d %d" % (end.all, end.keyed)}
+    if end.valued != end.keyed:
+        metadata[_VALUED] = b"%d" % end.valued
+    if steps is not None:
+        columns = np.array([steps.time, steps.keyed, steps.valued, steps.complete], np.int64)
+        metadata[_STEPS] = zlib.compress(np.diff(columns, prepend=0).tobytes(), 1)
+    return metadata
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:
@@ -154,7 +173,10 @@ def decode(payload: bytes) -> Records:
     if _TIMES in metadata:
         before = numbers("before")
         keyed_before = numbers("keyed_before") if "keyed_before" in names else before
-        times = PartitionTimes(before, keyed_before, *map(int, metadata[_TIMES].split()))
+        valued_before = numbers("valued_before") if "valued_before" in names else keyed_before
+        end, keyed_end = map(int, metadata[_TIMES].split())
+        ends = Times(end, keyed_end, int(metadata.get(_VALUED, keyed_end)))
+        times = PartitionTimes(before, keyed_before, valued_before, ends, _steps(metadata.get(_STEPS)))
     return Records(
         batch.column("key").to_pylist(),
         batch.column("value").to_pylist(),
@@ -165,6 +187,14 @@ def decode(payload: bytes) -> Records:
         metadata.get(_WRITER, b"").decode(),
         times,
     )
+
+
+def _steps(data: bytes | None) -> TimeSteps | None:
+    if data is None:
+        return None
+    columns = np.frombuffer(zlib.decompress(data), np.int64).reshape(4, -1).cumsum(axis=1)
+    time, keyed, valued, complete = columns.tolist()
+    return TimeSteps(time, keyed, valued, [*map(bool, complete)])
 
 
 def decode_batch(payload: Any) -> pa.RecordBatch:

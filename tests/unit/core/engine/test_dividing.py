@@ -5,21 +5,22 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.engine.records.dividing import append, divided
 from millstream.core.engine.records.queue import Chunk, PartitionGroup, QueueId, RecordQueue
+from millstream.core.engine.records.steps import PendingSteps
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.partitioning import KeyRange, range_of
-from millstream.core.model.record import Records
+from millstream.core.model.record import PartitionTimes, Records, Times, TimeSteps
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.executor.partitioning import split_by_range
 
 KEYS = st.none() | st.binary(max_size=6)
 ROWS = st.lists(st.tuples(KEYS, st.integers(0, 50)), max_size=30)
+BOOLS = st.lists(st.booleans(), min_size=30, max_size=30)
 
 
 def records_of(rows: list[tuple[bytes | None, int]], first: int = 0) -> Records:
@@ -36,18 +37,51 @@ def test_each_key_is_in_one_range_and_the_ranges_cover_all_hashes(key: bytes, ra
     assert all(before[1] == after[0] for before, after in itertools.pairwise(bounds))
 
 
-@given(ROWS.filter(bool), st.sampled_from([2, 16]))
-def test_an_arrow_batch_is_divided_like_records(rows: list[tuple[bytes | None, int]], ranges: int) -> None:
-    wanted = divided(records_of(rows), ranges)
-    parts = split_by_range(wire.to_arrow(records_of(rows)), ranges)
+@given(ROWS.filter(bool), BOOLS, st.sampled_from([2, 16]), st.booleans())
+def test_an_arrow_batch_is_divided_like_records(
+    rows: list[tuple[bytes | None, int]], valued: list[bool], ranges: int, with_steps: bool
+) -> None:
+    records = records_of(rows)
+    records.values = [value if kept else None for value, kept in zip(records.values, valued)]
+    wanted = divided(records, ranges, with_steps=with_steps)
+    parts = split_by_range(wire.to_arrow(records), ranges, with_steps=with_steps)
     assert [wire.decode(wire.encode_batch(part)) for part in parts] == wanted
 
 
-def test_times_cross_the_wire() -> None:
-    (first, second) = divided(records_of([(b"to", 5), (None, 9), (b"be", 7)]), 2)
-    for part in (first, second):
+@given(ROWS.filter(bool), BOOLS, st.booleans())
+def test_times_cross_the_wire(
+    rows: list[tuple[bytes | None, int]], valued: list[bool], with_steps: bool
+) -> None:
+    records = records_of(rows)
+    records.values = [value if kept else None for value, kept in zip(records.values, valued)]
+    for part in divided(records, 2, with_steps=with_steps):
         assert wire.decode(wire.encode(part)) == part
-    assert np.array_equal(pa.array(first.times.before if first.times else []).to_numpy(), first.times.before)  # type: ignore[union-attr]
+
+
+def test_times_without_those_of_values_are_still_read() -> None:
+    """A snapshot of a release that knew no times of values has records whose times are those of keys."""
+    batch = wire.to_arrow(Records([b"to"], [b""], [5], [0])).append_column("before", pa.array([7]))
+    times = wire.decode(wire.encode_batch(batch.replace_schema_metadata({b"times": b"9 8"}))).times
+    assert times == PartitionTimes([7], [7], [7], Times(9, 8, 8))
+
+
+def test_the_steps_of_time_are_passed_once() -> None:
+    (part,) = divided(
+        Records([b"a", None, b"b"], [b"", b"", None], [5, 9, 12], [0, 1, 2]), 1, with_steps=True
+    )
+    assert part.times is not None
+    assert part.times.steps == TimeSteps([5, 9, 12], [5, 5, 12], [5, 5, 5], [True, False, False])
+    steps = PendingSteps()
+    steps.append(part.times.steps)
+    assert (steps.first_complete(4), steps.first_complete(5)) == (5, None)
+    assert steps.pass_until(9, inclusive=False) == Times(5, 5, 5)
+    assert steps.first_complete(-1) is None
+    assert steps.pass_until(9, inclusive=False) is None
+    steps.append(TimeSteps([12], [12], [12], [True]))
+    assert steps.first_complete(9) == 12
+    assert steps.pending() == TimeSteps([9, 12, 12], [5, 12, 12], [5, 5, 12], [False, False, True])
+    assert steps.pass_until(12, inclusive=True) == Times(12, 12, 12)
+    assert steps.pending() is None
 
 
 class Order:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -48,9 +49,42 @@ def windowed_behind_a_filter(builder: ms.StreamsBuilder) -> object:
     return words.group_by_key().windowed_by(ms.TumblingWindows(10, grace=0)).count()
 
 
-def joined_streams(builder: ms.StreamsBuilder) -> object:
+def left_joined(builder: ms.StreamsBuilder, **options: Any) -> object:
+    windows = ms.JoinWindows(before=10, after=10, grace=0, **options)
+    return builder.stream("a").left_join(builder.stream("b"), str, windows=windows)
+
+
+def joined_behind_a_function(builder: ms.StreamsBuilder) -> object:
     windows = ms.JoinWindows(before=10, after=10, grace=0)
-    return builder.stream("a").join(builder.stream("b"), lambda a, b: a + b, windows=windows)
+    return builder.stream("a").map_values(str).join(builder.stream("b"), str, windows=windows)
+
+
+def sliding(builder: ms.StreamsBuilder, retention: int | None = None) -> ms.KTable[ms.Windowed[str], int]:
+    windows = ms.SlidingWindows(10, grace=5)
+    return grouped(builder).windowed_by(windows).count(store=ms.stores.options("w", retention=retention))
+
+
+def joined_with_windows(builder: ms.StreamsBuilder) -> object:
+    keyed = builder.stream("windowed", key=ms.serdes.time_windowed(ms.serdes.string, 10))
+    return keyed.join(sliding(builder, 36), lambda word, count: f"{word} {count}")
+
+
+def suppressed_calendar(builder: ms.StreamsBuilder) -> object:
+    counts = grouped(builder).windowed_by(Evenings(10, grace=0)).count()
+    return counts.suppress(ms.Suppressed.until_window_closes())
+
+
+class Evenings(ms.Windows):
+    """The second half of every 20 ms."""
+
+    def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
+        start = timestamp - timestamp % 20 + 10
+        return [(start, start + 10)] if timestamp >= start else []
+
+
+def closing_idle(builder: ms.StreamsBuilder) -> object:
+    emit = ms.EmitStrategy.on_window_close(close_idle_after=1000)
+    return grouped(builder).windowed_by(ms.TumblingWindows(10, grace=0), emit=emit).count()
 
 
 async def answered(value: str) -> str:
@@ -65,7 +99,21 @@ def limited(builder: ms.StreamsBuilder) -> object:
     ("build", "reason"),
     [
         (windowed_behind_a_filter, "may leave records out"),
-        (joined_streams, "depends on more than the records of one key"),
+        (
+            lambda b: left_joined(b, unmatched="early"),
+            "emits records without a partner when those of other keys allow it",
+        ),
+        (
+            lambda b: left_joined(b, unmatched_interval=1000),
+            "checks for records without a partner at intervals that all keys share",
+        ),
+        (joined_behind_a_function, r"'KSTREAM-MAPVALUES-\d+' in front of it may make values null"),
+        (
+            joined_with_windows,
+            r"\(StreamTableJoin\) looks up windows of .*, which expire by the windows of other keys",
+        ),
+        (suppressed_calendar, r"\(Suppress\) has a stream time of its own, .* may leave records out"),
+        (closing_idle, "closes windows after a pause of all keys"),
         (limited, "limits a buffer over all keys"),
         (
             lambda b: (
@@ -77,10 +125,7 @@ def limited(builder: ms.StreamsBuilder) -> object:
             lambda b: b.stream("words").map_values_async(answered, order="partition"),
             "keeps the order of a whole partition",
         ),
-        (
-            lambda b: grouped(b).windowed_by(ms.SlidingWindows(10, grace=0)).count(),
-            "depends on more than the records of one key",
-        ),
+        (sliding, r"expire by the windows of other keys .* retention=36\) or more"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_with_the_reason(
@@ -92,6 +137,24 @@ def test_what_cannot_be_divided_is_refused_with_the_reason(
     with pytest.raises(TopologyError, match=reason):
         divided_plan(plan, 4)
     assert divided_plan(plan, 1) == plan
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        left_joined,
+        lambda b: sliding(b, 36),
+        lambda b: grouped(b).windowed_by(Evenings(10, grace=0)).count(),
+        lambda b: b.table("words", store=ms.stores.options("history", history_retention=10)),
+        lambda b: b.table("a").left_join(b.table("b"), str, on=str),
+    ],
+)
+def test_what_needs_the_time_of_the_partition_and_no_other_keys_can_be_divided(
+    build: Callable[[ms.StreamsBuilder], object],
+) -> None:
+    builder = ms.StreamsBuilder()
+    build(builder)
+    assert {sub.ranges for sub in divided_plan(builder.build().plan("app"), 4).subtopologies} == {16}
 
 
 def test_a_processor_has_to_promise_and_to_keep_its_promise() -> None:

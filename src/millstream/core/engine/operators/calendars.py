@@ -6,11 +6,12 @@ those in a store by time are its first entries, and ``closed`` is the start of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
-from millstream.core.engine.operators.windowed import LATE, Add, Windower, aggregation, takes_null_values
+from millstream.core.engine.operators.windowed import LATE, Add, Windower, aggregation
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed
@@ -22,8 +23,22 @@ from millstream.core.topology.windowed import CalendarAggregate
 def _compile(node: CalendarAggregate, compiled: Compiled) -> Call:
     windows = _Open(node, compiled) if node.emit.at_close else None
     add, grace = _adding(node, compiled, windows), node.windows.grace_ms
-    with_nulls = takes_null_values(node.fold)
-    return aggregation(node, compiled, Windower(add, grace - 1, windows, node.emit, grace, with_nulls)).call
+    observe = _observing(node, compiled)
+    return aggregation(
+        node, compiled, Windower(add, grace - 1, windows, node.emit, grace, observe=observe)
+    ).call
+
+
+def _observing(node: CalendarAggregate, compiled: Compiled) -> Callable[[int], None]:
+    """Return what moves the time of the store on to the last window of a time, which may be that of a record of another key range."""
+    store, windows_of = compiled.runtime.stores[node.store.name], node.windows.checked
+
+    def observe(time: int) -> None:
+        with suppress(Exception):  # an error is that of the record, whose task reports it
+            for start, _ in windows_of(time)[-1:]:
+                store.observe(start)
+
+    return observe
 
 
 def _adding(node: CalendarAggregate, compiled: Compiled, open_ones: _Open | None) -> Add:

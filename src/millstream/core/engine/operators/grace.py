@@ -19,12 +19,12 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.compile import Call, Compiled, DueResults, compile_node
 from millstream.core.engine.failures import RawRecord
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.record import Headers, RecordMetadata
+from millstream.core.model.record import Headers, RecordMetadata, Times
 from millstream.core.state.keys import closed, pack_time, split, time_at
 from millstream.core.topology import joins as j
 
@@ -49,15 +49,25 @@ def _compile_grace_buffer(node: j.GraceBuffer, compiled: Compiled) -> Call:
         except Exception as error:
             return runtime.on_error("process", name, error)
         if timestamp > time:
-            time = memory["time"] = timestamp
+            memory["time"] = timestamp
+        forward()
+        return None
+
+    def forward() -> None:
         try:
-            for key, value, record in buffer.taken(time - grace):
+            for key, value, record in buffer.taken(memory["time"] - grace):
                 runtime.override = record
                 child(key, value, record.timestamp, record.headers)
         finally:
             runtime.override = None
-        return None
 
+    def keep_time(times: Times) -> None:
+        if times.valued > memory["time"]:
+            memory["time"] = times.valued
+            forward()
+
+    compiled.keep_time(node, keep_time)
+    compiled.emit_when_due(DueResults(node.name, lambda: buffer.first + grace - 1, forward))
     return wait
 
 
@@ -99,9 +109,15 @@ class _Buffer:
         self._memory["arrived"] = number + 1
         self._memory["first"] = min(self._memory.get("first", NEVER), timestamp)
 
+    @property
+    def first(self) -> int:
+        """A time that no record is before, NEVER if there is none."""
+        first: int = self._memory.get("first", NEVER)
+        return first
+
     def taken(self, until: int) -> Iterator[tuple[Any, Any, _BufferedRecord]]:
         """Take the records with timestamps up to ``until`` out of the buffer, in order."""
-        first = self._memory["first"]
+        first = self.first
         if first > until:
             return
         behind = pack_time(until + 1)

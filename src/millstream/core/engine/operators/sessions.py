@@ -16,7 +16,7 @@ from typing import Any
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.timeline import Timeline, time_of, timed_key
-from millstream.core.engine.operators.windowed import Add, Windower, aggregation, takes_null_values
+from millstream.core.engine.operators.windowed import Add, Windower, aggregation
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed
@@ -30,9 +30,9 @@ def _compile(node: SessionAggregate, compiled: Compiled) -> Call:
     sessions = None if node.open is None else _Open(node, compiled)
     emit = replace(node.emit, loses=False)  # reads of a session store hide none that has not closed
     wait = node.windows.gap_ms + node.windows.grace_ms
-    add, with_nulls = _adding(node, compiled, sessions), takes_null_values(node.fold)
+    add = _adding(node, compiled, sessions)
     store = compiled.runtime.stores[node.store.name]
-    windower = Windower(add, wait, sessions, emit, wait + 1, with_nulls, observe=store.observe)
+    windower = Windower(add, wait, sessions, emit, wait + 1, observe=store.observe)
     return aggregation(node, compiled, windower).call
 
 

@@ -119,8 +119,15 @@ def _compile(node: SlidingAggregate, compiled: Compiled) -> Call:
     windows = None if node.open is None else _Open(node, compiled)
     add, grace = _adding(node, compiled, windows), node.windows.grace_ms
     open_ms = node.windows.difference_ms + grace
+    store, difference = compiled.runtime.stores[node.store.name], node.windows.difference_ms
     windower = Windower(
-        add, open_ms, windows, node.emit, grace + 1, takes_null_values=False, no_key=INCOMPLETE
+        add,
+        open_ms,
+        windows,
+        node.emit,
+        grace + 1,
+        no_key=INCOMPLETE,
+        observe=lambda time: store.observe(max(time - difference, 0)),
     )
     return aggregation(node, compiled, windower).call
 

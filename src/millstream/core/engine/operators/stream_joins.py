@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.compile import Call, Compiled, DueResults, compile_node
 from millstream.core.engine.operators.unmatched import Unmatched
-from millstream.core.model.record import Headers
+from millstream.core.model.record import Headers, Times
 from millstream.core.topology import joins as j
 
 
@@ -48,8 +48,35 @@ def _compile_stream_join(node: j.StreamJoin, compiled: Compiled) -> Call:
             child(*result, headers)
         return None
 
+    _keep_time(node, compiled, join, child)
     late = compiled.late(node)
     return stream_join if late is None else _telling(node, memory, stream_join, late)
+
+
+def _keep_time(node: j.StreamJoin, compiled: Compiled, side: _Side, child: Call) -> None:
+    """Let the time of a partition move that of the join and of the side's store, and its records close windows."""
+    runtime, name, unmatched = compiled.runtime, node.name, side.unmatched
+    memory, observe = runtime.memory(node.remembered_as), side.mine.observe
+
+    def keep_time(times: Times) -> None:
+        memory["time"] = max(memory["time"], times.all)
+        observe(times.valued)
+
+    compiled.keep_time(node, keep_time)
+    if unmatched is None or not node.left:
+        return
+
+    def emit() -> None:
+        try:
+            results = unmatched.closed(memory["time"])
+        except Exception as error:
+            return runtime.on_error("process", name, error)
+        for result in results:
+            child(*result, ())
+        return None
+
+    merge = next(each.name for each in compiled.children_of(node) if isinstance(each, j.StreamMerge))
+    compiled.emit_when_due(DueResults(merge, lambda: unmatched.due(memory["time"]), emit))
 
 
 def _telling(node: j.StreamJoin, memory: Mapping[str, Any], join: Call, late: Call) -> Call:

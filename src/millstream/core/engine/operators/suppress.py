@@ -62,7 +62,7 @@ def _compile_suppress(node: Suppress, compiled: Compiled) -> Call:
             runtime.close_windows[aggregation](until - wait)
         emit_until(until)
 
-    compiled.keep_time(node, lambda to: close(to, ()))
+    compiled.keep_stream_time(node, lambda to: close(to, ()))
     idle = node.suppressed.close_idle_after_ms
     if idle is None:
         return suppress

@@ -41,6 +41,7 @@ def _versioned_source(node: n.TableSource, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store = runtime.stores[node.store.name]
     fetch, insert, key_bytes = store.fetch, store.insert, node.store.key.serialize
+    compiled.keep_time(node, lambda times: store.observe(times.keyed))
 
     def versioned_source(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None:

@@ -68,6 +68,18 @@ class Unmatched:
         if self._store.get(entry_key) is not None:
             self._store.put(entry_key, None)
 
+    def due(self, time: int) -> int:
+        """Return the time behind which :meth:`closed` may find something, NEVER if it cannot.
+
+        Args:
+            time: Stream time of the join, ms. If something is due at this time, the result is -1.
+        """
+        first = self._memory.get("first", NEVER)
+        if first == NEVER:
+            return NEVER
+        due: int = first + self._soonest
+        return -1 if time > due else due
+
     def closed(self, time: int) -> list[Alone]:
         """Remove the records whose windows have closed, and return them.
 

@@ -34,8 +34,8 @@ from millstream.core.engine.operators.aggregations import INCOMPLETE
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.record import Headers
 from millstream.core.model.windows import EmitStrategy
-from millstream.core.topology.folds import Fold
 from millstream.core.topology.nodes import Node
+from millstream.core.topology.windowed import takes_null_values
 
 Add = Callable[[Any, Any, int, Headers, int], bool]
 """Adds a record (key, value, timestamp, headers) to its windows that are not closed, and returns whether it was late for one."""
@@ -102,7 +102,6 @@ class Windower:
     open: OpenWindows | None
     emit: EmitStrategy
     closes_after_ms: int
-    takes_null_values: bool
     no_key: str = NO_KEY
     observe: Callable[[int], None] = nothing
 
@@ -119,15 +118,10 @@ class Aggregation(NamedTuple):
     clock: IdleClock | None
 
 
-def takes_null_values(fold: Fold | None) -> bool:
-    """Return whether an aggregation by fixed window, calendar or session takes records without a value."""
-    return fold is None or fold is Fold.COUNT
-
-
 def aggregation(node: Node, compiled: Compiled, windower: Windower) -> Aggregation:
     runtime, windows, emit = compiled.runtime, windower.open, windower.emit
     memory, late = runtime.memory(node.remembered_as), compiled.late(node) or nothing
-    add, no_key, with_nulls = windower.add, windower.no_key, windower.takes_null_values
+    add, no_key, with_nulls = windower.add, windower.no_key, takes_null_values(node)
     close_first = windows.close if windows is not None and emit.at_once else None
     if windows is not None and not emit.at_once:
         add = checking(runtime, memory, emit, windows, add)
@@ -178,4 +172,4 @@ def _keep_time(node: Node, compiled: Compiled, windower: Windower, move_time: Ca
             windower.observe(to)
 
     runtime.close_windows[node.name] = lambda end: move_time(end + closes_after_ms)
-    compiled.keep_time(node, keep_time)
+    compiled.keep_stream_time(node, keep_time)

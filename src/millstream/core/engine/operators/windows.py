@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.idle import IdleClock
-from millstream.core.engine.operators.windowed import LATE, Add, Windower, aggregation, takes_null_values
+from millstream.core.engine.operators.windowed import LATE, Add, Windower, aggregation
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed
@@ -19,7 +19,7 @@ from millstream.core.topology.windowed import WindowedAggregate
 def _compile(node: WindowedAggregate, compiled: Compiled) -> Call:
     closing = _closing(node, compiled) if node.emit.at_close else None
     add, grace = _adding(node, compiled), node.windows.grace_ms
-    open_ms, with_nulls = node.windows.size_ms + grace - 1, takes_null_values(node.fold)
+    open_ms = node.windows.size_ms + grace - 1
     store, starts = compiled.runtime.stores[node.store.name], node.windows.starts
     windower = Windower(
         add,
@@ -27,7 +27,6 @@ def _compile(node: WindowedAggregate, compiled: Compiled) -> Call:
         closing,
         node.emit,
         grace,
-        with_nulls,
         observe=lambda time: store.observe(max(starts(time))),
     )
     made = aggregation(node, compiled, windower)

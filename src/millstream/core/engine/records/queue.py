@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from millstream.core.engine.records.steps import PendingSteps
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.record import Headers, PartitionTimes, Records
+from millstream.core.model.record import Headers, PartitionTimes, Records, Times
 
 MERGED: Final = "merged"
 """The lane of a repartition topic on the broker: its records come merged over the tasks that wrote them (``merging``)."""
@@ -37,6 +38,7 @@ class Chunk:
         headers: Per record, or None.
         before: The largest timestamp of the partition in front of each record, for a key range; else None.
         keyed_before: The same of the records with a key.
+        valued_before: The same of the records with a key and a value.
         order: What orders the queues: the timestamps; for a key range, the running maximum of the partition.
     """
 
@@ -48,6 +50,7 @@ class Chunk:
     headers: list[Headers] | None
     before: list[int] | None = None
     keyed_before: list[int] | None = None
+    valued_before: list[int] | None = None
     order: list[int] = None  # type: ignore[assignment]  # the timestamps, until somebody sets it
 
     def __post_init__(self) -> None:
@@ -58,6 +61,13 @@ class Chunk:
     def is_time(self) -> bool:
         """Whether this is no record, but the time of the partition behind those of a key range."""
         return not self.keys
+
+    def times_before(self, index: int) -> Times:
+        """Return the times of the partition in front of a record of a key range."""
+        assert self.before is not None
+        assert self.keyed_before is not None
+        assert self.valued_before is not None
+        return Times(self.before[index], self.keyed_before[index], self.valued_before[index])
 
     def row(self, index: int) -> int:
         return index if self.rows is None else self.rows[index]
@@ -90,7 +100,7 @@ class Buffered(NamedTuple):
 class RecordQueue:
     """The records of one partition that have been fed and not yet processed. Owned by a task."""
 
-    __slots__ = ("chunks", "id", "index", "partition", "partition_time", "position")
+    __slots__ = ("chunks", "id", "index", "partition", "partition_time", "position", "steps")
 
     def __init__(self, queue_id: QueueId, partition_time: int = -1) -> None:
         self.id = queue_id
@@ -98,6 +108,7 @@ class RecordQueue:
         self.partition_time = partition_time
         self.chunks: deque[Chunk] = deque()
         self.index = 0
+        self.steps = PendingSteps()
         self.position: int | None = None
         """The offset after the last record fed."""
 
@@ -106,25 +117,21 @@ class RecordQueue:
             self.chunks.append(chunk)
         self.position = position
 
-    def append_time(self, time: int, keyed_time: int) -> None:
+    def append_time(self, times: Times) -> None:
         """Add the time of the partition behind the records of a key range, in place of an earlier one without records behind it."""
         if self.chunks and self.chunks[-1].is_time:
             self.chunks.pop()
-        self.chunks.append(Chunk(Records(), [], [], [], [], None, [time], [keyed_time], [time]))
+        order, keyed, valued = ([time] for time in times)
+        self.chunks.append(Chunk(Records(), [], [], [], [], None, order, keyed, valued, order))
 
     @property
     def at_time(self) -> bool:
         """Whether the queue begins with the time of the partition; the queue must not be empty."""
         return self.chunks[0].is_time
 
-    def last_times(self) -> tuple[int, int]:
-        """Return the time of the partition at the end of a key range's queue: of all records, and of those with a key."""
-        if not self.chunks:
-            return -1, -1
-        last = self.chunks[-1]
-        assert last.before is not None
-        assert last.keyed_before is not None
-        return last.order[-1], last.keyed_before[-1]
+    def last_times(self) -> Times:
+        """Return the times of the partition at the end of a key range's queue, which is a time."""
+        return self.chunks[-1].times_before(-1) if self.chunks else Times()
 
     def head_time(self) -> int:
         """Return what orders this queue among the others; the queue must not be empty."""
@@ -194,13 +201,12 @@ class RecordQueue:
         """Return the times of the partition for the unprocessed records of a key range; None for a whole partition."""
         if not self.chunks or self.chunks[0].before is None:
             return None
-        before, keyed_before = list[int](), list[int]()
+        times = PartitionTimes(end=self.last_times(), steps=self.steps.pending())
         for number, chunk in enumerate(self.chunks):
             first = self.index if number == 0 else 0
-            if chunk.before is not None and chunk.keyed_before is not None and not chunk.is_time:
-                before += chunk.before[first:]
-                keyed_before += chunk.keyed_before[first:]
-        return PartitionTimes(before, keyed_before, *self.last_times())
+            for index in range(first, len(chunk.keys)):
+                times.add(chunk.times_before(index))
+        return times
 
 
 class PartitionGroup:

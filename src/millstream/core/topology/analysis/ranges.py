@@ -7,13 +7,16 @@ partition. That is refused here which does not keep to it, with the node and the
 * an operator whose effect depends on several keys at once, such as a limit over a whole buffer;
 * a processor that has not promised to be *local to keys*: ``process(..., key_local=True)``;
 * an operator with a stream time of its own behind one that may leave records out: with ranges its time is that of the partition.
+
+Readers know which records have a key and a value, and send the times of these along. What moves its time by these records only must
+be behind nothing that could make or delete a value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from millstream.core.model.errors import SettingsError, TopologyError
 from millstream.core.topology import joins as j
@@ -46,6 +49,7 @@ _STATELESS: Final = (
     n.ToStream,
     n.GroupTable,
     n.Late,
+    j.StreamMerge,
 )
 _BY_KEY: Final = (
     n.TableSource,
@@ -56,12 +60,24 @@ _BY_KEY: Final = (
     j.StreamTableJoin,
     j.TableJoin,
     j.TableMerge,
+    j.Subscribe,
+    j.Subscriptions,
+    j.SubscribedChanges,
+    j.Resolve,
     GlobalJoin,
     MapValuesAsync,
     ForeachAsync,
 )
-_TIMED: Final = (w.WindowedAggregate, w.SessionAggregate, w.Suppress)
-_KEEPING_ALL: Final = (n.Source, n.MapValues, n.Peek, n.Pass, n.ToStream, n.TableSource, *_TIMED)
+_BY_WINDOW: Final = (w.WindowedAggregate, w.SessionAggregate, w.SlidingAggregate)
+_WINDOWED: Final = (*_BY_WINDOW, w.CalendarAggregate)
+_TIMED: Final = (*_WINDOWED, w.Suppress)
+_LOOSELY_EXPIRING: Final = (w.SlidingAggregate, w.CalendarAggregate)
+"""Windows that may be readable for longer than without ranges, because the time of their store is not that of the partition."""
+_BY_VALUES: Final = (j.StreamJoin, j.GraceBuffer, w.SlidingAggregate)
+"""What leaves out records without a value, which then do not move time."""
+_KEEPING_VALUES: Final = (n.Source, n.Peek, n.Pass)
+_KEEPING_ALL: Final = (*_KEEPING_VALUES, n.MapValues, n.ToStream, n.TableSource, *_BY_WINDOW, w.Suppress)
+"""What leaves out no records; a calendar does, those outside of all windows."""
 
 
 def ranges_for(workers: int) -> int:
@@ -147,49 +163,99 @@ def _obstacles(sub: SubTopology) -> Iterator[str]:
         reason = _obstacle(node)
         if reason is not None:
             yield f"node {node.name!r} ({type(node).__name__}) {reason}"
-        elif isinstance(node, _TIMED):
-            yield from _lost_time(sub, node)
+        elif isinstance(node, _BY_VALUES):
+            yield from _lost_time(sub, node, node, _KEEPING_VALUES)
+        elif isinstance(node, _TIMED) or _is_versioned(node):
+            yield from _lost_time(sub, node, node, _KEEPING_ALL)
+        yield from _shown_for_longer(sub, node)
+    tables = {node.store.name for node in sub.nodes.values() if isinstance(node, n.TableSource)}
     for spec in sub.stores.values():
-        if isinstance(spec, VersionedSpec):
-            yield f"store {spec.name!r} keeps versions, which expire by the records of all keys"
+        if isinstance(spec, VersionedSpec) and spec.name not in tables:
+            yield f"store {spec.name!r} keeps versions, which expire by what is written of all keys"
         elif isinstance(spec, LruSpec):
             yield f"store {spec.name!r} keeps the keys used last, of all keys"
 
 
+def _shown_for_longer(sub: SubTopology, node: n.Node) -> Iterator[str]:
+    """Return the windows that a node looks up, if they may be readable for longer than without ranges."""
+    if isinstance(node, (*_LOOSELY_EXPIRING, n.Cogroup)):
+        return
+    for other in sub.nodes.values():
+        if isinstance(other, _LOOSELY_EXPIRING) and other.store.name in node.store_names:
+            yield (
+                f"node {node.name!r} ({type(node).__name__}) looks up windows of {other.name!r}, which expire by the windows of "
+                "other keys"
+            )
+
+
+def _is_versioned(node: n.Node) -> bool:
+    return isinstance(node, n.TableSource) and isinstance(node.store, VersionedSpec)
+
+
 def _obstacle(node: n.Node) -> str | None:
+    """Return why a node cannot be divided, None if it can."""
     if isinstance(node, n.Source):
         takes_times = node.timestamp is not None
         return "takes timestamps out of records, so the reader does not know them" if takes_times else None
     if isinstance(node, n.Process):
         return None if node.key_local else "is a processor that does not promise key_local=True"
-    if isinstance(node, n.Materialised) and getattr(node.store, "ttl_ms", None) is not None:
-        return "has a table whose rows expire by the records of all keys"
-    if isinstance(node, w.Suppress) and node.suppressed.limited:
-        return "limits a buffer over all keys"
-    if isinstance(node, (w.WindowedAggregate, w.SessionAggregate)) and (
-        node.emit.loses or getattr(node, "shared", False) or node.input
-    ):
-        return "has windows that depend on the records of other inputs or keys"
-    if (
-        isinstance(node, (w.WindowedAggregate, w.SessionAggregate))
-        and node.emit.at_close
-        and not node.emit.at_once
-    ):
-        return "looks for closed windows at intervals that all keys share"
     if isinstance(node, (MapValuesAsync, ForeachAsync)) and node.calls.order == "partition":
         return "keeps the order of a whole partition (order='partition')"
-    if type(node) in (*_STATELESS, *_BY_KEY, *_TIMED):
-        return None
-    return "depends on more than the records of one key"
+    if type(node) not in (*_STATELESS, *_BY_KEY, *_BY_VALUES, *_TIMED):
+        return "depends on more than the records of one key"
+    if node.closes_idle:
+        return "closes windows after a pause of all keys (close_idle_after)"
+    if isinstance(node, w.Suppress) and node.suppressed.limited:
+        return "limits a buffer over all keys"
+    if isinstance(node, j.StreamJoin) and node.unmatched is not None:
+        return _early_results(node.times)
+    return _shared_checks(node) if isinstance(node, _WINDOWED) else None
 
 
-def _lost_time(sub: SubTopology, node: n.Node) -> Iterator[str]:
-    """Return what may drop records before a node with its own stream time."""
-    for parent in (sub.nodes[name] for name in node.parents):
-        if isinstance(parent, _KEEPING_ALL):
-            yield from _lost_time(sub, parent)
+def _early_results(times: j.JoinTimes) -> str | None:
+    """Return why a join that has results without a partner cannot be divided, None if it can."""
+    if times.interval:
+        return "checks for records without a partner at intervals that all keys share (unmatched_interval)"
+    if not times.final:
+        return "emits records without a partner when those of other keys allow it (unmatched='early')"
+    return None
+
+
+def _shared_checks(node: Any) -> str | None:
+    """Return why a windowed aggregation cannot be divided, None if it can."""
+    if node.emit.at_close and not node.emit.at_once:
+        return "checks for closed windows at intervals, or after records, that all keys share"
+    if isinstance(node, w.SlidingAggregate):
+        enough = 3 * node.windows.difference_ms + node.windows.grace_ms + 1
+        if node.store.retention_ms < enough:
+            return (
+                "has windows that expire by the windows of other keys while records may still find them; give it "
+                f"store=ms.stores.options(..., retention={enough}) or more"
+            )
+    return None
+
+
+def _lost_time(
+    sub: SubTopology, node: n.Node, behind: n.Node, keeping: tuple[type[n.Node], ...]
+) -> Iterator[str]:
+    """Return what may leave out records, or change which have values, in front of a node with a stream time of its own."""
+    for parent in (sub.nodes[name] for name in behind.parents):
+        if isinstance(parent, keeping):
+            yield from _lost_time(sub, node, parent, keeping)
         else:
+            does = "make values null" if isinstance(parent, _KEEPING_ALL) else "leave records out"
             yield (
                 f"node {node.name!r} ({type(node).__name__}) has a stream time of its own, and {parent.name!r} in front of it "
-                "may leave records out, so that its time is not that of the partition; put repartition() between them"
+                f"may {does}, so that its time is not that of the partition; put repartition() between them"
             )
+
+
+def needs_steps(sub: SubTopology) -> bool:
+    """Return whether anything in a sub-topology depends on more than the times at the records of a key range.
+
+    That is what emits results at records of other keys, and what has a stream time and several inputs.
+    """
+    nodes = sub.nodes.values()
+    emitting = any(isinstance(node, (j.StreamJoin, j.GraceBuffer)) for node in nodes)
+    timed = any(isinstance(node, _TIMED) or _is_versioned(node) for node in nodes)
+    return emitting or (timed and len(sub.origins) > 1)

@@ -26,6 +26,7 @@ from millstream.core.runtime.origins import first_offset, offsets_from, origins,
 from millstream.core.runtime.partition_times import encode_times, timed_topics
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.state.memory import MemoryStores
+from millstream.core.topology.analysis.ranges import needs_steps
 from millstream.core.topology.plan import SubTopology
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.executor.dead_letters import sending_dead_letters
@@ -151,7 +152,10 @@ class MapStage:
         for number, part in split_by_partition(wire.to_arrow(records), layout.partitions[topic]):
             partition = TopicPartition(topic, number)
             tasks = layout.tasks_of[partition]
-            parts = [part] if len(tasks) == 1 else split_by_range(part, len(tasks))
+            parts = [part]
+            if len(tasks) > 1:
+                sub = self._topology.plan.subtopologies[tasks[0].subtopology]
+                parts = split_by_range(part, len(tasks), with_steps=needs_steps(sub))
             for task, each in zip(tasks, parts):
                 address = self._address(wire.RECORDS, task, partition)
                 yield self._row(address, end, wire.encode_batch(each))

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.core.model.partitioning import HASH_BITS
+from millstream.core.model.record import Times, TimeSteps
+from millstream.drivers.spark import wire
 
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
@@ -85,34 +87,51 @@ def split_by_partition(batch: pa.RecordBatch, partitions: int) -> list[tuple[int
     ]
 
 
-def split_by_range(batch: pa.RecordBatch, ranges: int) -> list[pa.RecordBatch]:
+def split_by_range(batch: pa.RecordBatch, ranges: int, *, with_steps: bool = False) -> list[pa.RecordBatch]:
     """Split records of one partition by key range, as ``millstream.core.engine.records.dividing`` does.
 
     Args:
-        batch: With the columns ``key`` and ``timestamp``, in offset order.
+        batch: With the columns ``key``, ``value`` and ``timestamp``, in offset order.
+        with_steps: Whether each part gets the steps of the partition's time.
 
     Returns:
-        The records of each range, possibly none. The columns ``before`` and ``keyed_before`` (only if a key is null) have the
-        times of the partition in front of each record, the metadata ``times`` those behind all.
+        The records of each range, possibly none. The columns ``before``, ``keyed_before`` (only if a key is null) and
+        ``valued_before`` (only if a value of a record with a key is null) have the times of the partition in front of each record, the
+        metadata those behind all, and the steps.
     """
     keys, timestamps = batch.column("key"), batch.column("timestamp").to_numpy()
     numbers = (murmur2(keys).astype(np.uint64) * np.uint64(ranges)) >> np.uint64(HASH_BITS)
-    before, end = _before(timestamps)
-    batch = batch.append_column("before", pa.array(before))
-    keyed_end = end
+    running = keyed = valued = _running(timestamps)
+    batch = batch.append_column("before", pa.array(running[:-1]))
+    keyed_rows = keys.is_valid().to_numpy(zero_copy_only=False)
+    valued_rows = keyed_rows & batch.column("value").is_valid().to_numpy(zero_copy_only=False)
     if keys.null_count:
-        keyed_before, keyed_end = _before(
-            np.where(keys.is_valid().to_numpy(zero_copy_only=False), timestamps, -1)
-        )
-        batch = batch.append_column("keyed_before", pa.array(keyed_before))
-    times = {**(batch.schema.metadata or {}), b"times": b"%d %d" % (end, keyed_end)}
-    taken = batch.take(pa.array(np.argsort(numbers, kind="stable"))).replace_schema_metadata(times)
+        keyed = valued = _running(np.where(keyed_rows, timestamps, -1))
+        batch = batch.append_column("keyed_before", pa.array(keyed[:-1]))
+    if not np.array_equal(keyed_rows, valued_rows):
+        valued = _running(np.where(valued_rows, timestamps, -1))
+        batch = batch.append_column("valued_before", pa.array(valued[:-1]))
+    steps = _steps(running[1:], keyed[1:], valued[1:], valued_rows) if with_steps else None
+    end = Times(int(running[-1]), int(keyed[-1]), int(valued[-1]))
+    metadata = {**(batch.schema.metadata or {}), **wire.times_metadata(end, steps)}
+    taken = batch.take(pa.array(np.argsort(numbers, kind="stable"))).replace_schema_metadata(metadata)
     counts = np.bincount(numbers.astype(np.int64), minlength=ranges)
     ends = np.cumsum(counts)
     return [taken.slice(int(ends[r] - counts[r]), int(counts[r])) for r in range(ranges)]
 
 
-def _before(timestamps: Any) -> tuple[Any, int]:
-    """Return the largest timestamp in front of each, and the largest of all; -1 if there is none."""
-    running = np.maximum.accumulate(np.concatenate([np.array([-1], np.int64), timestamps]))
-    return running[:-1], int(running[-1])
+def _running(timestamps: Any) -> Any:
+    """Return the largest timestamp in front of each record, and behind it that of all."""
+    return np.maximum.accumulate(np.concatenate([np.array([-1], np.int64), timestamps]))
+
+
+def _steps(time: Any, keyed: Any, valued: Any, complete: Any) -> TimeSteps:
+    """Return the steps of a partition's time, from the times behind each record."""
+    last = np.flatnonzero(np.append(time[1:] != time[:-1], True))
+    first = np.append(0, last[:-1] + 1)
+    return TimeSteps(
+        time[last].tolist(),
+        keyed[last].tolist(),
+        valued[last].tolist(),
+        np.logical_or.reduceat(complete, first).tolist(),
+    )

@@ -13,6 +13,7 @@ from millstream.core.engine.records.queue import MERGED
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
+from millstream.core.topology.analysis.ranges import needs_steps
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.executor.global_ends import with_global_ends
 from millstream.drivers.spark.executor.map_stage import MapStage
@@ -66,14 +67,15 @@ def _range_rows(
     merged = wanted.topic in topology.plan.repartition_topics
     if merged:
         fetched = merged_by_time(fetched)
-    if topology.plan.runs_before_shuffle(topology.plan.subtopologies[tasks[0].subtopology]):
+    sub = topology.plan.subtopologies[tasks[0].subtopology]
+    if topology.plan.runs_before_shuffle(sub):
         stage = MapStage(topology, tasks[0], wanted, planned)
         for records in fetched:
             yield from stage.run(records)
         yield from stage.finish()
         yield from stage.remember()
         return
-    start = wanted.start
+    start, steps = wanted.start, needs_steps(sub)
 
     def rows(end: int, payloads: Iterable[bytes]) -> pa.RecordBatch:
         origin = (wanted.topic, wanted.partition, MERGED if merged else "", start, end)
@@ -94,15 +96,16 @@ def _range_rows(
 
     for records in fetched:
         end = start + len(records) if merged else records.offsets[-1] + 1
-        yield rows(end, _payloads(records, len(tasks)))
+        yield rows(end, _payloads(records, len(tasks), with_steps=steps))
         start = end
     # Offsets without records at the end of the range: transaction markers, compaction.
     if start < wanted.end:
         yield rows(wanted.end, repeat(b""))
 
 
-def _payloads(records: Records, ranges: int) -> list[bytes]:
+def _payloads(records: Records, ranges: int, *, with_steps: bool) -> list[bytes]:
     """Return records as payloads, one per key range."""
     if ranges == 1:
         return [wire.encode(records)]
-    return [wire.encode_batch(part) for part in split_by_range(wire.to_arrow(records), ranges)]
+    parts = split_by_range(wire.to_arrow(records), ranges, with_steps=with_steps)
+    return [wire.encode_batch(part) for part in parts]
