@@ -160,6 +160,29 @@ def test_a_join_of_two_streams_and_sliding_windows_give_the_results_of_one_task(
     assert {value.partition("+")[2] == "None" for _, value, _ in wanted if "+" in value} == {True, False}
 
 
+def test_a_join_by_foreign_key_leaves_the_rows_of_one_task(apps: Apps) -> None:
+    orders, products, out = (apps.topic(name, 1) for name in ("orders", "products", "out"))
+    builder = ms.StreamsBuilder()
+    bought = builder.table(orders).left_join(
+        builder.table(products), lambda order, product: f"{order} {product}", on=lambda order: order[:2]
+    )
+    bought.to_stream().to(out)
+    topology, chance = builder.build(), random.Random(7)
+    with ms.testing.TopologyTestDriver(topology) as driver:
+        for parallelism in (2, 4):
+            for topic, keys in ((products, "p"), (orders, "o")):
+                rows = [
+                    (f"{keys}{chance.randrange(9)}", f"p{chance.randrange(9)}-{number}", BEGIN_MS + number)
+                    for number in range(100)
+                ]
+                apps.kafka.produce(topic, rows)
+                for row in rows:
+                    driver.pipe(topic, *row)
+            apps.run(topology, parallelism=parallelism)
+        wanted = {each.key: each.value for each in driver.read(out)}
+    assert {each.key.decode(): each.value.decode() for each in apps.kafka.consume(out)} == wanted
+
+
 def test_a_checkpoint_without_ranges_is_not_divided_without_a_word(apps: Apps) -> None:
     words = Words(apps)
     words.produce(20)
