@@ -20,6 +20,7 @@ from millstream.core.engine.runtime import Runtime
 from millstream.core.model.errors import TopologyError
 from millstream.core.topology import joins as j
 from millstream.core.topology import nodes as n
+from millstream.core.topology.analysis.calls import Border
 from millstream.core.topology.joins import Subscribe
 from millstream.core.topology.nodes import Late
 from millstream.core.topology.plan import SubTopology
@@ -55,11 +56,25 @@ class Compiled:
         self._calls: dict[str, Call] = {}
         for node in reversed(list(sub.nodes.values())):
             if isinstance(node, n.Source):
-                self.entries[node.name] = self.children(node)
+                self.entries[node.name] = self._tapped(node, self.children(node))
             else:
                 call, repeatable = compile_node(node, self), node.pure or type(node) in _OF_THE_USER
-                self._calls[node.name] = runtime.watched(node.name, call, repeatable=repeatable)
+                watched = runtime.watched(node.name, call, repeatable=repeatable)
+                self._calls[node.name] = self._tapped(node, watched)
         self.contexts.reverse()
+
+    def _tapped(self, node: n.Node, call: Call) -> Call:
+        """Return the function of a node; if the node is tapped, with a function in front of it that notes the records."""
+        point = self.runtime.taps.get(node.name)
+        if point is None or isinstance(node, Border):  # the task's own function behind a border is tapped
+            return call
+        (sample, note), metadata = point, self.runtime.metadata
+
+        def tapped(*args: Any) -> None:
+            note(sample(args, metadata))
+            call(*args)
+
+        return tapped
 
     def call(self, node: n.Node) -> Call:
         return self._calls[node.name]
