@@ -1,0 +1,177 @@
+"""Taps in the engine: samples of what reaches a node, and the same results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.core.engine.compile import Compiled
+from millstream.core.engine.outcome import Outcome
+from millstream.core.taps.samples import MAX_BYTES, MAX_RECORDS, VALUE_BYTES, Sample, TapReport
+from unit.helpers import Host, Row, ShuffledThreads, columnar, forwarding, one_processor, processing, values
+
+ROWS: list[Row] = [("a", "1", 10), ("b", "2", 20), ("a", "3", 30)]
+
+
+def only(outcome: Outcome) -> TapReport:
+    (report,) = outcome.taps
+    return report
+
+
+def words() -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    stream = builder.stream("in", name="read").filter(lambda key, value: value != "2", name="odd")
+    stream.map_values(lambda value: {"number": int(value)}, name="parsed").foreach(
+        lambda key, value: None, name="end"
+    )
+    return builder.build()
+
+
+def counted() -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    builder.stream("in", name="read").group_by_key().count(store="counts", name="counted").to_stream(
+        name="changes"
+    ).to("out", value=ms.serdes.int64, name="sent")
+    return builder.build()
+
+
+def test_samples_say_where_records_came_from() -> None:
+    host = Host(words(), taps=["end"], now_ms=77)
+    report = only(host.run("in", *ROWS))
+    assert report == TapReport(
+        "end",
+        77,
+        2,
+        (Sample("in", 0, 0, "a", {"number": 1}, 10), Sample("in", 0, 2, "a", {"number": 3}, 30)),
+    )
+
+
+@pytest.mark.parametrize(("node", "passed"), [("read", 3), ("odd", 3), ("parsed", 2), ("end", 2)])
+def test_a_tap_sees_what_reaches_its_node(node: str, passed: int) -> None:
+    assert only(Host(words(), taps=[node]).run("in", *ROWS)).passed == passed
+
+
+def test_changes_of_a_table_show_the_new_value() -> None:
+    last = Host(counted(), taps=["changes"]).run("in", *ROWS).taps[-1]
+    assert [(sample.key, sample.value) for sample in last.samples] == [("a", 1), ("b", 1), ("a", 2)]
+
+
+def test_headers_are_plain_data() -> None:
+    host = Host(words(), taps=["end"])
+    host.feed("in", [("a", "1", 10, (("trace", b"x"), ("none", None)))])
+    assert only(host.step()).samples[0].headers == (("trace", "x"), ("none", None))
+
+
+def test_nothing_is_wrapped_without_taps() -> None:
+    plain, tapped = Host(words()), Host(words(), taps=["parsed"])
+
+    def wrapped(compiled: Compiled) -> list[str]:
+        calls = {**compiled._calls, **compiled.entries}
+        return [name for name, call in calls.items() if call.__qualname__.startswith("Compiled._tapped")]
+
+    assert wrapped(plain.task._compiled) == []
+    assert wrapped(tapped.task._compiled) == ["parsed"]
+    assert plain.run("in", *ROWS).taps == ()
+
+
+def test_columns_are_left_only_where_a_node_is_tapped() -> None:
+    assert columnar(counted()) == ["read"]
+    host = Host(counted(), taps=["read"])
+    assert host.task._processing.columnar == {}
+    assert Host(counted(), taps=["elsewhere"]).task._processing.columnar != {}
+    assert values(host.run("in", *ROWS)) == values(Host(counted()).run("in", *ROWS))
+
+
+def test_a_task_samples_a_limited_number_of_records_and_counts_the_others() -> None:
+    host = Host(words(), taps=["read"])
+    rows: list[Row] = [("a", str(n), n) for n in range(MAX_RECORDS)]
+    first = only(host.run("in", *rows))
+    again = only(host.run("in", *rows))
+    assert (first.passed, len(first.samples)) == (MAX_RECORDS, MAX_RECORDS)
+    assert (again.passed, again.samples) == (MAX_RECORDS, ())
+
+
+def test_a_task_samples_a_limited_number_of_bytes() -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in", name="read").foreach(lambda key, value: None, name="end")
+    host = Host(builder.build(), taps=["read", "end"])
+    taps = host.run("in", *[("a", "2" * 2 * VALUE_BYTES, n) for n in range(MAX_RECORDS)]).taps
+    samples = [sample for tap in taps for sample in tap.samples]
+    assert MAX_BYTES // VALUE_BYTES - 2 <= len(samples) <= MAX_BYTES // VALUE_BYTES
+    assert all(sample.cut and len(sample.value) <= VALUE_BYTES + 1 for sample in samples)
+    assert [tap.passed for tap in taps] == [MAX_RECORDS] * 2
+
+
+def test_a_value_that_is_changed_in_place_is_shown_as_it_was() -> None:
+    builder = ms.StreamsBuilder()
+    lists = builder.stream("in").map_values(lambda value: [value])
+    lists.foreach(lambda key, value: value.append("late"), name="changing")
+    assert only(Host(builder.build(), taps=["changing"]).run("in", ROWS[0])).samples[0].value == ["1"]
+
+
+class Unshowable:
+    """A value that cannot be shown."""
+
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+def test_a_value_that_cannot_be_shown_does_no_harm() -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").map_values(lambda value: Unshowable()).foreach(lambda key, value: None, name="end")
+    sample = only(Host(builder.build(), taps=["end"]).run("in", ROWS[0])).samples[0]
+    assert sample.value == "<Unshowable without a text: LookupError>"
+
+
+def test_what_a_punctuator_sends_has_no_origin() -> None:
+    def init(context: ms.ProcessorContext[Any, Any]) -> None:
+        context.schedule(5, ms.wall_clock, lambda now_ms: context.forward(ms.Record("k", "tick", now_ms)))
+
+    topology = one_processor(processing(lambda context, record: None, init=init))
+    host = Host(topology, taps=["sink"])
+    assert only(host.step(now_ms=5)).samples == (Sample(None, -1, -1, "k", "tick", 5),)
+
+
+def test_processors_are_tapped() -> None:
+    host = Host(
+        one_processor(forwarding(lambda context, record: f"{record.value}!")), taps=["worker", "sink"]
+    )
+    worker, sink = host.run("in", ROWS[0]).taps
+    assert (worker.samples[0].value, sink.samples[0].value) == ("1", "1!")
+
+
+def failing(value: str) -> str:
+    if value == "2":
+        raise ValueError("two")
+    return value
+
+
+def again(context: ms.ErrorContext, error: Exception) -> Any:
+    return "retry" if context.attempt < 3 else "skip"
+
+
+def test_a_record_that_is_tried_again_passes_once() -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").map_values(failing, name="failing").to("out", name="sent")
+    host = Host(builder.build(), taps=["failing", "sent"], policies=ms.ErrorPolicies(process=again))
+    assert {tap.node: tap.passed for tap in host.run("in", *ROWS).taps} == {"failing": 3, "sent": 2}
+
+
+def test_threads_sample_in_the_order_of_the_records() -> None:
+    def build() -> ms.Topology:
+        builder = ms.StreamsBuilder()
+        stream = builder.stream("in", name="read").map_values(lambda value: value + "!", name="mapped")
+        stream.group_by_key().count(store="counts", name="counted").to_stream(name="changes").to(
+            "out", value=ms.serdes.int64, name="sent"
+        )
+        return builder.build()
+
+    rows: list[Row] = [("ab"[n % 2], str(n), n) for n in range(50)]
+    names = list(Host(build()).sub.nodes)
+    alone = Host(build(), taps=names).run("in", *rows)
+    together = Host(build(), taps=names, threads=ShuffledThreads(3)).run("in", *rows)
+    assert together.taps == alone.taps
+    assert len(alone.taps) == len(names)
+    assert values(together) == values(alone)
