@@ -53,14 +53,16 @@ class Compiled:
         self._sub = sub
         self.runtime = runtime
         self.caches = Caches(sub, runtime, cache_bytes)
+        self._own: dict[str, Call] = {}
         self._calls: dict[str, Call] = {}
+        """The functions of the nodes as others call them, with a tap in front of those that are tapped."""
         for node in reversed(list(sub.nodes.values())):
             if isinstance(node, n.Source):
                 self.entries[node.name] = self._tapped(node, self.children(node))
             else:
                 call, repeatable = compile_node(node, self), node.pure or type(node) in _OF_THE_USER
-                watched = runtime.watched(node.name, call, repeatable=repeatable)
-                self._calls[node.name] = self._tapped(node, watched)
+                self._own[node.name] = runtime.watched(node.name, call, repeatable=repeatable)
+                self._calls[node.name] = self._tapped(node, self._own[node.name])
         self.contexts.reverse()
 
     def _tapped(self, node: n.Node, call: Call) -> Call:
@@ -68,7 +70,7 @@ class Compiled:
         point = self.runtime.taps.get(node.name)
         if point is None or isinstance(node, Border):  # the task's own function behind a border is tapped
             return call
-        (sample, note), metadata = point, self.runtime.metadata
+        (sample, note, _), metadata = point, self.runtime.metadata
 
         def tapped(*args: Any) -> None:
             note(sample(args, metadata))
@@ -77,7 +79,8 @@ class Compiled:
         return tapped
 
     def call(self, node: n.Node) -> Call:
-        return self._calls[node.name]
+        """Return the function of a node for its columnar form, which has the tap of the node if there is one."""
+        return self._own[node.name]
 
     def call_named(self, name: str) -> Call:
         return self._calls[name]

@@ -47,8 +47,7 @@ class Processing:
         self.threads = None if threads is None else Fronts(sub, compiled, threads) or None
         self._timed = bool(compiled.clocks or compiled.contexts)
         """Whether anything depends on the time of a partition of which the task has a key range."""
-        # Taps look at records one by one, which gives the same results.
-        by_columns = self.threads is None and not compiled.clocks and not self._runtime.taps
+        by_columns = self.threads is None and not compiled.clocks
         self.columnar = columns.entries(sub, compiled) if by_columns else {}
         self._collected: list[Piece] = []
         """Runs of one source that were taken and wait to be processed together, in columns."""

@@ -47,7 +47,8 @@ class Recorder(Runtime):
             most_bytes_of=task.most_bytes_of,
         )
         self.taps = {
-            node: TapPoint(sample, partial(self.do, note)) for node, (sample, note) in task.taps.items()
+            node: TapPoint(sample, partial(self.do, note), skip)
+            for node, (sample, note, skip) in task.taps.items()
         }
         self.beyond = compiled.call_named
         self.effects: Effects = []

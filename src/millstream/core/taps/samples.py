@@ -33,10 +33,12 @@ class TapPoint(NamedTuple):
     Attributes:
         sample: Takes the arguments of the node and what returns the record's origin; returns the sample, with its size.
         note: Takes what ``sample`` returned.
+        skip: Takes the number of records that pass without a sample.
     """
 
     sample: Callable[[tuple[Any, ...], Metadata], Sized | None]
     note: Callable[[Sized | None], object]
+    skip: Callable[[int], object]
 
 
 class Sample(NamedTuple):
@@ -106,7 +108,7 @@ class Taps:
 
     def points(self) -> dict[str, TapPoint]:
         """Return what the nodes call."""
-        return {node: TapPoint(tap.sample, tap.note) for node, tap in self._on.items()}
+        return {node: TapPoint(tap.sample, tap.note, tap.skip) for node, tap in self._on.items()}
 
     def has_room(self) -> bool:
         """Return whether any further sample fits."""
@@ -150,6 +152,10 @@ class Tap:
             self._room -= 1
             self._taps.taken(sample[1])
             self._samples.append(sample[0])
+
+    def skip(self, count: int) -> None:
+        """Count records that are not sampled."""
+        self._passed += count
 
     def sample(self, args: tuple[Any, ...], metadata: Metadata) -> Sized | None:
         """Return the sample of a record and its size; None if there is no room for it.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 import millstream as ms
+from millstream.core.engine import columns
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.outcome import Outcome
 from millstream.core.taps.samples import MAX_BYTES, MAX_RECORDS, VALUE_BYTES, Sample, TapReport
@@ -76,12 +79,36 @@ def test_nothing_is_wrapped_without_taps() -> None:
     assert plain.run("in", *ROWS).taps == ()
 
 
-def test_columns_are_left_only_where_a_node_is_tapped() -> None:
+def test_columns_are_sampled_as_records_are() -> None:
     assert columnar(counted()) == ["read"]
-    host = Host(counted(), taps=["read"])
-    assert host.task._processing.columnar == {}
-    assert Host(counted(), taps=["elsewhere"]).task._processing.columnar != {}
-    assert values(host.run("in", *ROWS)) == values(Host(counted()).run("in", *ROWS))
+    names = list(Host(counted()).sub.nodes)
+    host = Host(counted(), taps=names)
+    assert list(host.task._processing.columnar) == ["read"]
+    in_columns = host.run("in", *ROWS)
+    assert values(in_columns) == values(Host(counted()).run("in", *ROWS))
+    with patch.object(columns, "entries", lambda sub, compiled: {}):
+        host = Host(counted(), taps=names)
+    assert host.run("in", *ROWS).taps == in_columns.taps
+
+
+def test_a_long_batch_of_columns_is_counted_and_sampled_in_part() -> None:
+    host = Host(counted(), taps=["read", "counted"])
+    read, count = host.run("in", *[("a", "v", n) for n in range(3 * MAX_RECORDS)]).taps
+    assert (read.passed, len(read.samples)) == (count.passed, len(count.samples)) == (300, MAX_RECORDS)
+
+
+def test_what_a_serde_cannot_read_is_counted() -> None:
+    def refuse(data: bytes) -> bytes:
+        raise LookupError("unreadable")
+
+    serde = replace(ms.serdes.string, deserialize=refuse)
+    builder = ms.StreamsBuilder()
+    grouped = builder.stream("in", key=serde, value=serde, name="read").group_by_key()
+    grouped.count(store="counts").to_stream().to("out", value=ms.serdes.int64)
+    assert columnar(builder.build()) == ["read"]
+    host = Host(builder.build(), taps=["read"])
+    report = only(host.run("in", *ROWS))
+    assert (report.passed, report.samples) == (3, ())
 
 
 def test_a_task_samples_a_limited_number_of_records_and_counts_the_others() -> None:
