@@ -72,3 +72,26 @@ def test_a_node_is_tapped_while_the_application_runs(apps: Apps) -> None:
     assert running.status().state == "running"
     with pytest.raises(ControlError, match="no node 'nowhere'; its nodes are: 'lines', 'words'"):
         running.tap("nowhere")
+
+
+async def asked(count: int) -> str:
+    return f"{count}!"
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_tasks_of_key_ranges_and_asynchronous_operators_are_tapped(apps: Apps, guarantee: str) -> None:
+    source, sink = apps.topic("in", 1), apps.topic("out", 1)
+    builder = ms.StreamsBuilder()
+    counts = builder.stream(source, name="read").group_by_key().count(store="counts", name="counted")
+    counts.to_stream().map_values_async(asked, name="asked").to(sink, name="sent")
+    running = apps.start(builder.build(), parallelism=4, processing_guarantee=guarantee)
+    keys = [f"k{n}" for n in range(20)]
+    with running.tap("counted") as counted, running.tap("asked") as calls, running.tap("sent") as sent:
+        apps.kafka.produce(source, [(key, "x") for key in keys])
+        eventually(lambda: sent.counts().passed == 20, "the records to be sent")
+        for tap, value in ((counted, "x"), (calls, 1), (sent, "1!")):
+            assert sorted(record.key for record in tap.records()) == sorted(keys)
+            assert {(record.value, record.topic) for record in tap.records()} == {(value, source)}
+            assert sorted(record.offset for record in tap.records()) == list(range(20))
+        assert len({record.task for record in counted.records()}) > 1
+    assert latest(apps.kafka.consume(sink)) == dict.fromkeys(keys, "1!")

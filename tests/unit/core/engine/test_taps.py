@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 import millstream as ms
+from millstream.core.asynchronous.call import Done
 from millstream.core.engine import columns
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.outcome import Outcome
@@ -202,3 +203,19 @@ def test_threads_sample_in_the_order_of_the_records() -> None:
     assert together.taps == alone.taps
     assert len(alone.taps) == len(names)
     assert values(together) == values(alone)
+
+
+def test_the_result_of_a_call_has_the_origin_of_its_record() -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").map_values_async(str.upper, name="asked").to("out", name="sent")
+    host = Host(builder.build(), taps=["asked", "sent"])
+    outcome = host.run("in", ("k", "a", 1), ("l", "b", 2))
+    assert [sample.value for sample in only(outcome).samples] == ["a", "b"]
+    host.restart()
+    for call in outcome.issue:
+        host.task.done(call.ticket, Done(call.args[0].upper()))
+    report = only(host.step())
+    assert (report.node, [(sample.offset, sample.value) for sample in report.samples]) == (
+        "sent",
+        [(0, "A"), (1, "B")],
+    )
