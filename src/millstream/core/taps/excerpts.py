@@ -17,6 +17,8 @@ CUT: Final = "…"
 """Stands where something was left out."""
 _MAX_DEPTH: Final = 20
 _MAX_INTEGER: Final = 2**63
+_CONTAINER: Final = 4
+"""Characters of JSON around the parts of a value."""
 _SEPARATOR: Final = 2
 """Characters of JSON between two parts of a value, about."""
 
@@ -34,7 +36,7 @@ class Excerpt:
     Example:
         >>> excerpt = Excerpt(30)
         >>> excerpt.of({"user": "ann", "text": "a long story of many words"}), excerpt.cut
-        ({'user': 'ann', 'text': 'a long …'}, True)
+        ({'user': 'ann', 'text': 'a l…'}, True)
     """
 
     def __init__(self, size: int) -> None:
@@ -63,7 +65,7 @@ class Excerpt:
         items = _items(value)
         if items is not None or isinstance(value, list | tuple | set | frozenset):
             if depth == _MAX_DEPTH:
-                self.cut = True
+                self.cut, self.left = True, self.left - _CONTAINER
                 return CUT
             return self._list(value, depth + 1) if items is None else self._object(items, depth + 1)
         return self._text(str(value))
@@ -97,23 +99,26 @@ class Excerpt:
             return self._text(data.hex())
 
     def _object(self, items: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
+        self.left -= _CONTAINER
         parts: dict[str, Any] = {}
         for key, value in items:
-            if self._full():
+            if self.full():
                 break
             name = self._text(str(key))
             parts[name] = self.of(value, depth)
         return parts
 
     def _list(self, items: Iterable[Any], depth: int) -> list[Any]:
+        self.left -= _CONTAINER
         parts: list[Any] = []
         for item in items:
-            if self._full():
+            if self.full():
                 break
             parts.append(self.of(item, depth))
         return parts
 
-    def _full(self) -> bool:
+    def full(self) -> bool:
+        """Return whether nothing more fits; what comes is then left out."""
         self.cut = self.cut or self.left <= 0
         return self.left <= 0
 

@@ -166,20 +166,10 @@ class Tap:
         """
         if not self._room or not self._taps.has_room():
             return None
-        topic, partition, offset = metadata() or (None, -1, -1)
-        key, headers, value = Excerpt(KEY_BYTES), Excerpt(KEY_BYTES), Excerpt(VALUE_BYTES)
-        sample = Sample(
-            topic,
-            partition,
-            offset,
-            key.of(args[0]),
-            value.of(args[1]),
-            args[-2],
-            tuple((headers.of(name), headers.of(content)) for name, content in args[-1]),
-            key.cut or headers.cut or value.cut,
-        )
-        left = key.left + headers.left + value.left
-        return sample, VALUE_BYTES + 2 * KEY_BYTES - left + _OVERHEAD
+        try:
+            return _sampled(args, metadata())
+        except Exception:  # nothing of a record that cannot be shown may fail the task
+            return None
 
     def take(self) -> tuple[int, tuple[Sample, ...]]:
         """Return how many records passed since the last call, and their samples."""
@@ -187,3 +177,18 @@ class Tap:
         self._passed = 0
         self._samples.clear()
         return passed, samples
+
+
+def _sampled(args: tuple[Any, ...], origin: RecordMetadata | None) -> Sized:
+    topic, partition, offset = origin or (None, -1, -1)
+    key, headers, value = Excerpt(KEY_BYTES), Excerpt(KEY_BYTES), Excerpt(VALUE_BYTES)
+    shown: list[tuple[str, Any]] = []
+    for name, content in args[-1]:
+        if headers.full():
+            break
+        shown.append((headers.of(name), headers.of(content)))
+    key_shown, value_shown = key.of(args[0]), value.of(args[1])
+    cut = key.cut or headers.cut or value.cut
+    sample = Sample(topic, partition, offset, key_shown, value_shown, int(args[-2]), tuple(shown), cut)
+    left = key.left + headers.left + value.left
+    return sample, VALUE_BYTES + 2 * KEY_BYTES - left + _OVERHEAD

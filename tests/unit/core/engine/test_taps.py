@@ -13,7 +13,7 @@ from millstream.core.asynchronous.call import Done
 from millstream.core.engine import columns
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.outcome import Outcome
-from millstream.core.taps.samples import MAX_BYTES, MAX_RECORDS, VALUE_BYTES, Sample, TapReport
+from millstream.core.taps.samples import KEY_BYTES, MAX_BYTES, MAX_RECORDS, VALUE_BYTES, Sample, TapReport
 from unit.helpers import Host, Row, ShuffledThreads, columnar, forwarding, one_processor, processing, values
 
 ROWS: list[Row] = [("a", "1", 10), ("b", "2", 20), ("a", "3", 30)]
@@ -66,6 +66,29 @@ def test_headers_are_plain_data() -> None:
     host = Host(words(), taps=["end"])
     host.feed("in", [("a", "1", 10, (("trace", b"x"), ("none", None)))])
     assert only(host.step()).samples[0].headers == (("trace", "x"), ("none", None))
+
+
+def test_many_headers_are_cut() -> None:
+    host = Host(words(), taps=["end"])
+    host.feed("in", [("a", "1", 10, tuple((f"name{n}", b"x") for n in range(5_000)))])
+    sample = only(host.step()).samples[0]
+    assert sample.cut
+    assert len(str(sample.headers)) < 2 * KEY_BYTES
+
+
+class Odd(int):
+    """A timestamp that JSON writes and nothing reads."""
+
+    def __repr__(self) -> str:
+        return "odd"
+
+
+def test_a_timestamp_is_a_number_of_python() -> None:
+    topology = one_processor(
+        processing(lambda context, record: context.forward(record.with_timestamp(Odd(record.timestamp))))
+    )
+    sample = only(Host(topology, taps=["sink"]).run("in", ROWS[0])).samples[0]
+    assert type(sample.timestamp) is int
 
 
 def test_nothing_is_wrapped_without_taps() -> None:

@@ -65,8 +65,9 @@ def test_values_become_plain_data(value: Any, shown: Any) -> None:
     [
         ("a" * 50, "a" * 20 + CUT),
         (("ä" * 50).encode(), "ä" * 3 + CUT),
-        ([1] * 50, [1] * 7),
-        ({"key": "a" * 50}, {"key": "a" * 13 + CUT}),
+        ([1] * 50, [1] * 6),
+        ([[]] * 50, [[]] * 4),
+        ({"key": "a" * 50}, {"key": "a" * 9 + CUT}),
     ],
 )
 def test_what_is_too_large_is_cut_and_says_so(value: Any, shown: Any) -> None:
