@@ -37,8 +37,8 @@ class TapPoint(NamedTuple):
     """
 
     sample: Callable[[tuple[Any, ...], Metadata], Sized | None]
-    note: Callable[[Sized | None], object]
-    skip: Callable[[int], object]
+    note: Callable[[Sized | None], None]
+    skip: Callable[[int], None]
 
 
 class Sample(NamedTuple):

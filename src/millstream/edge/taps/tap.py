@@ -11,6 +11,8 @@ from millstream.edge.taps.tap_buffers import TapContent, TapCounts, TapRecord
 
 DEFAULT_LIMIT: Final = 1_000
 _POLL_S: Final = 0.1
+_NOTHING_NEW: Final = 1 << 62
+"""More samples than there ever are: a read after them brings none."""
 _COLUMNS: Final = ("batch", "topic", "partition", "offset", "timestamp", "key", "value")
 
 AskTaps = Callable[[str, Mapping[str, Any]], Any]
@@ -49,7 +51,7 @@ class Tap:
         Raises:
             ControlError: If the application does not answer, or the tap has ended.
         """
-        return self._read(0).counts
+        return self._read(_NOTHING_NEW).counts
 
     def close(self) -> None:
         """Switch the tap off; its samples can still be read. Closing it twice is harmless.
