@@ -192,7 +192,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     found = {axis: list(_cases(axis, options.rounds, options.at)) for axis in options.axes.split(",")}
     if options.out:
-        results = {axis: [{**asdict(case), "ms": times} for case, times in runs] for axis, runs in found.items()}
+        results = {
+            axis: [{**asdict(case), "ms": times} for case, times in runs] for axis, runs in found.items()
+        }
         options.out.write_text(json.dumps(results) + "\n")
     return 0
 

@@ -55,12 +55,11 @@ class Task:
         most_bytes_of: Returns the maximum size of a record for a topic in bytes; 0 if unknown.
         max_task_idle_ms: How long to wait for an empty input, once :meth:`inform` was called; -1 does not wait.
         cache_bytes: Size limit of all caches together; with 0 every update is forwarded.
-        app_config: The value of ``context.app_config``.
-        snapshot: The last return value of :meth:`snapshot`.
-        epoch: Names the attempt at the micro-batch: calls that were issued in another one are told apart by it.
-        repeats_sends: Whether a step that is run again sends again what it sent. If not, the answers to calls are written
-            down in one step and applied in the next, so that what a step sends depends on nothing but what was committed.
-        threads: Call the functions of operators without state; None leaves them to the thread that owns the task.
+        snapshot: The last return value of :meth:`snapshot`; None for a new task.
+        epoch: Names the attempt at the micro-batch; results of calls from other attempts are told apart by it.
+        repeats_sends: Whether a step that is run again sends the same again. If not, the results of calls are stored in one
+            step and applied in the next, so that what a step sends depends only on what was committed.
+        threads: Call the functions of stateless operators; None leaves them to the thread that owns the task.
         taps: Nodes whose records are sampled; those of other tasks are ignored.
 
     Source: KIP-28, "Architecture Design"; Kafka Streams ``StreamTask``.

@@ -102,9 +102,9 @@ class TaskReport:
         threads: What its threads did; None if it has one.
         shuffled: The lowest offset of a record that is unfinished or buffered, by partition of a repartition through the shuffle.
         times: The partition times, ms since the epoch, for readers that extract timestamps.
-        executor: Host and executor on which the task ran, empty if it keeps nothing there.
-        measured: What was counted; see ``millstream.drivers.spark.executor.measures``.
-        state: Which state of its stores the task commits; None if it has none.
+        executor: Host and executor on which the task ran; empty if it keeps no local copies.
+        measured: The metrics; see ``millstream.drivers.spark.executor.measures``.
+        state: The committed state of its stores; None if it has none.
         taps: Samples of the records that reached tapped nodes.
     """
 

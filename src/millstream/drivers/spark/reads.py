@@ -20,9 +20,9 @@ class PlannedRead(InputPartition):
         batch: The id of the micro-batch, as chunk rows have it.
         ticks: Tasks that run without records.
         initialization: What these tasks do in the first micro-batch of a run; None in others.
-        inputs: Tasks, and what they are told of their inputs.
-        global_ends: How far into the topics of global stores the micro-batch sees; None without global stores.
-        times: The partition times with which the micro-batch begins, where readers extract timestamps.
+        inputs: Tasks, and what is known of their inputs.
+        global_ends: The offsets of the topics of global stores that the micro-batch sees; None without global stores.
+        times: Partition times at the beginning of the micro-batch, ms since the epoch, where readers extract timestamps.
         taps: Nodes whose records are sampled.
     """
 

@@ -16,7 +16,7 @@ from millstream.edge.taps.tap import DEFAULT_LIMIT, Tap
 from millstream.edge.taps.tap_buffers import QUESTION as TAP_QUESTION
 
 QUESTION: Final = "store"
-"""What another process asks about stores: data is a question, or None for the stores that there are."""
+"""Name of the question about stores; its data is a question, or None for the list of stores."""
 _TAP_LEASE_S: Final = 300.0
 
 

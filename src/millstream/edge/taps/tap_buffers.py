@@ -24,7 +24,7 @@ from millstream.core.topology.plan import Plan
 log = logging.getLogger("millstream.application")
 
 QUESTION: Final = "tap"
-"""What other processes ask about taps; data is an action with its arguments."""
+"""Name of the question about taps; its data is an action with its arguments."""
 MAX_LIMIT: Final = 10_000
 
 
@@ -138,15 +138,7 @@ class TapBuffers:
         self._ended = False
 
     def answer(self, action: str, arguments: Mapping[str, Any]) -> Any:
-        """Do what a tap asks.
-
-        Args:
-            action: ``open``, ``read`` or ``close``.
-            arguments: Its arguments.
-
-        Raises:
-            ControlError: If it cannot be done.
-        """
+        """Execute an action: ``open``, ``read`` or ``close``."""
         actions: dict[str, Callable[..., Any]] = {"open": self.open, "read": self.read, "close": self.close}
         return actions[action](**arguments)
 
