@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from millstream.edge.queries.stopped import read_store
     from millstream.edge.queries.store_reader import StoreReader
     from millstream.edge.status.application_status import Status
+    from millstream.edge.taps.tap import Tap
+    from millstream.edge.taps.tap_buffers import TapRecord
 
 _LATER = {
     "Application": "millstream.edge.application.application",
@@ -76,6 +78,8 @@ _LATER = {
     "RunningApplication": "millstream.edge.application.running_application",
     "Status": "millstream.edge.status.application_status",
     "StoreReader": "millstream.edge.queries.store_reader",
+    "Tap": "millstream.edge.taps.tap",
+    "TapRecord": "millstream.edge.taps.tap_buffers",
     "connect": "millstream.edge.queries.remote_application",
     "read_store": "millstream.edge.queries.stopped",
     "secret": "millstream.secret",
@@ -125,6 +129,8 @@ __all__ = [
     "StoreReader",
     "StreamsBuilder",
     "Suppressed",
+    "Tap",
+    "TapRecord",
     "TaskId",
     "TimeWindowedKStream",
     "TopicPartition",

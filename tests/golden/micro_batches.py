@@ -7,7 +7,7 @@ times or buffered records, and has to be found there again.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,6 +39,7 @@ class MicroBatches:
         threads: Call the functions of operators without state; None leaves them to the task.
         cache_bytes: What the caches of a task's tables may hold.
         restarts: Whether each step has a new task; if not, a task is kept for all steps.
+        tapped: Whether all nodes are tapped.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class MicroBatches:
         threads: Threads | None = None,
         cache_bytes: int = 0,
         restarts: bool = True,
+        tapped: bool = False,
     ) -> None:
         self.plan: Plan = cloudpickle.loads(cloudpickle.dumps(topology.plan(application_id)))
         self.chunk = chunk
@@ -58,6 +60,8 @@ class MicroBatches:
         self.threads = threads
         self.cache_bytes = cache_bytes
         self.restarts = restarts
+        self.tapped = tapped
+        self.passed = Counter[str]()
         self.now_ms = 0
         self.dropped = 0
         self.sent: dict[str, list[ms.Record]] = defaultdict(list)
@@ -144,6 +148,7 @@ class MicroBatches:
                 "partitions_of": lambda topic: 1,
                 "threads": self.threads,
                 "cache_bytes": self.cache_bytes,
+                "taps": list(sub.nodes) if self.tapped else (),
             }
             task = Task(sub, TaskId(sub.id, 0), **known, **at_hand)
         task.init(self.now_ms)
@@ -159,6 +164,7 @@ class MicroBatches:
 
     def _carry_out(self, sub: SubTopology, outcome: Outcome) -> None:
         self._committed[sub.id].apply(outcome.changes, outcome.dropped_slices)
+        self.passed.update({tap.node: tap.passed for tap in outcome.taps})
         self.dropped += sum(outcome.metrics.dropped.values())
         for topic, records in outcome.sends:
             rows = list(rows_of(records))

@@ -1,14 +1,14 @@
 """Random topologies do the same in every way in which they can be run: in columns or record by record, with caches or without,
-in one task that is kept or in a new one for each step, with threads or without, and in batches of any size.
+in one task that is kept or in a new one for each step, with threads or without, with taps or without, and in batches of any size.
 
 ``make soak`` runs them with fresh seeds; Hypothesis prints how to run a failing example again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -41,6 +41,7 @@ class Way:
     threads: Threads | None = None
     cache_bytes: int = 0
     budget: int | None = None
+    tapped: bool = False
 
     @contextmanager
     def engine(self) -> Iterator[None]:
@@ -68,11 +69,12 @@ def batches_of(entries: Sequence[Entry], size: int) -> Iterator[tuple[str, list[
 
 @dataclass
 class Result:
-    """What came of a run: sent records by topic, rows of stores, and how many records were dropped."""
+    """What came of a run: sent records by topic, rows of stores, how many records were dropped, and how many passed tapped nodes."""
 
     sent: dict[str, list[ms.Record[Any, Any]]]
     stores: dict[str, list[Any]]
     dropped: int
+    passed: Mapping[str, int] = field(default_factory=dict)
 
 
 def run(topology: ms.Topology, entries: Sequence[Entry], size: int, way: Way) -> Result:
@@ -85,6 +87,7 @@ def run(topology: ms.Topology, entries: Sequence[Entry], size: int, way: Way) ->
             threads=way.threads,
             cache_bytes=way.cache_bytes,
             restarts=way.restarts,
+            tapped=way.tapped,
         )
         known = {
             topic
@@ -100,7 +103,8 @@ def run(topology: ms.Topology, entries: Sequence[Entry], size: int, way: Way) ->
             for name in part.stores
             if hasattr(store := runner.store(name), "all")
         }
-    return Result({topic: sent for topic, sent in runner.sent.items() if sent}, stores, runner.dropped)
+    sent = {topic: sent for topic, sent in runner.sent.items() if sent}
+    return Result(sent, stores, runner.dropped, runner.passed)
 
 
 SIZES = st.sampled_from([1, 2, 5, 100])
@@ -128,6 +132,10 @@ def test_every_way_of_running_a_topology_gives_the_same(
         Way(threads=ShuffledThreads(3, seed), **known),
     ):
         assert run(topology, entries, size, way) == expected
+    tapped = run(topology, entries, size, Way(tapped=True, **known))
+    assert replace(tapped, passed={}) == expected
+    threads = ShuffledThreads(3, seed)
+    assert run(topology, entries, size, Way(tapped=True, threads=threads, **known)) == tapped
 
 
 @settings(max_examples=4 * settings().max_examples)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import millstream as ms
@@ -130,7 +130,9 @@ class Host:
         cache_bytes: int = 0,
         threads: Threads | None = None,
         repeats_sends: bool = True,
+        taps: Collection[str] = (),
     ) -> None:
+        self.taps = taps
         self.repeats_sends = repeats_sends
         self.cache_bytes = cache_bytes
         self.threads = threads
@@ -185,6 +187,7 @@ class Host:
             repeats_sends=self.repeats_sends,
             snapshot=snapshot,
             threads=self.threads,
+            taps=self.taps,
         )
         task.init(self.now_ms)
         return task

@@ -37,6 +37,7 @@ from millstream.core.engine.runtime import Piece, Runtime
 from millstream.core.model.expressions import Expression
 from millstream.core.model.record import Headers
 from millstream.core.model.serdes import Serde
+from millstream.core.taps.samples import MAX_RECORDS, TapPoint
 from millstream.core.topology import nodes as n
 from millstream.core.topology.nodes import Late
 from millstream.core.topology.plan import SubTopology
@@ -80,7 +81,7 @@ def entries(sub: SubTopology, compiled: Compiled) -> dict[str, Entry]:
         return {}
     forms = {source: _only_child(source, compiled) for source in sub.sources if source.timestamp is None}
     return {
-        source.name: Entry(form.call, source.key, source.value)
+        source.name: Entry(_tapped(source, compiled, form.call), source.key, source.value)
         for source, form in forms.items()
         if form is not None and not form.by_rows
     }
@@ -248,7 +249,33 @@ def _only_child(node: n.Node, compiled: Compiled) -> Form | None:
     children = _followers(node, compiled)
     if not children:
         return Form(_nothing)
-    return columns_of(children[0], compiled) if len(children) == 1 else None
+    form = columns_of(children[0], compiled) if len(children) == 1 else None
+    return None if form is None else form._replace(call=_tapped(children[0], compiled, form.call))
+
+
+def _tapped(node: n.Node, compiled: Compiled, call: ColumnsCall) -> ColumnsCall:
+    """Return the columnar form of a node; if the node is tapped, with a function in front of it that notes the records."""
+    runtime, point = compiled.runtime, compiled.runtime.taps.get(node.name)
+    if point is None:
+        return call
+
+    def tapped(columns: Columns) -> None:
+        with runtime.elsewhere():
+            _note(columns, point, runtime)
+        call(columns)
+
+    return tapped
+
+
+def _note(columns: Columns, point: TapPoint, runtime: Runtime) -> None:
+    """Sample the first records of a batch, and count the others."""
+    (sample, note, skip), metadata = point, runtime.metadata
+    count = min(len(columns.timestamps), MAX_RECORDS)
+    skip(len(columns.timestamps) - count)
+    try:
+        each(columns.part(0, count), lambda *args: note(sample(args, metadata)), runtime)
+    except Exception:  # a serde cannot read what need not be read otherwise
+        skip(count)
 
 
 def _stateless(node: n.Node, compiled: Compiled) -> bool:

@@ -21,6 +21,7 @@ from millstream.core.model.errors import TopologyError
 from millstream.core.model.record import Times
 from millstream.core.topology import joins as j
 from millstream.core.topology import nodes as n
+from millstream.core.topology.analysis.calls import Border
 from millstream.core.topology.joins import Subscribe
 from millstream.core.topology.nodes import Late
 from millstream.core.topology.plan import SubTopology
@@ -70,17 +71,34 @@ class Compiled:
         self._sub = sub
         self.runtime = runtime
         self.caches = Caches(sub, runtime, cache_bytes)
+        self._own: dict[str, Call] = {}
         self._calls: dict[str, Call] = {}
+        """The functions of the nodes as others call them, with a tap in front of those that are tapped."""
         for node in reversed(list(sub.nodes.values())):
             if isinstance(node, n.Source):
-                self.entries[node.name] = self.children(node)
+                self.entries[node.name] = self._tapped(node, self.children(node))
             else:
                 call, repeatable = compile_node(node, self), node.pure or type(node) in _OF_THE_USER
-                self._calls[node.name] = runtime.watched(node.name, call, repeatable=repeatable)
+                self._own[node.name] = runtime.watched(node.name, call, repeatable=repeatable)
+                self._calls[node.name] = self._tapped(node, self._own[node.name])
         self.contexts.reverse()
 
+    def _tapped(self, node: n.Node, call: Call) -> Call:
+        """Return the function of a node; if the node is tapped, with a function in front of it that notes the records."""
+        point = self.runtime.taps.get(node.name)
+        if point is None or isinstance(node, Border):  # the task's own function behind a border is tapped
+            return call
+        (sample, note, _), metadata = point, self.runtime.metadata
+
+        def tapped(*args: Any) -> None:
+            note(sample(args, metadata))
+            call(*args)
+
+        return tapped
+
     def call(self, node: n.Node) -> Call:
-        return self._calls[node.name]
+        """Return the function of a node for its columnar form, which has the tap of the node if there is one."""
+        return self._own[node.name]
 
     def call_named(self, name: str) -> Call:
         return self._calls[name]

@@ -16,6 +16,7 @@ from millstream.core.engine.threads import ThreadFigures
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import StoreChange
+from millstream.core.taps.samples import TapReport
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Outcome:
         given_up: Empty inputs that are no longer waited for.
         committable: Per partition, the offset before which everything has been processed: never past a record that is
             unfinished.
+        taps: Samples of the records that reached tapped nodes.
         shuffled: Per partition that is read through lanes, the lowest offset of a record that is buffered or unfinished; only of tasks
             that finish records later.
         wake_at_ms: When wall-clock punctuation is due next, the wait for an empty input ends, an idle operator closes
@@ -94,6 +96,7 @@ class Outcome:
     calls: Mapping[str, CallFigures] = field(default_factory=dict)
     threads: ThreadFigures | None = None
     shuffled: Mapping[TopicPartition, int] = field(default_factory=dict)
+    taps: tuple[TapReport, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from millstream.core.engine.failures import Failure, last_line
 from millstream.core.engine.policy import Fate
 from millstream.core.engine.runtime import Piece, PlacedRow, Row, Runtime
 from millstream.core.model.errors import ProcessingError
+from millstream.core.taps.samples import TapPoint
 from millstream.core.topology.analysis.calls import Border
 
 Effect = tuple[Callable[..., object], tuple[Any, ...]]
@@ -45,6 +46,10 @@ class Recorder(Runtime):
             task.partitions_of,
             most_bytes_of=task.most_bytes_of,
         )
+        self.taps = {
+            node: TapPoint(sample, partial(self.do, note), skip)
+            for node, (sample, note, skip) in task.taps.items()
+        }
         self.beyond = compiled.call_named
         self.effects: Effects = []
         self.stops = False

@@ -25,6 +25,7 @@ from millstream.core.model.answers import DeadLetter
 from millstream.core.model.errors import MillstreamError, ProductionError, UnavailableError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Headers, RecordContext, RecordMetadata, Records
+from millstream.core.taps.samples import TapPoint
 from millstream.core.topology.processor import PunctuationType
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Runtime:
         self.most_bytes_of = most_bytes_of
         self.global_stores: Mapping[str, Any] = {}
         self.app_config: Mapping[str, Any] = {}
-        self.punctuations = Punctuations()
+        self.punctuations, self.taps = Punctuations(), dict[str, TapPoint]()
         self.memories: dict[str, dict[str, Any]] = {}
         self.idle_clocks: list[IdleClock] = []
         self.close_windows: dict[str, Callable[[int], None]] = {}

@@ -12,7 +12,7 @@ applies ``outcome.changes`` to the committed content of the stores before it ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from millstream.core.asynchronous.call import Call as AsyncCall
@@ -37,6 +37,7 @@ from millstream.core.model.record import Records
 from millstream.core.ports import ByteStores, Threads
 from millstream.core.state.opening import open_store
 from millstream.core.state.readonly import read_only
+from millstream.core.taps.samples import Taps
 from millstream.core.topology.plan import SubTopology
 from millstream.core.topology.processor import PunctuationType
 
@@ -59,6 +60,7 @@ class Task:
         repeats_sends: Whether a step that is run again sends the same again. If not, the results of calls are stored in one
             step and applied in the next, so that what a step sends depends only on what was committed.
         threads: Call the functions of stateless operators; None leaves them to the thread that owns the task.
+        taps: Nodes whose records are sampled; those of other tasks are ignored.
 
     Source: KIP-28, "Architecture Design"; Kafka Streams ``StreamTask``.
     """
@@ -81,6 +83,7 @@ class Task:
         epoch: str = "",
         repeats_sends: bool = True,
         threads: Threads | None = None,
+        taps: Collection[str] = (),
     ) -> None:
         snapshot, policies = snapshot or Snapshot(), policies or ErrorPolicies()
         self.id = task_id
@@ -99,6 +102,8 @@ class Task:
         self._runtime.memories = {
             name: dict(kept) for name, kept in snapshot.operators.items() if name in remembered
         }
+        self._taps = Taps([node for node in taps if node in sub.nodes])
+        self._runtime.taps = self._taps.points()
         self._sub = sub
         self._compiled = Compiled(sub, self._runtime, cache_bytes)
         self._async_operators = self._runtime.async_operators[::-1]
@@ -325,6 +330,7 @@ class Task:
             {operator.name: operator.figures() for operator in self._async_operators},
             None if (threads := self._processing.threads) is None else threads.take_figures(),
             self._progress.lowest_shuffled() if self._async_operators else {},
+            self._taps.take(runtime.now_ms),
         )
         runtime.notices.clear()
         runtime.commit_requested = False

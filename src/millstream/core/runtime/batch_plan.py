@@ -6,7 +6,7 @@ A micro-batch that is run again finds here what its first attempt found. A plan 
      "stores": {store: fingerprint}, "internal": {repartition topic: partitions}, "unfinished": [store],
      "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id}, "routing": {...},
      "inputs": {...}, "begin": {...}, "woken": [task], "global": {topic: {partition: offset}},
-     "times": {topic: {partition: ms}}, "run": id, "origins": [[n, {topic: {partition: offset}}]]}
+     "times": {topic: {partition: ms}}, "run": id, "origins": [[n, {topic: {partition: offset}}]], "taps": [node]}
 
 Older versions wrote fewer fields. A plan that is read has defaults for them.
 """
@@ -79,6 +79,7 @@ class BatchPlan:
         global_ends: The offsets up to which global stores are filled; None without global stores.
         times: The partition times with which the micro-batch begins; None if no reader extracts timestamps.
         origins: Where the micro-batches began that may have unfinished records; None if no topic is committed by them.
+        taps: Nodes whose records are sampled.
     """
 
     id: BatchId
@@ -91,6 +92,7 @@ class BatchPlan:
     global_ends: Offsets | None = None
     times: Offsets | None = None
     origins: tuple[Begun, ...] | None = None
+    taps: tuple[str, ...] = ()
 
     @property
     def positions(self) -> Offsets:
@@ -120,6 +122,8 @@ class BatchPlan:
         data["run"] = self.id.run
         if self.origins is not None:
             data["origins"] = begun_to_json(self.origins)
+        if self.taps:
+            data["taps"] = list(self.taps)
         return data
 
     @staticmethod
@@ -136,6 +140,7 @@ class BatchPlan:
             positions_from_json(data["global"]) if "global" in data else None,
             positions_from_json(data["times"]) if "times" in data else None,
             begun_from_json(data["origins"]) if "origins" in data else None,
+            tuple(data.get("taps", ())),
         )
 
 

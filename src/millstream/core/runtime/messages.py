@@ -56,6 +56,7 @@ class PlanningOrders:
         commit: Whether a processor asked for a commit, which ends the trigger interval.
         oldest: The oldest micro-batch with an unfinished record, by topic before the shuffle; None if unknown.
         bytes_per_record: Average size of the records read so far; None before the first.
+        taps: Nodes whose records are sampled.
     """
 
     hold: bool = False
@@ -68,3 +69,4 @@ class PlanningOrders:
     times: Offsets = field(default_factory=dict)
     oldest: Mapping[str, int] | None = None
     bytes_per_record: float | None = None
+    taps: tuple[str, ...] = ()

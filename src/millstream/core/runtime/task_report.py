@@ -14,6 +14,7 @@ from millstream.core.metrics.metric import Number
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import flat, nested, positions_from_json, positions_to_json
 from millstream.core.state.segments.log import Manifest
+from millstream.core.taps.samples import TapReport
 
 
 class HotKeySample(NamedTuple):
@@ -104,6 +105,7 @@ class TaskReport:
         executor: Host and executor on which the task ran; empty if it keeps no local copies.
         measured: The metrics; see ``millstream.drivers.spark.executor.measures``.
         state: The committed state of its stores; None if it has none.
+        taps: Samples of the records that reached tapped nodes.
     """
 
     task: str
@@ -125,6 +127,7 @@ class TaskReport:
     executor: str = ""
     measured: tuple[Number, ...] = ()
     state: StateReport | None = None
+    taps: tuple[TapReport, ...] = ()
 
     def wakes_at(self, *, rests: bool) -> int | None:
         """Return when the task must be woken, ms since the epoch; if it rests, only for its unfinished records."""
@@ -161,6 +164,7 @@ class TaskReport:
             data["calls"] = CallReport(**{**calls, "queued": tuple(calls["queued"]), "hottest": hottest})
         if (state := data["state"]) is not None:
             data["state"] = StateReport(**{**state, "history": tuple(state["history"])})
+        data["taps"] = tuple(TapReport.from_json(tap) for tap in data["taps"])
         if (threads := data["threads"]) is not None:
             data["threads"] = ThreadFigures(tuple(threads["executed"]), threads["ended"])
         return TaskReport(**data)

@@ -23,6 +23,7 @@ class PlannedRead(InputPartition):
         inputs: Tasks, and what is known of their inputs.
         global_ends: The offsets of the topics of global stores that the micro-batch sees; None without global stores.
         times: Partition times at the beginning of the micro-batch, ms since the epoch, where readers extract timestamps.
+        taps: Nodes whose records are sampled.
     """
 
     batch: str
@@ -33,3 +34,4 @@ class PlannedRead(InputPartition):
     inputs: list[tuple[str, TaskInput]] = field(default_factory=list)
     global_ends: Offsets | None = None
     times: Offsets = field(default_factory=dict)
+    taps: tuple[str, ...] = ()

@@ -39,6 +39,8 @@ GLOBAL: Final = 6
 """The offsets of the topics of global stores that the micro-batch sees; comes with other rows of a task."""
 TIMES: Final = 7
 """The partition times that a reader has reached, as JSON; see ``millstream.core.runtime.partition_times``."""
+TAPS: Final = 8
+"""The nodes of a task whose records are sampled, as JSON; comes with other rows of the task."""
 
 CHUNK_ROWS = StructType(
     [

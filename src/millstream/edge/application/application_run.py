@@ -37,6 +37,7 @@ from millstream.edge.spark.spark_errors import spark_is_gone, translated
 from millstream.edge.status.application_status import Status
 from millstream.edge.status.progress_log import ProgressLog, RepeatedWarnings, facts_of, summary
 from millstream.edge.status.task_reports import TaskReports
+from millstream.edge.taps.tap_buffers import TapBuffers
 from millstream.edge.web.listeners import Listeners
 
 log = logging.getLogger("millstream.application")
@@ -96,6 +97,7 @@ class ApplicationRun:
         self.warnings = RepeatedWarnings(partial(log.warning, "%s"))
         self.reports = TaskReports()
         self.answers = Answers(application_id, resources.copies, self.reports, lambda: self.plan)
+        self.taps = TapBuffers(application_id, lambda: self.plan)
         self.draining = Draining(self.reports.left)
         self.purge = Purge(resources.record_deleter, lambda: self.plan.purged_topics)
         self.listeners = Listeners()
@@ -211,6 +213,7 @@ class ApplicationRun:
                 task.close()
         self.control.close()
         self.answers.close()
+        self.taps.end()
         if self.resources.lease.held:
             delete_control_file(self.resources.lease.home)
         self.resources.lease.release()

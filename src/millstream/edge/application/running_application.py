@@ -19,6 +19,7 @@ from millstream.edge.application.topology_edits import TopologyEdit
 from millstream.edge.lab.html import status_html
 from millstream.edge.queries.store_reader import StoreReader
 from millstream.edge.status.application_status import Status
+from millstream.edge.taps.tap import DEFAULT_LIMIT, Tap
 from millstream.edge.web.listeners import Listeners
 
 _STOP_WAIT_S = 60.0
@@ -193,6 +194,28 @@ class RunningApplication:
     def ask(self, question: Question) -> Answer:
         """Answer a question about a store; see :class:`StoreReader`."""
         return self._run.answers.answer(question)
+
+    def tap(self, node: str, *, limit: int = DEFAULT_LIMIT) -> Tap:
+        """Sample the records that reach a node, from the next micro-batch on, until the tap is closed.
+
+        Each task samples up to 100 records per micro-batch, keeps plain data of them, and cuts what is too large. Results do not change.
+
+        Args:
+            node: The name of the node; of a source, the records that it reads.
+            limit: How many samples are kept, the newest ones.
+
+        Returns:
+            The samples, to be read while the application runs.
+
+        Raises:
+            ControlError: If there is no such node, the limit cannot be, or the application has ended.
+
+        Example:
+            >>> with running.tap("totals") as tap:  # doctest: +SKIP
+            ...     for record in tap:
+            ...         print(record.key, record.value)
+        """
+        return Tap(node, limit, self._run.taps.answer)
 
     def _repr_html_(self) -> str:
         return status_html(vars(self.status()), self.id)

@@ -25,6 +25,7 @@ from millstream.edge.application.draining import unread
 from millstream.edge.control.control_client import COMMAND
 from millstream.edge.control.remote_commands import Controllable, executed
 from millstream.edge.queries.remote_application import QUESTION as STORE_QUESTION
+from millstream.edge.taps.tap_buffers import QUESTION as TAP_QUESTION
 
 log = logging.getLogger("millstream.application")
 
@@ -71,6 +72,8 @@ class SparkRequests:
             return True
         if request == STORE_QUESTION:
             return self._application.stores() if data is None else self._application.ask(data)
+        if request == TAP_QUESTION:
+            return self._run.taps.answer(*data)
         if request == COMMAND:
             return executed(self._application, *data)
         raise MillstreamError(f"the application does not know the request {request!r}; this is a bug")
@@ -102,6 +105,7 @@ class SparkRequests:
             run.reports.times,
             oldest,
             run.reports.bytes_per_record(),
+            run.taps.nodes(),
         )
 
     def _committed(self, batch: int, reports: Sequence[TaskReport]) -> None:
@@ -116,6 +120,7 @@ class SparkRequests:
         transactional = run.plan.committed_by_transactions if run.resources.transactional else ()
         if self._commit({at: n for at, n in offsets.items() if at.topic not in transactional}):
             run.purge.committed(offsets)
+        run.taps.committed(batch, reports)
         run.query.first_batch.set()
 
     def _commit_behind_shuffle(self, data: PlanRequest, oldest: Mapping[str, int]) -> None:

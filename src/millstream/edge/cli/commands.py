@@ -25,6 +25,7 @@ from millstream.edge.cli.run_commands import plan, run
 from millstream.edge.cli.shell import shell
 from millstream.edge.cli.slice_commands import record, replay
 from millstream.edge.cli.store_commands import store
+from millstream.edge.cli.tap_command import tap
 from millstream.edge.cli.top import top
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ app.command()(plan)
 app.command()(peek)
 app.command()(send)
 app.command()(top)
+app.command()(tap)
 app.command()(shell)
 
 

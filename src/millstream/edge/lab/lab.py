@@ -26,6 +26,7 @@ from millstream.edge.settings.environment_variables import PREFIX, settings_file
 from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.status.application_status import Status
+from millstream.edge.taps.tap import DEFAULT_LIMIT, Tap
 
 if TYPE_CHECKING:
     from millstream.testing.kafka import EmbeddedKafka
@@ -181,6 +182,10 @@ class Lab:
     def entries(self, name: str, limit: int = 20) -> Rows:
         """Return the first entries of a key-value, window or session store as rows of key and value."""
         return Rows(("key", "value"), tuple(self.store(name).all(limit=limit)))
+
+    def tap(self, node: str, *, limit: int = DEFAULT_LIMIT) -> Tap:
+        """Sample the records that reach a node; see :meth:`RunningApplication.tap`."""
+        return self.running.tap(node, limit=limit)
 
     def wait(self, timeout_s: float = 60.0) -> None:
         """Wait until everything that is in the topics now has been processed.

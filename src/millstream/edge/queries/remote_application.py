@@ -12,9 +12,12 @@ from millstream.core.queries.question import Answer, Question
 from millstream.edge.control.control_client import ask, send
 from millstream.edge.queries.store_reader import StoreReader
 from millstream.edge.settings.settings_loading import settings_from
+from millstream.edge.taps.tap import DEFAULT_LIMIT, Tap
+from millstream.edge.taps.tap_buffers import QUESTION as TAP_QUESTION
 
 QUESTION: Final = "store"
 """Name of the question about stores; its data is a question, or None for the list of stores."""
+_TAP_LEASE_S: Final = 300.0
 
 
 class RemoteApplication:
@@ -59,6 +62,20 @@ class RemoteApplication:
             ControlError: If the application does not answer.
         """
         return send(self._home, self.id, "status")
+
+    def tap(self, node: str, *, limit: int = DEFAULT_LIMIT) -> Tap:
+        """Sample the records that reach a node; see :meth:`RunningApplication.tap`.
+
+        A tap that is not read for five minutes ends.
+
+        Raises:
+            ControlError: If the application does not answer, has no such node, or cannot keep so many samples.
+        """
+
+        def asked(action: str, arguments: Mapping[str, Any]) -> Any:
+            return ask(self._home, self.id, TAP_QUESTION, (action, arguments))
+
+        return Tap(node, limit, asked, lease_s=_TAP_LEASE_S)
 
     def _asked(self, data: Question | None) -> Any:
         try:

@@ -16,7 +16,7 @@ STORED = (
     '"inputs": {"lag": {"in": {"0": 9}}, "until": {"in": {"0": 70}}, "paused": ["o"], "bounded": true, "unknown": true, '
     '"written": {"app-again-repartition": 70}}, '
     '"begin": {"rebuild": true, "new_topics": ["s"]}, "woken": ["0_1"], "global": {"g": {"0": 4}}, '
-    '"times": {"in": {"0": 60}}, "run": "c41d", "origins": [[11, {"in": {"0": 3}}]]}'
+    '"times": {"in": {"0": 60}}, "run": "c41d", "origins": [[11, {"in": {"0": 3}}]], "taps": ["counted"]}'
 )
 
 
@@ -35,7 +35,7 @@ def test_an_offset_of_an_older_version_says_less() -> None:
     )
     assert (plan.topology.stores, plan.topology.routing) == ({"s": "x"}, None)
     more = (plan.inputs, plan.initialization, plan.woken, plan.global_ends, plan.times, plan.origins)
-    assert more == (None, None, (), None, None, None)
+    assert (*more, plan.taps) == (None, None, (), None, None, None, ())
 
 
 def test_the_message_to_a_task_crosses() -> None:

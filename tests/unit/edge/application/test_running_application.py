@@ -19,6 +19,7 @@ from millstream.core.runtime.lifecycle import Event
 from millstream.core.runtime.messages import PlanRequest
 from millstream.core.runtime.origins import Begun, first_offset
 from millstream.core.runtime.task_report import CallReport, CommittedBatch, TaskReport
+from millstream.core.taps.samples import Sample, TapReport
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.edge.application.application_run import Resources
@@ -101,6 +102,18 @@ def test_offsets_that_could_not_be_committed_are_committed_when_the_broker_is_ba
     assert group.committed == {}
     running._requests.answer("plan", PLAN)
     assert group.committed == {TopicPartition("in", 0): 5}
+
+
+def test_a_tap_reaches_the_planner_and_brings_what_tasks_report(running: RunningApplication) -> None:
+    assert running._requests.answer("plan", PLAN).taps == ()
+    node = running._run.plan.subtopologies[0].sources[0].name
+    with running.tap(node) as tap:
+        assert running._requests.answer("plan", PLAN).taps == (node,)
+        report = TaskReport("0_0", taps=(TapReport(node, 5, 1, (Sample("in", 0, 3, "k", "v", 4),)),))
+        running._requests.answer("batch", CommittedBatch(0, [report.encode()]))
+        (record,) = tap.records()
+        assert (record.batch, record.offset, record.value) == (0, 3, "v")
+    assert running._requests.answer("plan", PLAN).taps == ()
 
 
 class TestOrders:

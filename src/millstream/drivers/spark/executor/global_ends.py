@@ -13,6 +13,7 @@ import pyarrow as pa
 from millstream.core.model.ids import TaskId
 from millstream.core.model.positions import Offsets, positions_from_json, positions_to_json
 from millstream.drivers.spark import wire
+from millstream.drivers.spark.executor.task_messages import with_messages
 from millstream.drivers.spark.spec import TopologySpec
 
 
@@ -25,15 +26,7 @@ def with_global_ends(
         ends: The offsets of the topics of global stores that the micro-batch sees.
     """
     payload = json.dumps(positions_to_json(ends)).encode()
-    seen: set[str] = set()
-    for batch in rows:
-        for row in batch.select(["group", "task", "batch", "now_ms", "ahead_ms"]).to_pylist():
-            if row["task"] not in seen and _reads(topology, TaskId.parse(row["task"])):
-                address = (row["group"], wire.GLOBAL, row["task"], "", 0, "", 0, 0)
-                cells = (*address, row["batch"], row["now_ms"], row["ahead_ms"], payload)
-                yield wire.arrow_rows([cells])
-            seen.add(row["task"])
-        yield batch
+    return with_messages(rows, wire.GLOBAL, lambda task: payload if _reads(topology, task) else b"")
 
 
 def decode_global_ends(payload: bytes) -> Offsets:

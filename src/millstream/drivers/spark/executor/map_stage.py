@@ -67,6 +67,7 @@ class MapStage:
         self._began = time.perf_counter()
         self._numbers = Numbers()
         self._reports: list[TaskReport] = []
+        self._taps = read.taps
         self._task = self._started(sub)
 
     def _started(self, sub: SubTopology) -> Task:
@@ -77,6 +78,7 @@ class MapStage:
             application_id=self._topology.plan.application_id,
             stores=MemoryStores(),
             policies=self._topology.policies,
+            taps=self._taps,
             partitions_of=self._topology.partitions_of,
             most_bytes_of=self._topology.most_bytes_of,
             threads=self._topology.threads(self._id),
@@ -117,6 +119,7 @@ class MapStage:
             notices=tuple(notice for r in self._reports for notice in r.notices)[:_NOTICES],
             threads=added(r.threads for r in self._reports),
             times=self._times(),
+            taps=tuple(tap for r in self._reports for tap in r.taps),
         )
         yield wire.arrow_rows([self._own_row(wire.REPORT, TopicPartition("", 0), report.encode())])
 

@@ -18,6 +18,7 @@ from millstream.drivers.spark import wire
 from millstream.drivers.spark.executor.global_ends import with_global_ends
 from millstream.drivers.spark.executor.map_stage import MapStage
 from millstream.drivers.spark.executor.partitioning import split_by_range
+from millstream.drivers.spark.executor.task_messages import with_taps
 from millstream.drivers.spark.reads import PlannedRead
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
 
@@ -27,6 +28,8 @@ def read(spec: SourceSpec, planned: PlannedRead) -> Iterator[pa.RecordBatch]:
     rows = _rows(spec, planned)
     if planned.global_ends is not None:
         rows = with_global_ends(rows, spec.topology, planned.global_ends)
+    if planned.taps:
+        rows = with_taps(rows, spec.topology, planned.taps)
     yield from rows
     if spec.topology.sender is not None:
         spec.topology.sender.flush()

@@ -88,6 +88,7 @@ def report_of(
         shuffled=outcome.shuffled,
         measured=tuple(measured(step)),
         state=_state(step),
+        taps=outcome.taps,
         **more,
     )
 

@@ -59,6 +59,7 @@ from millstream.drivers.spark.executor.snapshots import (
     unfinished_by_store,
 )
 from millstream.drivers.spark.executor.statelog import StateLog
+from millstream.drivers.spark.executor.task_messages import decode_taps
 from millstream.drivers.spark.executor_id import this_executor
 from millstream.drivers.spark.logs import running_task
 
@@ -320,6 +321,7 @@ class TaskRun:
             epoch=uuid4().hex[:12],
             repeats_sends=self._spec.repeats_sends,
             threads=topology.threads(self._id),
+            taps=self._message(wire.TAPS, decode_taps) or (),
         )
         try:
             task.init(self._now_ms)

@@ -116,7 +116,12 @@ class Planner:
         with_ends = self._globals.with_ends(planned, start, self._topics.recreated_among)
         if with_ends is None:
             return None
-        return replace(with_ends, times=self._times(request), origins=self._origins(request, planned))
+        return replace(
+            with_ends,
+            times=self._times(request),
+            origins=self._origins(request, planned),
+            taps=request.orders.taps,
+        )
 
     def _asked(self, start: BatchPlan) -> _Request:
         """Ask the broker for the ends, and the application for its orders."""

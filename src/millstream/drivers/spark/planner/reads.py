@@ -41,7 +41,7 @@ class ReadPlanner:
             reads.append(PlannedRead(batch, clock))
         ends = global_ends(end, self._spec)
         for number, read in enumerate(reads):
-            read.inputs, read.global_ends = inputs[number :: len(reads)], ends
+            read.inputs, read.global_ends, read.taps = inputs[number :: len(reads)], ends, end.taps
         return reads
 
     def _ticked(self, start: BatchPlan, end: BatchPlan) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from millstream.core.runtime.partition_times import encode_times
 from millstream.core.runtime.remaining_inputs import TaskInput
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.state.segments.log import decode_manifest
+from millstream.core.taps.samples import Sample
 from millstream.core.topology.evolution import Lineage, Part, continued, parts_of
 from millstream.core.topology.layout import Layout, lay_out
 from millstream.core.topology.plan import Plan
@@ -161,6 +163,20 @@ def test_batch_after_batch_counts_on(spark: Spark) -> None:
     assert (done.task, done.offsets) == ("0_0", {TopicPartition("in", 0): 3})
     assert [counted[f"{what}_records"] for what in ("read", "processed", "sent")] == [1, 1, 1]
     assert (done.stream_time_ms, totals(done)["restored_changes"], done.first_record_ms) == (3, 0, 0)
+
+
+def tapped(*nodes: str) -> Row:
+    """Give what the reader tells the task of its taps."""
+    return Row(**{**row(wire.TAPS).asDict(), "payload": json.dumps(nodes).encode()})
+
+
+def test_samples_of_taps_are_in_the_report_of_their_batch(spark: Spark) -> None:
+    (counted,) = [name for name, node in counting().plan("app").subtopologies[0].nodes.items() if node.table]
+    records = row(wire.RECORDS, ("a", "x", 1), now_ms=5)
+    (tap,) = report(spark.batch(counting(), [records, tapped(counted)], commit=False)).taps
+    assert (tap.node, tap.now_ms, tap.passed) == (counted, 5, 1)
+    assert tap.samples == (Sample("in", 0, 0, "a", "x", 1),)
+    assert report(spark.batch(counting(), [records])).taps == ()
 
 
 def test_a_batch_that_is_run_again_begins_where_the_first_attempt_did(spark: Spark) -> None:

@@ -117,3 +117,22 @@ def test_in_front_of_what_finishes_later_offsets_say_the_micro_batch_and_nothing
     assert len(set(offsets)) == 8
     (told,) = [row for batch in stage.finish() for row in batch.to_pylist()]
     assert TaskReport.decode(told["payload"]).offsets == {}
+
+
+def test_taps_sample_before_the_shuffle_up_to_the_limit_of_the_task() -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in", name="read").group_by(lambda key, value: value).count(name="counted")
+    plan = builder.build().plan("app")
+    layout = lay_out(plan, {"in": 1})
+    spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ms.ErrorPolicies(), {})
+    read = PlannedRead("5f3a:4:c41d", WallClock(9), taps=("read", "counted"))
+    stage = MapStage(spec, TASK, OffsetRange("in", 0, 0, 120), read)
+    for start in (0, 60):
+        list(stage.run(records([("k", "v", 7)] * 60, start)))
+    (told,) = [row for batch in stage.finish() for row in batch.to_pylist()]
+    taps = TaskReport.decode(told["payload"]).taps
+    assert [(tap.node, tap.now_ms, tap.passed, len(tap.samples)) for tap in taps] == [
+        ("read", 9, 60, 60),
+        ("read", 9, 60, 40),
+    ]
+    assert [sample.offset for tap in taps for sample in tap.samples] == list(range(100))

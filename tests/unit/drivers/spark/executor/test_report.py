@@ -14,6 +14,7 @@ from millstream.core.runtime.task_report import (
     TaskReport,
 )
 from millstream.core.state.segments.log import Manifest, Segment
+from millstream.core.taps.samples import Sample, TapReport
 from millstream.drivers.spark.executor.measures import TASK_METRICS, StepFacts
 from millstream.drivers.spark.executor.report import report_of
 from unit.helpers import Host, one_processor, processing
@@ -36,9 +37,15 @@ def test_crosses_the_wire() -> None:
         times={TopicPartition("in", 0): 7},
         shuffled={TopicPartition("again", 1): 1 << 31},
         state=StateReport(4, ("a", "b"), {"counts": {"time": 7}}),
+        taps=(TapReport("n", 8, 2, (Sample("in", 0, 4, "k", {"v": [1]}, 6, (("h", None),), cut=True),)),),
     )
     assert TaskReport.decode(report.encode()) == report
     assert TaskReport.decode(TaskReport("0_0").encode()) == TaskReport("0_0")
+
+
+def test_does_not_show_the_samples_of_taps_in_its_text() -> None:
+    tap = TapReport("n", 8, 1, (Sample("in", 0, 4, "k", "secret", 6),))
+    assert "secret" not in repr(TaskReport("0_3", taps=(tap,)))
 
 
 def test_is_made_of_an_outcome() -> None:

@@ -14,12 +14,13 @@ from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.model.errors import NoOffsetForPartitionError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.ports import TopicFacts
-from millstream.core.runtime.batch_plan import Initialization
+from millstream.core.runtime.batch_plan import BatchPlan, Initialization
 from millstream.core.runtime.messages import BufferedRecords, PlanningOrders
 from millstream.core.runtime.origins import begun_to_json
 from millstream.core.topology.evolution import Lineage
 from millstream.core.topology.layout import default_grouper, lay_out
 from millstream.drivers.spark.planner.planner import Planner
+from millstream.drivers.spark.planner.reads import ReadPlanner
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
 
 TOPICS = {"in": 1, "other": 1}
@@ -101,6 +102,17 @@ def planning(
 def begun(planner: Planner) -> dict[str, Any]:
     """Plan the first micro-batch of a run, which reads nothing."""
     return planner.next(planner.first())
+
+
+def test_what_is_tapped_is_part_of_the_plan(planner: Planner, orders: Application) -> None:
+    start = begun(planner)
+    orders.answers = [PlanningOrders(taps=("in",))]
+    planned = planner.next(start)
+    assert planned["taps"] == ["in"]
+    reads = ReadPlanner(planner._spec).reads(BatchPlan.from_json(start), BatchPlan.from_json(planned))
+    assert [read.taps for read in reads] == [("in",)]
+    orders.answers = [PlanningOrders()]
+    assert planner.next(planned) == planned, "a tap begins no micro-batch, and its end neither"
 
 
 def test_what_is_paused_is_left_where_it_is(planner: Planner, orders: Application) -> None:

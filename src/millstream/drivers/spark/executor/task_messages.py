@@ -1,0 +1,61 @@
+"""Messages on their way to tasks: a row of its own in front of the first row of each task that they concern.
+
+A task that gets no other row gets no message, so a message never makes a task take part in a micro-batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+import pyarrow as pa
+
+from millstream.core.model.ids import TaskId
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.spec import TopologySpec
+
+
+def with_messages(
+    rows: Iterable[pa.RecordBatch], kind: int, message: Callable[[TaskId], bytes]
+) -> Iterator[pa.RecordBatch]:
+    """Put a message in front of the first row of each task.
+
+    Args:
+        rows: Chunk rows of one reader.
+        kind: The kind of the message's row.
+        message: Returns the message to a task; an empty one is not sent.
+    """
+    seen: set[str] = set()
+    for batch in rows:
+        for row in batch.select(["group", "task", "batch", "now_ms", "ahead_ms"]).to_pylist():
+            if row["task"] not in seen and (payload := message(TaskId.parse(row["task"]))):
+                address = (row["group"], kind, row["task"], "", 0, "", 0, 0)
+                cells = (*address, row["batch"], row["now_ms"], row["ahead_ms"], payload)
+                yield wire.arrow_rows([cells])
+            seen.add(row["task"])
+        yield batch
+
+
+def with_taps(
+    rows: Iterable[pa.RecordBatch], topology: TopologySpec, taps: Collection[str]
+) -> Iterator[pa.RecordBatch]:
+    """Send the nodes that are tapped to the tasks that have any; those before the shuffle read them from the plan.
+
+    Args:
+        rows: Chunk rows of one reader.
+        topology: The application.
+        taps: The nodes.
+    """
+    plan = topology.plan
+
+    def message(task: TaskId) -> bytes:
+        sub = plan.subtopologies[task.subtopology]
+        own = [] if plan.runs_before_shuffle(sub) else [node for node in taps if node in sub.nodes]
+        return json.dumps(own).encode() if own else b""
+
+    return with_messages(rows, wire.TAPS, message)
+
+
+def decode_taps(payload: bytes) -> tuple[str, ...]:
+    """Decode the payload of a row that :func:`with_taps` made."""
+    return tuple(json.loads(payload))

@@ -1,0 +1,52 @@
+"""The command ``millstream tap``: the records that reach a node of an application that runs on this host."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millstream.edge.cli.command_errors import reporting_errors
+
+if TYPE_CHECKING:
+    from millstream.edge.taps.tap_buffers import TapRecord
+
+
+def tap(
+    application_id: Annotated[
+        str, typer.Argument(metavar="APP", help="An application that runs on this host.")
+    ],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A node of its topology.")],
+    *,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="End after so many records. Default: at Ctrl-C.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per record, with headers.")
+    ] = False,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="State directory of the application. Default: as the settings say.")
+    ] = None,
+) -> None:
+    """Print samples of the records that reach a node, while the application runs."""
+    from millstream.edge.queries.remote_application import connect
+
+    with reporting_errors("tap"), connect(application_id, state_dir).tap(node) as tapped:
+        for record in islice(tapped, limit):
+            typer.echo(json.dumps(asdict(record)) if as_json else _line(record))
+
+
+def _line(record: TapRecord) -> str:
+    time = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    origin = "-" if record.topic is None else f"{record.topic}-{record.partition}-{record.offset}"
+    cut = "  (cut)" if record.cut else ""
+    return f"{origin}  {time.replace('+00:00', 'Z')}  {_text(record.key)}  {_text(record.value)}{cut}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,92 @@
+"""The public face of taps: the records that reach a node of a running application."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Self
+
+from millstream.edge.lab.html import table_html
+from millstream.edge.taps.tap_buffers import TapContent, TapCounts, TapRecord
+
+DEFAULT_LIMIT: Final = 1_000
+_POLL_S: Final = 0.1
+_NOTHING_NEW: Final = 1 << 62
+"""More samples than there ever are: a read after them brings none."""
+_COLUMNS: Final = ("batch", "topic", "partition", "offset", "timestamp", "key", "value")
+
+AskTaps = Callable[[str, Mapping[str, Any]], Any]
+"""Asks the application; see ``TapBuffers.answer``."""
+
+
+class Tap:
+    """Samples of the records that reach a node. Made by :meth:`RunningApplication.tap`; a context manager.
+
+    Iterating gives the samples in the buffer, waits for further ones, and ends with the tap or the application.
+
+    Args:
+        node: The node.
+        limit: How many samples are kept.
+        ask: Asks the application.
+        lease_s: After how many seconds without a read the tap ends; None is never.
+    """
+
+    def __init__(self, node: str, limit: int, ask: AskTaps, *, lease_s: float | None = None) -> None:
+        self.node = node
+        self._ask = ask
+        self._id: str = ask("open", {"node": node, "limit": limit, "lease_s": lease_s})
+        self._final: TapContent | None = None
+
+    def records(self) -> tuple[TapRecord, ...]:
+        """Return the samples in the buffer, the oldest first.
+
+        Raises:
+            ControlError: If the application does not answer, or the tap has ended.
+        """
+        return self._read(0).records
+
+    def counts(self) -> TapCounts:
+        """Return how many records reached the node, were sampled, and were pushed out of the buffer.
+
+        Raises:
+            ControlError: If the application does not answer, or the tap has ended.
+        """
+        return self._read(_NOTHING_NEW).counts
+
+    def close(self) -> None:
+        """Switch the tap off; its samples can still be read. Closing it twice is harmless.
+
+        Raises:
+            ControlError: If the application does not answer, or the tap has ended.
+        """
+        if self._final is None:
+            self._final = self._ask("close", {"tap": self._id})
+
+    def _read(self, after: int) -> TapContent:
+        if self._final is not None:
+            return self._final.after(after)
+        content: TapContent = self._ask("read", {"tap": self._id, "after": after})
+        return content
+
+    def __iter__(self) -> Iterator[TapRecord]:
+        seen = 0
+        while True:
+            content = self._read(seen)
+            yield from content.records
+            seen = content.counts.sampled
+            if content.ended:
+                return
+            if not content.records:
+                time.sleep(_POLL_S)
+
+    def __repr__(self) -> str:
+        return f"<Tap {self.node!r}: {'closed' if self._final else 'on'}>"
+
+    def _repr_html_(self) -> str:
+        return table_html(_COLUMNS, [[getattr(each, name) for name in _COLUMNS] for each in self.records()])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,235 @@
+"""Tap buffers: the newest samples of each tap of a running application.
+
+The planner is told which nodes are tapped, and the tasks of the next micro-batch sample them. What they sampled comes with their
+reports, and only reports of finished micro-batches come. A micro-batch that is repeated gives nothing a second time.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from millstream.core.model.errors import ControlError
+from millstream.core.runtime.task_report import TaskReport
+from millstream.core.taps.samples import TapReport
+from millstream.core.topology.plan import Plan
+
+log = logging.getLogger("millstream.application")
+
+QUESTION: Final = "tap"
+"""Name of the question about taps; its data is an action with its arguments."""
+MAX_LIMIT: Final = 10_000
+
+
+@dataclass(frozen=True)
+class TapRecord:
+    """A record that reached a tapped node.
+
+    Attributes:
+        node: The node.
+        task: The task.
+        batch: The number of the micro-batch.
+        passed_ms: When it reached the node: the wall clock of the micro-batch, ms since the epoch.
+        topic: The topic from which the task read the record that led to it; None if a punctuator sent it.
+        partition: The partition of that record, -1 without one.
+        offset: The offset of that record, -1 without one.
+        key: The key, as plain data.
+        value: The value, as plain data; of a change of a table the new one.
+        timestamp: The record's timestamp, ms since the epoch.
+        headers: Pairs of name and value, as plain data.
+        cut: Whether something was too large to be shown as a whole.
+    """
+
+    node: str
+    task: str
+    batch: int
+    passed_ms: int
+    topic: str | None
+    partition: int
+    offset: int
+    key: Any
+    value: Any
+    timestamp: int
+    headers: tuple[tuple[str, Any], ...]
+    cut: bool
+
+
+class TapCounts(NamedTuple):
+    """What a tap has seen.
+
+    Attributes:
+        passed: Records that reached the node since the tap is on.
+        sampled: Those of them that were sampled.
+        dropped: Samples that newer ones have pushed out of the buffer.
+    """
+
+    passed: int
+    sampled: int
+    dropped: int
+
+
+class TapContent(NamedTuple):
+    """Samples of a tap.
+
+    Attributes:
+        records: The samples, the oldest first.
+        counts: What the tap has seen.
+        ended: Whether nothing more will come.
+    """
+
+    records: tuple[TapRecord, ...]
+    counts: TapCounts
+    ended: bool
+
+    def after(self, sampled: int) -> TapContent:
+        """Return it without the samples that were there when so many had been sampled."""
+        known = len(self.records) - (self.counts.sampled - sampled)
+        return self._replace(records=self.records[max(known, 0) :])
+
+
+@dataclass
+class _Buffer:
+    """The samples of one tap. Guarded by the lock of the buffers."""
+
+    node: str
+    records: deque[TapRecord]
+    lease_s: float | None
+    read_at: float = field(default_factory=time.monotonic)
+    passed: int = 0
+    sampled: int = 0
+
+    def expired(self) -> bool:
+        return self.lease_s is not None and time.monotonic() - self.read_at > self.lease_s
+
+    def add(self, batch: int, task: str, report: TapReport) -> None:
+        self.passed += report.passed
+        self.sampled += len(report.samples)
+        # All but the newest would be pushed out again.
+        skipped = max(len(report.samples) - (self.records.maxlen or 0), 0)
+        for sample in islice(report.samples, skipped, None):
+            self.records.append(TapRecord(self.node, task, batch, report.now_ms, *sample))
+
+    def content(self, *, ended: bool) -> TapContent:
+        counts = TapCounts(self.passed, self.sampled, self.sampled - len(self.records))
+        return TapContent(tuple(self.records), counts, ended)
+
+
+class TapBuffers:
+    """The taps of a running application. Safe to use from several threads.
+
+    Args:
+        application_id: The application.
+        plan: Returns the plan that runs.
+    """
+
+    def __init__(self, application_id: str, plan: Callable[[], Plan]) -> None:
+        self._id = application_id
+        self._plan = plan
+        self._lock = threading.Lock()
+        self._buffers: dict[str, _Buffer] = {}
+        self._batch: int | None = None
+        self._ended = False
+
+    def answer(self, action: str, arguments: Mapping[str, Any]) -> Any:
+        """Execute an action: ``open``, ``read`` or ``close``."""
+        actions: dict[str, Callable[..., Any]] = {"open": self.open, "read": self.read, "close": self.close}
+        return actions[action](**arguments)
+
+    def open(self, node: str, limit: int, lease_s: float | None = None) -> str:
+        """Tap a node from the next micro-batch on.
+
+        Args:
+            node: The node.
+            limit: How many samples are kept.
+            lease_s: After how many seconds without a read the tap ends; None is never.
+
+        Returns:
+            The id of the tap.
+
+        Raises:
+            ControlError: If there is no such node, the limit cannot be, or the application has ended.
+        """
+        if not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
+            raise ControlError(f"a tap keeps between 1 and {MAX_LIMIT:,} records, not {limit}")
+        self._check_known(node)
+        tap = secrets.token_hex(8)
+        with self._lock:
+            if self._ended:
+                raise ControlError(f"application {self._id!r} has ended; only a running one can be tapped")
+            self._buffers[tap] = _Buffer(node, deque(maxlen=limit), lease_s)
+        log.info("node %r is tapped", node)
+        return tap
+
+    def read(self, tap: str, after: int = 0) -> TapContent:
+        """Return the samples of a tap.
+
+        Args:
+            tap: The id of the tap.
+            after: How many had been sampled at the last read; only newer ones are returned.
+
+        Raises:
+            ControlError: If the tap has ended.
+        """
+        with self._lock:
+            buffer = self._buffer(tap)
+            buffer.read_at = time.monotonic()
+            return buffer.content(ended=self._ended).after(after)
+
+    def close(self, tap: str) -> TapContent:
+        """End a tap; return all its samples.
+
+        Raises:
+            ControlError: If it has ended before.
+        """
+        with self._lock:
+            buffer = self._buffer(tap)
+            del self._buffers[tap]
+        log.info("a tap on node %r is closed", buffer.node)
+        return buffer.content(ended=True)
+
+    def nodes(self) -> tuple[str, ...]:
+        """Return the nodes that are tapped; taps that nobody reads any more end."""
+        if not self._buffers:
+            return ()
+        with self._lock:
+            for tap in [tap for tap, buffer in self._buffers.items() if buffer.expired()]:
+                log.info("the tap on node %r has ended: nobody reads it", self._buffers.pop(tap).node)
+            return tuple(sorted({buffer.node for buffer in self._buffers.values()}))
+
+    def committed(self, batch: int, reports: Sequence[TaskReport]) -> None:
+        """Take the samples of a micro-batch that has finished."""
+        if batch == self._batch:
+            return
+        self._batch = batch
+        found = [(report.task, tap) for report in reports for tap in report.taps]
+        with self._lock:
+            for buffer in self._buffers.values():
+                for task, tap in found:
+                    if tap.node == buffer.node:
+                        buffer.add(batch, task, tap)
+
+    def end(self) -> None:
+        """Take no more samples; what there is can still be read."""
+        with self._lock:
+            self._ended = True
+
+    def _buffer(self, tap: str) -> _Buffer:
+        if tap not in self._buffers:
+            raise ControlError(
+                "the tap has ended, because nobody has read it for a while; tap the node again"
+            )
+        return self._buffers[tap]
+
+    def _check_known(self, node: str) -> None:
+        known = [name for sub in self._plan().subtopologies for name in sub.nodes]
+        if node not in known:
+            raise ControlError(
+                f"application {self._id!r} has no node {node!r}; its nodes are: {', '.join(map(repr, known))}"
+            )
