@@ -87,6 +87,7 @@ def is_counted(apps: Apps, sink: str, wanted: Counter[str]) -> None:
     eventually(lambda: latest(apps.kafka.consume(sink), ms.serdes.int64) == wanted, "the counts")
 
 
+@pytest.mark.alone  # it measures how long intake stands still
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 def test_an_edit_keeps_state_while_records_come(apps: Apps, guarantee: str) -> None:
     source, sink, lengths = apps.topic("in", 2), apps.topic("out", 1), apps.topic("lengths", 1)

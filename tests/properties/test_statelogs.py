@@ -214,20 +214,15 @@ def test_a_batch_sees_what_was_committed(
     run_state_machine_as_test(
         machine(visits, COPIES[name]), settings=settings(max_examples=examples, stateful_step_count=25)
     )
-    visits.demand(
-        **{
-            "current": 20,
-            "from parked changes": 50,
-            "built": 10,
-            "caught up": 10,
-            "thrown away": 10,
-            "run again": 20,
-            "an earlier rival won": 10,
-            "deleted": 10,
-            "parked lost": 5,
-            "parked cut": 5,
-            "cut off": 5,
-            "brought back": 5,
-            "forgot a store": 5,
-        }
-    )
+    least = {
+        "current": 20,
+        "from parked changes": 50,
+        "built": 10,
+        "caught up": 10,
+        "thrown away": 10,
+        "run again": 20,
+        "an earlier rival won": 10,
+        "deleted": 10,
+    }
+    rare = {"parked lost": 5, "parked cut": 5, "cut off": 5, "brought back": 5, "forgot a store": 5}
+    visits.demand(**least, **(rare if examples == 60 else {}))  # half the examples may miss one of the rare
