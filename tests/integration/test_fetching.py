@@ -23,7 +23,13 @@ PARTITIONS = 24
 
 
 @pytest.fixture
-def assigned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def asked() -> list[int]:
+    """How many messages each poll asked for."""
+    return []
+
+
+@pytest.fixture
+def assigned(monkeypatch: pytest.MonkeyPatch, asked: list[int]) -> list[int]:
     """How many partitions each assignment had."""
     sizes: list[int] = []
 
@@ -31,6 +37,10 @@ def assigned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         def assign(self, partitions: list[Any]) -> None:
             sizes.append(len(partitions))
             super().assign(partitions)
+
+        def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Any]:
+            asked.append(num_messages)
+            return super().consume(num_messages, timeout)
 
     monkeypatch.setattr(fetch, "Consumer", Counting)
     return sizes
@@ -58,7 +68,7 @@ def filled(apps: Apps, seed: int) -> tuple[str, dict[int, int]]:
 
 @pytest.mark.parametrize("read_committed", [True, False])
 def test_ranges_read_together_have_the_records_of_ranges_read_alone(
-    apps_without_spark: Apps, assigned: list[int], read_committed: bool
+    apps_without_spark: Apps, assigned: list[int], asked: list[int], read_committed: bool
 ) -> None:
     apps = apps_without_spark
     topic, ends = filled(apps, 7)
@@ -69,6 +79,9 @@ def test_ranges_read_together_have_the_records_of_ranges_read_alone(
     fetcher = KafkaFetcher(settings, apps.id, read_committed)
     together = [(planned, columns(records)) for planned, records in fetcher.fetch_all(ranges)]
     assert assigned == [PARTITIONS]
+    assert asked[0] == sum(
+        planned.end - planned.start for planned in ranges
+    )  # with more, the client waits in vain
     assert together == [(planned, columns(fetcher.fetch(planned))) for planned in ranges]
     assert any(chunks for _, chunks in together)
 

@@ -63,7 +63,9 @@ def collect(consumer: Consumer, ranges: Sequence[OffsetRange], at_once: int) -> 
     removed: set[tuple[str, int]] = set()
     heard = monotonic()
     while unfinished:
-        messages = consumer.consume(at_once, _POLL_S)
+        # It waits until there are as many messages as are asked for, so it is asked for no more than what is missing.
+        missing = sum(part.end - part.position for part in unfinished.values())
+        messages = consumer.consume(min(at_once, missing), _POLL_S)
         if not messages and monotonic() > heard + _QUIET_S:
             return None
         heard = monotonic() if messages else heard
