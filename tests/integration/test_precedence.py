@@ -23,8 +23,6 @@ _PROGRAM = """
 import json, sys
 from millstream.drivers.spark.driver.session import session_for
 from millstream.edge.settings.settings_loading import settings_from
-from millstream.drivers.spark.driver.session import session_for
-from millstream.edge.settings.settings_loading import settings_from
 
 settings = settings_from({"bootstrap_servers": "nowhere:1", **json.loads(sys.argv[1])})
 session = session_for("word-count", settings.master, settings.spark)

@@ -24,6 +24,7 @@ from pyspark.java_gateway import launch_gateway
 
 from millstream.core.model.errors import SparkRuntimeError
 from millstream.drivers.java import ADVICE, look_for_java, packaged_java
+from millstream.drivers.private import process_directory
 from millstream.drivers.spark.driver.classes import archive_options
 from millstream.drivers.spark.driver.worker_python import import_path, start_fork_server, worker_python
 
@@ -104,7 +105,7 @@ def environment(ours: Mapping[str, str]) -> Iterator[None]:
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or sys.executable,
         "SPARK_DRIVER_MEMORY": os.environ.get("SPARK_DRIVER_MEMORY") or _DRIVER_MEMORY,
     }
-    options = [_JIT, archive_options() if starts_jvm() else "", os.environ.get("SPARK_SUBMIT_OPTS", "")]
+    options = [_JIT, _options_at_start() if starts_jvm() else "", os.environ.get("SPARK_SUBMIT_OPTS", "")]
     wanted["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, options))
     java = look_for_java()[0]
     if java is not None and java == packaged_java():
@@ -113,6 +114,21 @@ def environment(ours: Mapping[str, str]) -> Iterator[None]:
         wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or LOOPBACK
     with _variables(wanted):
         yield
+
+
+def _options_at_start() -> str:
+    """Return options of a JVM that starts here, as on a command line.
+
+    A JVM that is killed leaves its temporary files, 15 MB of native libraries among them. In the private directory of this
+    process, the next process that starts removes them.
+    """
+    return f"{_temporary_files()} {archive_options()}".rstrip()
+
+
+def _temporary_files() -> str:
+    directory = process_directory() / "java"
+    directory.mkdir(exist_ok=True)
+    return shlex.quote(f"-Djava.io.tmpdir={directory}")
 
 
 @contextmanager
@@ -130,9 +146,10 @@ def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def executor_java_options() -> dict[str, str]:
+def executor_java_options(master: str) -> dict[str, str]:
     """Return settings that start executors' JVMs like the driver's; the user's options override them."""
-    return {"spark.executor.defaultJavaOptions": _JIT}
+    options = f"{_JIT} {_temporary_files()}" if is_local(master) else _JIT
+    return {"spark.executor.defaultJavaOptions": options}
 
 
 def is_local(master: str) -> bool:

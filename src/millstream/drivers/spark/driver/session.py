@@ -213,7 +213,7 @@ def _new_session(application_id: str, ours: Mapping[str, str], log: Path | None)
             master = ours.get("spark.master") or given.get("spark.master") or "local[*]"
             defaults = {"spark.master": master, "spark.app.name": application_id, **_OWN_SESSION}
             protected = {**given, **ours}.get("spark.authenticate") == "true"
-            defaults |= {**executor_java_options(), **_guarded(master, process_directory(), protected)}
+            defaults |= {**executor_java_options(master), **_guarded(master, process_directory(), protected)}
             builder = SparkSession.builder
             for name, value in {**defaults, **given, **ours}.items():
                 builder = builder.config(name, value)

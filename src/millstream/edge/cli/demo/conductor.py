@@ -153,7 +153,7 @@ class Conductor(threading.Thread):
         self._check_halt()
         ending.callback(stop_spark)
         with self._board.step("starting Spark") as result:
-            settings = settings_in(home, self._options.master)
+            settings = settings_in(home)
             address, pid = start_spark(APPLICATION_ID, self._options.master, settings)
             result += [address, "" if pid is None else f"(process {pid})"]
         self._check_halt()
@@ -167,7 +167,7 @@ class Conductor(threading.Thread):
                 state_dir=home / "state",
                 master=self._options.master,
                 max_batch_records=_BATCH_RECORDS,
-                spark=settings_in(home, self._options.master),
+                spark=settings_in(home),
             )
             self._running = running = application.start()
             ending.callback(running.stop, _STOP_S)

@@ -1,7 +1,7 @@
 """The Spark of the demo: a session of its own, and a JVM that is gone when the demo ends.
 
 PySpark leaves its JVM to the end of the Python process, which it outlives by a moment; the demo waits for it, so that
-whoever looks afterwards finds nothing. Scratch files go to the demo's directory, where a killed JVM leaves them too.
+whoever looks afterwards finds nothing.
 """
 
 from __future__ import annotations
@@ -13,23 +13,14 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from millstream.drivers.spark.driver.launch import is_local
 from millstream.drivers.spark.driver.session import session_for
 
 _END_S = 10.0
 
 
-def settings_in(home: Path, master: str) -> dict[str, str]:
-    """Return the Spark settings that keep a session inside a directory and, if it is local, on the loopback interface."""
-    (home / "tmp").mkdir(exist_ok=True)
-    own = {
-        "spark.local.dir": str(home / "spark"),
-        "spark.sql.warehouse.dir": (home / "warehouse").as_uri(),
-        "spark.driver.defaultJavaOptions": f'"-Djava.io.tmpdir={home / "tmp"}"',
-    }
-    if is_local(master):
-        own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    return own
+def settings_in(home: Path) -> dict[str, str]:
+    """Return the Spark settings that keep the warehouse of a session inside a directory."""
+    return {"spark.sql.warehouse.dir": (home / "warehouse").as_uri()}
 
 
 def start_spark(application_id: str, master: str, settings: dict[str, str]) -> tuple[str, int | None]:
