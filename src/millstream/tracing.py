@@ -70,8 +70,8 @@ def inject(headers: Iterable[tuple[str, bytes | None]], context: Context | None 
         headers: The other headers; those of a trace in them are replaced.
         context: The context of the trace; None is the current one.
     """
-    told: dict[str, str] = {}
-    _inject(told, context)
+    carrier: dict[str, str] = {}
+    _inject(carrier, context)
     fields = {name.lower() for name in get_global_textmap().fields}
     kept = tuple(header for header in headers if header[0].lower() not in fields)
-    return (*kept, *((name, value.encode()) for name, value in told.items()))
+    return (*kept, *((name, value.encode()) for name, value in carrier.items()))

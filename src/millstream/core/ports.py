@@ -251,7 +251,7 @@ class ChangelogReader(Protocol):
     def extent(self, topic: str, partition: int) -> OffsetRange:
         """Return the current offset range of a partition; empty if it does not exist."""
 
-    def read(self, there: OffsetRange) -> Iterator[Records]:
+    def read(self, offsets: OffsetRange) -> Iterator[Records]:
         """Read the records of a range that :meth:`extent` returned."""
 
 

@@ -155,14 +155,14 @@ def in_parts(
         ordered = sorted(items, key=_KEY)
         values = sum(map(len, filter(None, map(_VALUE, ordered))))
         each = entry_bytes + values // max(len(ordered), 1)
-        at = 0
-        while at < len(ordered):
+        start = 0
+        while start < len(ordered):
             if room < each:
                 parts.append({})
                 room = max(budget, each)
-            piece = parts[-1][store] = ordered[at : at + room // each]
+            piece = parts[-1][store] = ordered[start : start + room // each]
             room -= len(piece) * each
-            at += len(piece)
+            start += len(piece)
     return parts or [{}]
 
 

@@ -194,9 +194,9 @@ class Broker:
                 f"{main} {' '.join(arguments)} did not end within {error.timeout:.0f} s"
             ) from None
         if done.returncode != 0:
-            said = "\n".join((done.stdout + done.stderr).splitlines()[-_LOG_LINES:])
+            output = "\n".join((done.stdout + done.stderr).splitlines()[-_LOG_LINES:])
             raise EmbeddedKafkaError(
-                f"{main} {' '.join(arguments)} ended with code {done.returncode}:\n{said}"
+                f"{main} {' '.join(arguments)} ended with code {done.returncode}:\n{output}"
             )
         return done.stdout
 

@@ -59,19 +59,21 @@ class ManualAsyncWorker:
         begun = True
         while begun:
             begun = False
-            for at, dispatcher in self._dispatchers.items():
+            for operator, dispatcher in self._dispatchers.items():
                 for expired in dispatcher.expire(self.now_ms):
-                    self._running[at, expired].cancel()
+                    self._running[operator, expired].cancel()
                 for start in dispatcher.start(self.now_ms):
                     begun = True
-                    self._begin(at, dispatcher, start)
+                    self._begin(operator, dispatcher, start)
             self._loop.run_to(self.now_ms)
         return list(self._settled())
 
     def advance(self, to_ms: int) -> None:
         """Advance the clock until a call ends or a dispatcher is due, at most to ``to_ms``."""
         wakes = [
-            at for each in self._dispatchers.values() if (at := each.wake_at_ms(self.now_ms)) is not None
+            due_ms
+            for each in self._dispatchers.values()
+            if (due_ms := each.wake_at_ms(self.now_ms)) is not None
         ]
         self._loop.run_to(max(self.now_ms, min([to_ms, *wakes])))
 
@@ -81,7 +83,7 @@ class ManualAsyncWorker:
         self._loop.run_to(self.now_ms)
         self._loop.close()
 
-    def _begin(self, at: _At, dispatcher: Dispatcher, start: Start) -> None:
+    def _begin(self, operator: _At, dispatcher: Dispatcher, start: Start) -> None:
         try:
             result = start.run()
         except (Exception, asyncio.CancelledError) as error:
@@ -92,7 +94,7 @@ class ManualAsyncWorker:
             return
 
         def ended(future: asyncio.Future[Any]) -> None:
-            del self._running[at, start.number]
+            del self._running[operator, start.number]
             error = asyncio.CancelledError() if future.cancelled() else future.exception()
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise error
@@ -101,7 +103,7 @@ class ManualAsyncWorker:
             self._loop.stop()
 
         future = self._loop.create_task(_awaited(result))
-        self._running[at, start.number] = future
+        self._running[operator, start.number] = future
         future.add_done_callback(ended)
 
     def _settled(self) -> Iterator[tuple[TaskId, Ticket, Settled]]:

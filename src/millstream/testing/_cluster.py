@@ -78,16 +78,16 @@ class Cluster:
         chosen = self._chosen(broker)
         # together: the last broker cannot shut down in order without the others
         if orderly and len(chosen) > 1:
-            for one in chosen:
-                one.signal(signal.SIGCONT)
-                one.signal(signal.SIGTERM)
-        for one in chosen:
-            one.end(orderly=orderly)
+            for member in chosen:
+                member.signal(signal.SIGCONT)
+                member.signal(signal.SIGTERM)
+        for member in chosen:
+            member.end(orderly=orderly)
 
     def signal(self, broker: int | None, number: signal.Signals) -> None:
         """Send a signal to one broker, from 0, or all; brokers that do not run are skipped."""
-        for one in self._chosen(broker):
-            one.signal(number)
+        for chosen in self._chosen(broker):
+            chosen.signal(number)
 
     def pids(self) -> dict[int, int]:
         """Return the process ids of the running brokers, by broker number from 0."""
@@ -146,9 +146,9 @@ def free_ports(number: int) -> list[int]:
     """Return distinct TCP ports that are free at this moment."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [one.getsockname()[1] for one in sockets]
+        for sock in sockets:
+            sock.bind((HOST, 0))
+        return [sock.getsockname()[1] for sock in sockets]
 
 
 def _cluster_id(meta: Path) -> str:

@@ -144,8 +144,8 @@ class Runner:
         """Process records, and all records and calls that result from them, to the end."""
         with self._keeping_letter():
             self.begin()
-            for at, given in records:
-                self._feed(at, given)
+            for partition, given in records:
+                self._feed(partition, given)
             self._run()
 
     def advance(self, to_ms: int) -> None:
@@ -167,7 +167,7 @@ class Runner:
     def _advance(self, to_ms: int) -> None:
         worker = self._async_worker
         while worker is not None and self.now_ms < to_ms:
-            due = [at for at in self._attempts_due.values() if at > self.now_ms]
+            due = [due_ms for due_ms in self._attempts_due.values() if due_ms > self.now_ms]
             worker.advance(min([to_ms, *due]))
             self.now_ms = worker.now_ms
             if self.now_ms < to_ms:
@@ -191,13 +191,13 @@ class Runner:
         for each in self.tasks.values() if gently else ():
             each.task.close()
 
-    def _feed(self, at: TopicPartition, records: Records) -> None:
-        position, tasks = self.topics.appended(at, records), self._tasks_of(at)
+    def _feed(self, partition: TopicPartition, records: Records) -> None:
+        position, tasks = self.topics.appended(partition, records), self._tasks_of(partition)
         parts = [records]
         if len(tasks) > 1:
-            parts = divided(records, len(tasks), with_steps=needs_steps(self._reader[at.topic]))
+            parts = divided(records, len(tasks), with_steps=needs_steps(self._reader[partition.topic]))
         for each, part in zip(tasks, parts):
-            each.task.feed(at, part, position)
+            each.task.feed(partition, part, position)
             self._fed.add(each.id)
 
     def _run(self) -> None:
@@ -250,9 +250,9 @@ class Runner:
 
     def _carry_out(self, each: DriverTask, outcome: Outcome) -> None:
         self.counters.add(outcome)
-        for at, offset in outcome.committable.items():
-            self._finished.setdefault(at, {})[each.id] = offset
-            self.committable[at] = min(self._finished[at].values())
+        for partition, offset in outcome.committable.items():
+            self._finished.setdefault(partition, {})[each.id] = offset
+            self.committable[partition] = min(self._finished[partition].values())
         if outcome.calls:
             stores = unfinished_stores(self._part(each.id.subtopology).nodes.values())
             self.unfinished[each.id] = {
@@ -272,12 +272,12 @@ class Runner:
     def _send(self, task: TaskId, topic: str, records: Records) -> None:
         self.produced.add(topic)
         serdes, is_read = self._serdes(task, topic), self.reading(topic) is not None
-        for at, routed in self.topics.routed(topic, records):
+        for partition, routed in self.topics.routed(topic, records):
             headers = routed.headers or [()] * len(routed)
             rows = zip(routed.keys, routed.values, routed.timestamps, headers)
-            self.sent[topic].extend(Sent(*row, at.partition, serdes, topic) for row in rows)
+            self.sent[topic].extend(Sent(*row, partition.partition, serdes, topic) for row in rows)
             if is_read:
-                self._coming.append((at, routed))
+                self._coming.append((partition, routed))
 
     def _serdes(self, task: TaskId, topic: str) -> Serdes:
         nodes = self._part(task.subtopology).nodes.values()
@@ -295,11 +295,11 @@ class Runner:
         subs = self.plan.subtopologies
         return subs[number] if number < len(subs) else self.plan.global_parts[number - len(subs)]
 
-    def _tasks_of(self, at: TopicPartition) -> list[DriverTask]:
+    def _tasks_of(self, partition: TopicPartition) -> list[DriverTask]:
         """Return the tasks of a partition; for a topic that matches a pattern they may be created here."""
-        sub = self._reader[at.topic]
-        number = 0 if sub in self.plan.global_parts else at.partition
-        task_ids = self.layout.tasks_of.get(at, tasks_of_group(sub, number))
+        sub = self._reader[partition.topic]
+        number = 0 if sub in self.plan.global_parts else partition.partition
+        task_ids = self.layout.tasks_of.get(partition, tasks_of_group(sub, number))
         for task_id in task_ids:
             if task_id not in self.tasks:
                 self._make(task_id, None)

@@ -46,15 +46,17 @@ class Topics:
     def is_withheld(self, topic: str) -> bool:
         return topic in self._withheld
 
-    def keep(self, at: TopicPartition, records: Records) -> None:
-        self._withheld[at.topic].append((at, records))
+    def keep(self, partition: TopicPartition, records: Records) -> None:
+        self._withheld[partition.topic].append((partition, records))
 
     def release(self, topic: str) -> list[tuple[TopicPartition, Records]]:
         """Return the withheld records of a topic and stop withholding it."""
         return self._withheld.pop(topic, [])
 
-    def withheld_records(self, at: TopicPartition) -> int:
-        return sum(len(records) for where, records in self._withheld.get(at.topic, ()) if where == at)
+    def withheld_records(self, partition: TopicPartition) -> int:
+        return sum(
+            len(records) for where, records in self._withheld.get(partition.topic, ()) if where == partition
+        )
 
     def laid_out(self, plan: Plan, kept: Mapping[str, int] | None = None) -> Layout:
         """Lay out a plan over these topics and remember the partition counts of its repartition topics.
@@ -91,18 +93,18 @@ class Topics:
                 f"it does: {', '.join(sorted(known))}. Repartitions have their own number, repartition(partitions=...)"
             )
 
-    def checked(self, at: TopicPartition) -> TopicPartition:
+    def checked(self, partition: TopicPartition) -> TopicPartition:
         """Return the partition if it exists.
 
         Raises:
             TopicNotFoundError: If the topic has no such partition.
         """
-        count = self.partitions_of(at.topic)
-        if not isinstance(at.partition, int) or not 0 <= at.partition < count:
+        count = self.partitions_of(partition.topic)
+        if not isinstance(partition.partition, int) or not 0 <= partition.partition < count:
             raise TopicNotFoundError(
-                f"topic {at.topic!r} has no partition {at.partition!r}; it has {count}, from 0 on (partitions= of the driver)"
+                f"topic {partition.topic!r} has no partition {partition.partition!r}; it has {count}, from 0 on (partitions= of the driver)"
             )
-        return at
+        return partition
 
     def partitions_of(self, topic: str) -> int:
         if topic in self._internal:
@@ -132,10 +134,10 @@ class Topics:
             return (self._turns[topic] - 1) % count
         return partition_of(key or b"", count)
 
-    def appended(self, at: TopicPartition, records: Records) -> int:
+    def appended(self, partition: TopicPartition, records: Records) -> int:
         """Assign offsets to records and return the new end offset of the partition."""
-        start = self.ends[at]
-        self.ends[at] = end = start + len(records)
+        start = self.ends[partition]
+        self.ends[partition] = end = start + len(records)
         records.offsets = list(range(start, end))
         return end
 

@@ -228,8 +228,8 @@ class TopologyTestDriver(DriverTables):
             1
         """
         self._runner.source(topic)
-        at = self._topics.checked(TopicPartition(topic, partition))
-        return self._runner.committable.get(at, 0)
+        topic_partition = self._topics.checked(TopicPartition(topic, partition))
+        return self._runner.committable.get(topic_partition, 0)
 
     def snapshot(self) -> DriverSnapshot:
         """Return a snapshot from which another driver can continue; collected records are processed first.

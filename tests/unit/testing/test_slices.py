@@ -31,8 +31,10 @@ def test_a_file_has_everything(tmp_path_factory: pytest.TempPathFactory, records
     file.write_text("".join(record.line() + "\n" for record in records), encoding="utf-8", newline="\n")
     found = read_slice(file)
     assert sorted(map(repr, found)) == sorted(map(repr, records))
-    for at in {record.at for record in records}:
-        assert [one for one in found if one.at == at] == [one for one in records if one.at == at]
+    for at in {record.topic_partition for record in records}:
+        assert [one for one in found if one.topic_partition == at] == [
+            one for one in records if one.topic_partition == at
+        ]
 
 
 def test_records_are_merged_by_time_and_partitions_keep_their_order() -> None:

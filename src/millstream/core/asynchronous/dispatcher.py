@@ -77,8 +77,8 @@ class Dispatcher:
     def queued(self, now_ms: int) -> Queued:
         line, ready, breaker = self._key_queues.size, len(self._run_queue), len(self._endpoints)
         rated = len(self._running) < self._calls.max_in_flight and self._next_by_rate(now_ms) > now_ms
-        place, rate = (0, ready) if rated else (ready, 0)
-        return Queued(line, place, rate, breaker, len(self._early))
+        ready_ahead, rate = (0, ready) if rated else (ready, 0)
+        return Queued(line, ready_ahead, rate, breaker, len(self._early))
 
     def offer(self, call: Call, now_ms: int) -> None:
         """Add a call; calls of one key must come in the order of their records."""

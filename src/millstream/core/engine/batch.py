@@ -51,7 +51,7 @@ class Column:
         data = None if self.data is None else list(compress(self.data, kept))
         return Column(self.serde, data, None if self.known is None else list(compress(self.known, kept)))
 
-    def at(self, rows: Sequence[int]) -> Column:
+    def take(self, rows: Sequence[int]) -> Column:
         """Return the rows at the given indices."""
         data = None if self.data is None else list(map(self.data.__getitem__, rows))
         known = None if self.known is None else list(map(self.known.__getitem__, rows))
@@ -109,11 +109,11 @@ class Columns:
             list(compress(self.positions, kept)),
         )
 
-    def at(self, numbers: Sequence[int]) -> Columns:
+    def take(self, numbers: Sequence[int]) -> Columns:
         """Return the records at the given indices; an index may occur more than once."""
         return Columns(
-            self.keys.at(numbers),
-            self.values.at(numbers),
+            self.keys.take(numbers),
+            self.values.take(numbers),
             list(map(self.timestamps.__getitem__, numbers)),
             None if self.headers is None else list(map(self.headers.__getitem__, numbers)),
             list(map(self.positions.__getitem__, numbers)),

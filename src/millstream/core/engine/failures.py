@@ -176,7 +176,7 @@ def letter_headers(
         "traceback": trace,
     }
     kind = "" if error is None else f"{type(error).__module__}.{type(error).__qualname__}"
-    theirs = {
+    streams_facts = {
         "exception": kind,
         "message": str(facts["error"]).removeprefix(f"{type(error).__name__}: "),
         "stacktrace": trace,
@@ -185,7 +185,7 @@ def letter_headers(
         "offset": offset,
     }
     added = {f"millstream.error.{name}": fact for name, fact in ours.items()}
-    added |= {f"__streams.errors.{name}": fact for name, fact in theirs.items()}
+    added |= {f"__streams.errors.{name}": fact for name, fact in streams_facts.items()}
     return (*headers, *((name, str(fact).encode(errors="replace")) for name, fact in added.items()))
 
 

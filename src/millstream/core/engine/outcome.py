@@ -140,7 +140,7 @@ class Snapshot:
         else:
             return records
         rows = [row for row, offset in enumerate(records.offsets) if offset >= position]
-        return records if len(rows) == len(records) else records.at(rows)
+        return records if len(rows) == len(records) else records.take(rows)
 
     def without_committed(self) -> Snapshot:
         """Return the snapshot without the records that are read again from the committed offsets.

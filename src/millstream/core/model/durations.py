@@ -40,7 +40,7 @@ def earliest(*times: int | None) -> int | None:
         >>> earliest(None, 7, 5), earliest(None)
         (5, None)
     """
-    return min((at for at in times if at is not None), default=None)
+    return min((time for time in times if time is not None), default=None)
 
 
 def not_negative(what: str, duration: Duration) -> int:

@@ -30,7 +30,7 @@ class Expression(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def at(self, value: Any) -> Any:
+    def evaluate(self, value: Any) -> Any:
         """Compute the expression for a value.
 
         Raises:
@@ -47,7 +47,7 @@ class Expression(ABC):
 
     def __call__(self, *arguments: Any) -> Any:
         """Compute the expression as a function of a value, or of key and value."""
-        return self.at(arguments[-1])
+        return self.evaluate(arguments[-1])
 
     def is_null(self) -> Expression:
         """Return an expression that is true if this one is None.
@@ -74,8 +74,8 @@ class Expression(ABC):
         """
         return _Applied(_is_in, (self, _Constant(choices)))
 
-    def __getitem__(self, place: object) -> Expression:
-        return applied(operator.getitem, self, place)
+    def __getitem__(self, index: object) -> Expression:
+        return applied(operator.getitem, self, index)
 
     def __bool__(self) -> NoReturn:
         raise TypeError(
@@ -180,7 +180,7 @@ class _Field(Expression):
     name: str | None
     default: Any = _REQUIRED
 
-    def at(self, value: Any) -> Any:
+    def evaluate(self, value: Any) -> Any:
         if self.name is None:
             return value
         return value[self.name] if self.default is _REQUIRED else value.get(self.name, self.default)
@@ -207,7 +207,7 @@ class _Field(Expression):
 class _Constant(Expression):
     value: Any
 
-    def at(self, value: Any) -> Any:
+    def evaluate(self, value: Any) -> Any:
         return self.value
 
     def over(self, values: Sequence[Any]) -> Iterable[Any]:
@@ -224,8 +224,8 @@ class _Applied(Expression):
     function: Callable[..., Any]
     operands: tuple[Expression, ...]
 
-    def at(self, value: Any) -> Any:
-        return self.function(*(operand.at(value) for operand in self.operands))
+    def evaluate(self, value: Any) -> Any:
+        return self.function(*(operand.evaluate(value) for operand in self.operands))
 
     def over(self, values: Sequence[Any]) -> Iterable[Any]:
         return map(self.function, *(operand.over(values) for operand in self.operands))
@@ -251,14 +251,18 @@ class _Joined(Expression):
     second: Expression
     until: bool
 
-    def at(self, value: Any) -> bool:
-        return self.until if bool(self.first.at(value)) is self.until else bool(self.second.at(value))
+    def evaluate(self, value: Any) -> bool:
+        return (
+            self.until
+            if bool(self.first.evaluate(value)) is self.until
+            else bool(self.second.evaluate(value))
+        )
 
     def over(self, values: Sequence[Any]) -> Iterable[Any]:
-        first = [bool(one) for one in self.first.over(values)]
+        first = [bool(value) for value in self.first.over(values)]
         open_ones = list(compress(values, map(operator.is_not, first, repeat(self.until))))
         second = iter(self.second.over(open_ones))
-        return [one if one is self.until else bool(next(second)) for one in first]
+        return [value if value is self.until else bool(next(second)) for value in first]
 
     def __repr__(self) -> str:
         return f"{_nested(self.first)} {'|' if self.until else '&'} {_nested(self.second)}"
@@ -271,8 +275,8 @@ class _Struct(Expression):
     names: tuple[str, ...]
     fields: tuple[Expression, ...]
 
-    def at(self, value: Any) -> dict[str, Any]:
-        return {name: field.at(value) for name, field in zip(self.names, self.fields)}
+    def evaluate(self, value: Any) -> dict[str, Any]:
+        return {name: field.evaluate(value) for name, field in zip(self.names, self.fields)}
 
     def over(self, values: Sequence[Any]) -> Iterable[Any]:
         rows = zip(*(field.over(values) for field in self.fields))
@@ -335,20 +339,20 @@ def applied(function: Callable[..., Any], *operands: object) -> Expression:
     return _Applied(function, tuple(map(_expression, operands)))
 
 
-def _expression(one: object) -> Expression:
-    return one if isinstance(one, Expression) else _Constant(one)
+def _expression(value: object) -> Expression:
+    return value if isinstance(value, Expression) else _Constant(value)
 
 
-def _is_null(one: object) -> bool:
-    return one is None
+def _is_null(value: object) -> bool:
+    return value is None
 
 
-def _is_not_null(one: object) -> bool:
-    return one is not None
+def _is_not_null(value: object) -> bool:
+    return value is not None
 
 
-def _is_in(one: object, choices: Collection[Any]) -> bool:
-    return one in choices
+def _is_in(value: object, choices: Collection[Any]) -> bool:
+    return value in choices
 
 
 _FORMS: Final[dict[Callable[..., Any], str]] = {
@@ -374,12 +378,12 @@ _FORMS: Final[dict[Callable[..., Any], str]] = {
 }
 
 
-def _nested(one: Expression) -> str:
+def _nested(part: Expression) -> str:
     """Return an operand as text, in parentheses if it contains operators."""
-    closed = isinstance(one, (_Field, _Constant, _Struct)) or (
-        isinstance(one, _Applied) and (one.function not in _FORMS or _FORMS[one.function][-1] in ")]")
+    closed = isinstance(part, (_Field, _Constant, _Struct)) or (
+        isinstance(part, _Applied) and (part.function not in _FORMS or _FORMS[part.function][-1] in ")]")
     )
-    return repr(one) if closed else f"({one!r})"
+    return repr(part) if closed else f"({part!r})"
 
 
 def _named(name: str, field: Expression) -> str:

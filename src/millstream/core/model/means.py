@@ -62,9 +62,9 @@ def without_one(sums: Sums, value: Any) -> Sums | None:
     return None if sums.number == 1 else Sums(sums.total - value, sums.number - 1)
 
 
-def joined(one: Sums, other: Sums) -> Sums:
+def joined(first: Sums, other: Sums) -> Sums:
     """Return the sums of all numbers of both."""
-    return Sums(one.total + other.total, one.number + other.number)
+    return Sums(first.total + other.total, first.number + other.number)
 
 
 def _no_number(value: Any) -> TypeError:

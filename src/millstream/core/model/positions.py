@@ -16,10 +16,10 @@ Offsets = dict[str, dict[int, int]]
 
 def nested(flat: Mapping[TopicPartition, int]) -> Offsets:
     """Convert numbers by partition to numbers by topic and partition, sorted."""
-    found: Offsets = {}
-    for at, number in sorted(flat.items()):
-        found.setdefault(at.topic, {})[at.partition] = number
-    return found
+    offsets: Offsets = {}
+    for partition, number in sorted(flat.items()):
+        offsets.setdefault(partition.topic, {})[partition.partition] = number
+    return offsets
 
 
 def flat(offsets: Offsets) -> dict[TopicPartition, int]:

@@ -234,7 +234,7 @@ class PartitionTimes:
         self.keyed_before.append(times.keyed)
         self.valued_before.append(times.valued)
 
-    def at(self, rows: Sequence[int]) -> PartitionTimes:
+    def take(self, rows: Sequence[int]) -> PartitionTimes:
         """Return the times beside some of the records."""
         return PartitionTimes(
             [self.before[row] for row in rows],
@@ -276,7 +276,7 @@ class Records:
         """Return the total size of all keys and values, bytes."""
         return sum(map(len, filter(None, self.keys))) + sum(map(len, filter(None, self.values)))
 
-    def at(self, rows: Sequence[int]) -> Records:
+    def take(self, rows: Sequence[int]) -> Records:
         """Return the records in the given rows, which are for no topic in particular."""
         times = self.times
         return Records(
@@ -285,7 +285,7 @@ class Records:
             [self.timestamps[row] for row in rows],
             [self.offsets[row] for row in rows] if self.offsets else [],
             None if self.headers is None else [self.headers[row] for row in rows],
-            times=None if times is None else times.at(rows),
+            times=None if times is None else times.take(rows),
         )
 
     def extend(self, other: Self) -> None:

@@ -195,20 +195,20 @@ class ListFormat:
             raise misfit("list_of", "a list", items)
         data = [None if item is None else self.to_bytes(item) for item in items]
         if self.size < 0:
-            parts = [INT.pack(-1) if one is None else INT.pack(len(one)) + one for one in data]
+            parts = [INT.pack(-1) if entry is None else INT.pack(len(entry)) + entry for entry in data]
             return b"\x01" + INT.pack(len(data)) + b"".join(parts)
-        nulls = [number for number, one in enumerate(data) if one is None]
+        nulls = [number for number, entry in enumerate(data) if entry is None]
         head = b"".join(map(INT.pack, (len(nulls), *nulls, len(data))))
-        return b"\x00" + head + b"".join(one for one in data if one is not None)
+        return b"\x00" + head + b"".join(entry for entry in data if entry is not None)
 
     def read(self, data: bytes) -> list[Any]:
         """Deserialise bytes."""
-        place, nulls = 1, frozenset[int]()
+        position, nulls = 1, frozenset[int]()
 
         def number() -> int:
-            nonlocal place
-            place += INT.size
-            found: int = INT.unpack_from(data, place - INT.size)[0]
+            nonlocal position
+            position += INT.size
+            found: int = INT.unpack_from(data, position - INT.size)[0]
             return found
 
         if data[0] == 0:
@@ -223,10 +223,10 @@ class ListFormat:
             if size < 0:
                 items.append(None)
                 continue
-            if place + size > len(data):
+            if position + size > len(data):
                 raise ValueError(f"item {index} of the list is cut off")
-            items.append(self.from_bytes(data[place : place + size]))
-            place += size
+            items.append(self.from_bytes(data[position : position + size]))
+            position += size
         return items
 
 

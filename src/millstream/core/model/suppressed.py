@@ -168,10 +168,12 @@ class _Held:
 
     def read(self, data: bytes) -> Held:
         timestamp, *lengths, count = _HEAD.unpack_from(data)
-        (new, old), at = _cut(data, _HEAD.size, lengths)
+        (new, old), position = _cut(data, _HEAD.size, lengths)
         headers: list[tuple[str, bytes | None]] = []
         for _ in range(count):
-            (name, content), at = _cut(data, at + _LENGTHS.size, _LENGTHS.unpack_from(data, at))
+            (name, content), position = _cut(
+                data, position + _LENGTHS.size, _LENGTHS.unpack_from(data, position)
+            )
             headers.append(((name or b"").decode(), content))
         return Held(self._value(new), self._value(old), timestamp, tuple(headers))
 
@@ -183,10 +185,10 @@ def _length(part: bytes | None) -> int:
     return -1 if part is None else len(part)
 
 
-def _cut(data: bytes, at: int, lengths: Any) -> tuple[list[bytes | None], int]:
+def _cut(data: bytes, position: int, lengths: Any) -> tuple[list[bytes | None], int]:
     """Return the parts with these lengths, and the position after them."""
     parts: list[bytes | None] = []
     for length in lengths:
-        parts.append(None if length < 0 else data[at : at + length])
-        at += max(length, 0)
-    return parts, at
+        parts.append(None if length < 0 else data[position : position + length])
+        position += max(length, 0)
+    return parts, position

@@ -34,16 +34,18 @@ def admit(start: Offsets, ends: Offsets, limit: int, first: Collection[str] = ()
         return _fair(start, ends, limit)
     own = {topic: partitions for topic, partitions in ends.items() if topic in first}
     ahead = _fair(start, own, max(limit, most))
-    taken = sum(ahead[topic][p] - at for topic, partitions in start.items() for p, at in partitions.items())
+    taken = sum(
+        ahead[topic][p] - offset for topic, partitions in start.items() for p, offset in partitions.items()
+    )
     others = {topic: partitions for topic, partitions in ends.items() if topic not in first}
     return _fair(ahead, others, max(limit - taken, 0))
 
 
 def _fair(start: Offsets, ends: Offsets, left: int) -> Offsets:
     available = sorted(
-        (max(ends.get(topic, {}).get(partition, at) - at, 0), topic, partition)
+        (max(ends.get(topic, {}).get(partition, offset) - offset, 0), topic, partition)
         for topic, partitions in start.items()
-        for partition, at in partitions.items()
+        for partition, offset in partitions.items()
     )
     planned = {topic: dict(partitions) for topic, partitions in start.items()}
     for position, (count, topic, partition) in enumerate(available):

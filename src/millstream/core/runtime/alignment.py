@@ -100,13 +100,15 @@ def aligned(group: CoProcessed, now: Situation, index: TimeIndex, pace: Pace | N
     else:
         plan = _Search(now, index, budget).run(pace) if group.broker_time and budget else None
         if plan is None:
-            reach = {p: min(at, now.start[p] + now.room.get(p, at)) for p, at in now.admitted.items()}
+            reach = {
+                p: min(offset, now.start[p] + now.room.get(p, offset)) for p, offset in now.admitted.items()
+            }
             return Alignment(reach, {}, pace)
     return _within_room(group, now, index, plan) if now.idles else plan
 
 
 def _total(start: Positions, ends: Positions) -> int:
-    return sum(ends[p] - at for p, at in start.items())
+    return sum(ends[p] - offset for p, offset in start.items())
 
 
 class _Search:
@@ -116,13 +118,16 @@ class _Search:
         self._now = now
         self._index = index
         self._budget = budget
-        self._lagging = [p for p, at in sorted(now.start.items()) if now.log_ends[p] > at]
+        self._lagging = [p for p, offset in sorted(now.start.items()) if now.log_ends[p] > offset]
 
     def run(self, pace: Pace | None) -> Alignment | None:
         """Search T; None if a partition without buffered records was already read beyond T, so that the order is unknown."""
         now, budget = self._now, self._budget
         low = self._oldest() if pace is None else pace.time_ms
-        high = max((at.timestamp_ms for at in self._index.newest(self._lagging).values()), default=low) + 1
+        high = (
+            max((record.timestamp_ms for record in self._index.newest(self._lagging).values()), default=low)
+            + 1
+        )
         begin, few, many = low, 0, _total(now.start, now.log_ends)
         guess = None if pace is None or not pace.records_per_ms else budget * 0.75 / pace.records_per_ms
         queries, best = 0, None
@@ -150,7 +155,7 @@ class _Search:
 
     def _oldest(self) -> int:
         first = self._index.offsets_for_times(dict.fromkeys(self._lagging, 0))
-        return min((at.timestamp_ms for at in first.values()), default=0)
+        return min((record.timestamp_ms for record in first.values()), default=0)
 
     def _offsets(self, time_ms: int) -> Positions:
         """Return, by partition, the first offset at or after a time, or the end if there is none."""
@@ -161,8 +166,8 @@ class _Search:
         """Return how far partitions are read for the given offsets: never back, and not beyond the end of the log."""
         now = self._now
         return {
-            p: max(at, min(offsets[p], now.log_ends[p])) if p in offsets else at
-            for p, at in now.start.items()
+            p: max(offset, min(offsets[p], now.log_ends[p])) if p in offsets else offset
+            for p, offset in now.start.items()
         }
 
     def _plan(self, offsets: Positions, time_ms: int, pace: Pace) -> Alignment | None:

@@ -38,11 +38,13 @@ def first_records(positions: Offsets, ends: Offsets, records: int | None) -> Off
         {'a': {0: 5}}
     """
     begins = {(t, p): positions.get(t, {}).get(p, 0) for t, partitions in ends.items() for p in partitions}
-    there = {TopicPartition(t, p): max(0, ends[t][p] - begin) for (t, p), begin in begins.items()}
-    taken = dict.fromkeys(there, 0)
-    left = sum(there.values()) if records is None else records
-    for done, at in enumerate(sorted(there, key=lambda at: (there[at], at))):
-        share, more = divmod(left, len(there) - done)
-        taken[at] = min(there[at], share + bool(more))
-        left -= taken[at]
+    available = {TopicPartition(t, p): max(0, ends[t][p] - begin) for (t, p), begin in begins.items()}
+    taken = dict.fromkeys(available, 0)
+    left = sum(available.values()) if records is None else records
+    for done, partition in enumerate(
+        sorted(available, key=lambda partition: (available[partition], partition))
+    ):
+        share, more = divmod(left, len(available) - done)
+        taken[partition] = min(available[partition], share + bool(more))
+        left -= taken[partition]
     return {t: {p: begins[t, p] + taken[TopicPartition(t, p)] for p in of} for t, of in ends.items()}

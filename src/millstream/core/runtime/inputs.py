@@ -126,17 +126,17 @@ def writers(plan: Plan) -> dict[str, tuple[str, ...]]:
 
 
 def _inputs(plan: Plan, layout: Layout, task: TaskId) -> tuple[Input, ...]:
-    return tuple(_input(plan, layout, at) for at in sorted(layout.tasks[task]))
+    return tuple(_input(plan, layout, partition) for partition in sorted(layout.tasks[task]))
 
 
-def _input(plan: Plan, layout: Layout, at: TopicPartition) -> Input:
-    internal = plan.internal_topics.get(at.topic)
+def _input(plan: Plan, layout: Layout, partition: TopicPartition) -> Input:
+    internal = plan.internal_topics.get(partition.topic)
     if internal is None:
-        return Input(at, (at,), (at,))
-    feeders: tuple[TopicPartition, ...] = (at,)
+        return Input(partition, (partition,), (partition,))
+    feeders: tuple[TopicPartition, ...] = (partition,)
     if internal.through_shuffle:
         feeders = _partitions(layout, _feeding(plan, internal.upstream))
-    return Input(at, feeders, _origins(plan, layout, at.topic))
+    return Input(partition, feeders, _origins(plan, layout, partition.topic))
 
 
 def _feeding(plan: Plan, sub: int) -> set[str]:

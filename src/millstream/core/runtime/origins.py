@@ -92,8 +92,8 @@ def oldest_by_topic(
         {'in': 7}
     """
     oldest: dict[str, int] = {}
-    for at, offset in unfinished.items():
-        for topic in behind.get(at.topic, ()):
+    for partition, offset in unfinished.items():
+        for topic in behind.get(partition.topic, ()):
             oldest[topic] = min(batch_of(offset), oldest.get(topic, batch_of(offset)))
     return oldest
 
@@ -117,7 +117,7 @@ def committable(positions: Offsets, begun: Sequence[Begun], oldest: Mapping[str,
             offsets[topic] = dict(read)
         elif (entry := _entry(begun, oldest[topic])) is not None:
             began = entry.positions.get(topic, {})
-            offsets[topic] = {p: min(began[p], at) for p, at in read.items() if p in began}
+            offsets[topic] = {p: min(began[p], offset) for p, offset in read.items() if p in began}
     return offsets
 
 

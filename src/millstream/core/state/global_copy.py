@@ -49,7 +49,7 @@ class Progress:
         return Version(sum(self.positions.values()), _token(self.to_bytes()))
 
     def to_bytes(self) -> bytes:
-        positions = {str(partition): at for partition, at in sorted(self.positions.items())}
+        positions = {str(partition): position for partition, position in sorted(self.positions.items())}
         data = {"identity": self.identity, "positions": positions, "remembered": self.remembered}
         return json.dumps(data, separators=(",", ":")).encode()
 
@@ -62,7 +62,7 @@ class Progress:
             {0: 7}
         """
         decoded = json.loads(data)
-        positions = {int(partition): at for partition, at in decoded["positions"].items()}
+        positions = {int(partition): position for partition, position in decoded["positions"].items()}
         return cls(decoded["identity"], positions, decoded["remembered"])
 
 
@@ -105,5 +105,5 @@ def why_begun_anew(progress: Progress, identity: str, planned: Mapping[int, int]
     """
     if progress.identity != identity:
         return _OTHER
-    beyond = any(at > planned.get(partition, 0) for partition, at in progress.positions.items())
+    beyond = any(position > planned.get(partition, 0) for partition, position in progress.positions.items())
     return _BEYOND if beyond else None

@@ -36,7 +36,7 @@ class Layout(Protocol):
     def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
         """Return the entries' keys for many keys and starts, pairwise."""
 
-    def start_of(self, place: bytes) -> int:
+    def start_of(self, row_key: bytes) -> int:
         """Return the start of the window with this entry's key."""
 
     def of_key(
@@ -86,8 +86,8 @@ class ByKey:
             keys = [key.replace(b"\x00", b"\x00\xff") for key in keys]
         return list(map(add, keys, map(ends.__getitem__, starts)))
 
-    def start_of(self, place: bytes) -> int:
-        return time_at(place, -self._width)
+    def start_of(self, row_key: bytes) -> int:
+        return time_at(row_key, -self._width)
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
@@ -135,8 +135,8 @@ class ByTime:
         packed = {start: pack_time(start) for start in set(starts)}
         return list(map(add, map(packed.__getitem__, starts), keys))
 
-    def start_of(self, place: bytes) -> int:
-        return time_at(place, 0)
+    def start_of(self, row_key: bytes) -> int:
+        return time_at(row_key, 0)
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool

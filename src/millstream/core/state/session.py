@@ -78,7 +78,7 @@ class SessionStore(Generic[K, V]):
     def fetch_session(self, key: K, start: int, end: int) -> V | None:
         """Return the value of the session with exactly these bounds, or None."""
         stored = self._stored(Windowed(key, start, end))
-        slice_ = self._slices.at(end) if end >= self._slices.oldest else None
+        slice_ = self._slices.find(end) if end >= self._slices.oldest else None
         result: V | None = None if slice_ is None else self._objects.value(slice_.rows.get(stored))
         return result
 
@@ -149,7 +149,7 @@ class SessionStore(Generic[K, V]):
 
     def read(self, key: bytes, start: int, end: int) -> Any:
         """Return the entry of a serialised key's session or None, including one that has expired but is still stored."""
-        slice_ = self._slices.at(end)
+        slice_ = self._slices.find(end)
         return None if slice_ is None else slice_.rows.get(self._layout.stored(key, start, end))
 
     def gone_at(self, end: int) -> int:
@@ -192,7 +192,7 @@ class SessionStore(Generic[K, V]):
     def _remove(self, stored: bytes, end: int) -> None:
         if not self._strict:
             self._slices.observe(end)
-        slice_ = self._slices.at(end)
+        slice_ = self._slices.find(end)
         if slice_ is not None:
             self._layout.keep(slice_.rows, stored, None)
 

@@ -96,7 +96,7 @@ class Slices:
         if time > self.time:
             self.time = time
 
-    def at(self, time: int) -> Slice | None:
+    def find(self, time: int) -> Slice | None:
         index = bisect_right(self._starts, time) - 1
         if index < 0 or self._slices[index].end <= time:
             return None
@@ -104,7 +104,7 @@ class Slices:
 
     def to_write(self, time: int) -> Slice | None:
         """Return the slice for a time, creating it if necessary; None if it has expired."""
-        slice_ = self.at(time) or self._made(time)
+        slice_ = self.find(time) or self._made(time)
         return None if slice_ is None or self._has_expired(slice_.end) else slice_
 
     def to_write_readable(self, time: int) -> Slice | None:

@@ -215,7 +215,7 @@ class VersionedStore(Generic[K, V]):
         if version.end == LATEST and version.value is not None:
             self._latest.put(key, None)
             return
-        slice_ = self._slices.at(_slice_time(version))
+        slice_ = self._slices.find(_slice_time(version))
         if slice_ is not None:
             slice_.rows.put(closed(key) + pack_time(version.start), None)
 

@@ -156,7 +156,7 @@ class WindowStore(Generic[K, V]):
 
     def read(self, key: bytes, start: int) -> Any:
         """Return the entry of a serialised key's window or None, including one that has expired but is still stored."""
-        slice_ = self._slices.at(start)
+        slice_ = self._slices.find(start)
         return None if slice_ is None else slice_.rows.get(self._layout.stored(key, start))
 
     def kept(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed[K], V]]:
@@ -206,8 +206,8 @@ class WindowStore(Generic[K, V]):
     def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
         return self._layout.places(keys, starts)
 
-    def start_of(self, place: bytes) -> int:
-        return self._layout.start_of(place)
+    def start_of(self, row_key: bytes) -> int:
+        return self._layout.start_of(row_key)
 
     def drain(self) -> Drained:
         """Return the changes since the last call and clear them; see ``Store``."""
@@ -222,7 +222,7 @@ class WindowStore(Generic[K, V]):
 
     def _fetch_one(self, key: K, start: int) -> V | None:
         serialised = self._objects.key_bytes(key)
-        slice_ = self._slices.at(start) if start >= self._slices.oldest else None
+        slice_ = self._slices.find(start) if start >= self._slices.oldest else None
         if slice_ is None:
             return None
         result: V | None = self._objects.value(slice_.rows.get(self._layout.stored(serialised, start)))

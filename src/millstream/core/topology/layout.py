@@ -189,14 +189,16 @@ def _check_copartitioning(sub: SubTopology, counts: Mapping[str, int]) -> None:
 def _checked_groups(
     sub: SubTopology, counts: Mapping[str, int], grouper: PartitionGrouper
 ) -> Sequence[frozenset[TopicPartition]]:
-    mine = {topic: counts[topic] for topic in sub.source_topics}
-    if not mine:
+    sources = {topic: counts[topic] for topic in sub.source_topics}
+    if not sources:
         return []  # a removed part
-    groups = grouper(mine)
-    wanted = sorted(TopicPartition(topic, number) for topic, count in mine.items() for number in range(count))
+    groups = grouper(sources)
+    wanted = sorted(
+        TopicPartition(topic, number) for topic, count in sources.items() for number in range(count)
+    )
     if sorted(partition for group in groups for partition in group) != wanted:
         raise TopologyError(
             f"the partition grouper must put each partition of sub-topology {sub.id} into exactly one group; "
-            f"it was given {mine} and gave {[sorted(map(str, group)) for group in groups]}"
+            f"it was given {sources} and gave {[sorted(map(str, group)) for group in groups]}"
         )
     return groups

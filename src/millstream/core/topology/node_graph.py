@@ -119,5 +119,5 @@ class NodeGraph:
         """Return the serdes of the nodes' output: those of sources, if all nodes are sources that agree, else the default ones."""
         nodes = [self._nodes.get(parent) for parent in parents]
         sources = [(node.key, node.value) for node in nodes if isinstance(node, Source)]
-        known = sources and len(sources) == len(nodes) and all(one == sources[0] for one in sources)
+        known = sources and len(sources) == len(nodes) and all(source == sources[0] for source in sources)
         return sources[0] if known else (serdes.string, serdes.string)

@@ -208,7 +208,9 @@ class Broker:
         Raises:
             BrokerUnavailableError: If no broker answers in time.
         """
-        return self._records({at: OffsetSpec.for_timestamp(time_ms) for at, time_ms in times.items()})
+        return self._records(
+            {partition: OffsetSpec.for_timestamp(time_ms) for partition, time_ms in times.items()}
+        )
 
     def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TimedOffset]:
         """Return the record with the largest timestamp per partition, in one round trip (KIP-734).
@@ -224,12 +226,12 @@ class Broker:
     def _records(self, wanted: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, TimedOffset]:
         if not wanted:
             return {}
-        asked = {ClientPartition(*at): spec for at, spec in wanted.items()}
-        doing = f"asking for times of {', '.join(sorted({at.topic for at in wanted}))}"
+        asked = {ClientPartition(*partition): spec for partition, spec in wanted.items()}
+        doing = f"asking for times of {', '.join(sorted({partition.topic for partition in wanted}))}"
         answers = self.ask(doing, lambda: self._answers(asked, read_committed=self.read_committed))
         return {
-            TopicPartition(at.topic, at.partition): TimedOffset(answer.offset, answer.timestamp)
-            for at, answer in answers.items()
+            TopicPartition(partition.topic, partition.partition): TimedOffset(answer.offset, answer.timestamp)
+            for partition, answer in answers.items()
             if answer.offset >= 0
         }
 
@@ -237,7 +239,7 @@ class Broker:
         isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
         admin = self.admin()
         futures = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._attempt_s)
-        return {at: future.result() for at, future in futures.items()}
+        return {partition: future.result() for partition, future in futures.items()}
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Return the first offset that the broker still has, per partition."""
@@ -258,15 +260,15 @@ class Broker:
     def taken_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Return the group's positions: its committed offsets, or how far it has read beyond them."""
         committed = self.committed(partitions)
-        for at in committed:
-            if (said := at.metadata or "").startswith(_TAKEN):
-                at.offset = int(said.removeprefix(_TAKEN))
+        for partition in committed:
+            if (metadata := partition.metadata or "").startswith(_TAKEN):
+                partition.offset = int(metadata.removeprefix(_TAKEN))
         return _by_topic(committed)
 
     def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Return the offsets that a reset has committed for the next start; empty if the group has committed since."""
         committed = self.committed(partitions)
-        return _by_topic(committed) if all(at.metadata == RESET for at in committed) else {}
+        return _by_topic(committed) if all(partition.metadata == RESET for partition in committed) else {}
 
     def committed(self, partitions: Mapping[str, int]) -> list[ClientPartition]:
         """Return the group's committed offsets with their metadata; partitions without one are omitted.
@@ -281,7 +283,7 @@ class Broker:
         committed = self.ask(
             "asking for committed offsets", lambda: consumer.committed(wanted, timeout=self.timeout_s)
         )
-        return [at for at in committed if at.offset >= 0]
+        return [partition for partition in committed if partition.offset >= 0]
 
     def commit(
         self,
@@ -300,9 +302,12 @@ class Broker:
         if offsets:
             positions = [
                 ClientPartition(
-                    at.topic, at.partition, offset, f"{_TAKEN}{taken[at]}" if at in taken else metadata
+                    partition.topic,
+                    partition.partition,
+                    offset,
+                    f"{_TAKEN}{taken[partition]}" if partition in taken else metadata,
                 )
-                for at, offset in offsets.items()
+                for partition, offset in offsets.items()
             ]
             consumer = self._consumer()
             self.ask("committing offsets", lambda: consumer.commit(offsets=positions, asynchronous=False))
@@ -325,16 +330,18 @@ class Broker:
         self, wanted: dict[ClientPartition, OffsetSpec], read_committed: bool, may_be_missing: bool
     ) -> Offsets:
         offsets: Offsets = {}
-        for at, answer in self._answers(wanted, read_committed=read_committed).items():
+        for partition, answer in self._answers(wanted, read_committed=read_committed).items():
             offset = answer.offset
             if offset < 0 and may_be_missing:
                 continue
             # librdkafka returns this, without an error, if it loses the broker after the request
             if offset < 0:
                 raise KafkaException(
-                    KafkaError(KafkaError._TRANSPORT, f"no offset for {at.topic}-{at.partition}")
+                    KafkaError(
+                        KafkaError._TRANSPORT, f"no offset for {partition.topic}-{partition.partition}"
+                    )
                 )
-            offsets.setdefault(at.topic, {})[at.partition] = offset
+            offsets.setdefault(partition.topic, {})[partition.partition] = offset
         return offsets
 
     def admin(self) -> AdminClient:
@@ -372,6 +379,6 @@ class Broker:
 
 def _by_topic(committed: Iterable[ClientPartition]) -> Offsets:
     offsets: Offsets = {}
-    for at in committed:
-        offsets.setdefault(at.topic, {})[at.partition] = at.offset
+    for partition in committed:
+        offsets.setdefault(partition.topic, {})[partition.partition] = partition.offset
     return offsets

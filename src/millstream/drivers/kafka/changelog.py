@@ -35,11 +35,11 @@ class KafkaChangelogs:
         end = self.broker.end_offsets({topic: count})[topic][partition]
         return OffsetRange(topic, partition, begin, end)
 
-    def read(self, there: OffsetRange) -> Iterator[Records]:
+    def read(self, offsets: OffsetRange) -> Iterator[Records]:
         """Read the records of a range that :meth:`extent` returned.
 
         Raises:
             BrokerUnavailableError: If no broker answers.
         """
-        if there.end > there.start:
-            yield from self.fetcher.fetch(there)
+        if offsets.end > offsets.start:
+            yield from self.fetcher.fetch(offsets)

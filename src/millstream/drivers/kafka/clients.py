@@ -123,8 +123,8 @@ def discard(client: Any) -> None:
 
 def hang_up(settings: ClientSettings) -> None:
     """Remove the clients that have at least these settings from the cache; code that uses one can continue."""
-    theirs = {(key, str(value)) for key, value in settings.items()}
-    for identity in [one for one in tuple(_WARM) if theirs.issubset(one[1])]:
+    wanted = {(key, str(value)) for key, value in settings.items()}
+    for identity in [known for known in tuple(_WARM) if wanted.issubset(known[1])]:
         _WARM.pop(identity, None)
 
 

@@ -193,7 +193,10 @@ class Transaction:
             DeliveryAbortedError: If the transaction was aborted, another attempt has taken over, or the outcome is unknown.
             BrokerUnavailableError: If no broker answers for ``patience_s``.
         """
-        positions = [ClientPartition(at.topic, at.partition, offset) for at, offset in offsets.items()]
+        positions = [
+            ClientPartition(topic_partition.topic, topic_partition.partition, offset)
+            for topic_partition, offset in offsets.items()
+        ]
         topic, partition = self._mark.topic, self._mark.partition
         with self._aborting():
             mark = Mark(*self._batch, self._spec.run)
@@ -343,5 +346,5 @@ class Transaction:
         )
 
 
-def _committed(consumer: Consumer, at: ClientPartition, timeout: float) -> list[Any]:
-    return consumer.committed([at], timeout=timeout)
+def _committed(consumer: Consumer, partition: ClientPartition, timeout: float) -> list[Any]:
+    return consumer.committed([partition], timeout=timeout)

@@ -89,7 +89,8 @@ class Forwarding:
         """
         producer = self._failing.producer
         offsets = [
-            ClientPartition(*at, position.offset, position.metadata) for at, position in positions.items()
+            ClientPartition(*partition, position.offset, position.metadata)
+            for partition, position in positions.items()
         ]
         group = self._members.consumer_group_metadata()
         try:

@@ -67,7 +67,10 @@ class InternalTopics:
         """
         if not before:
             return True
-        wanted = [ClientPartition(at.topic, at.partition, offset) for at, offset in before.items()]
+        wanted = [
+            ClientPartition(partition.topic, partition.partition, offset)
+            for partition, offset in before.items()
+        ]
 
         def deleted() -> None:
             for future in (
@@ -76,7 +79,9 @@ class InternalTopics:
                 future.result()
 
         try:
-            self.broker.ask(f"deleting records of {', '.join(sorted({at.topic for at in before}))}", deleted)
+            self.broker.ask(
+                f"deleting records of {', '.join(sorted({partition.topic for partition in before}))}", deleted
+            )
         except MillstreamError as error:
             if not _is_denied(error):
                 raise

@@ -69,7 +69,11 @@ class Marks:
         """
         broker = self._broker(read_committed=False)
         counts = broker.partition_counts([broker.group])
-        marks = {at.partition: mark for at in broker.committed(counts) if (mark := mark_of(at))}
+        marks = {
+            partition.partition: mark
+            for partition in broker.committed(counts)
+            if (mark := mark_of(partition))
+        }
         for planned in self._forgotten(counts, marks):
             if mark := self._recorded(planned):
                 marks[planned.partition] = mark
@@ -134,20 +138,22 @@ class Marks:
         mark = self._recorded(planned)
         if mark is None:
             return None
-        at = TopicPartition(planned.topic, planned.partition)
+        partition = TopicPartition(planned.topic, planned.partition)
         log.info(
-            "the broker had forgotten that batch %d was delivered (%s); it is marked again", mark.number, at
+            "the broker had forgotten that batch %d was delivered (%s); it is marked again",
+            mark.number,
+            partition,
         )
         settings = {**self.settings, "group.id": planned.topic, "enable.auto.commit": False}
         warm(Consumer, settings).commit(
-            offsets=[mark_offset(at.partition, mark, planned.topic)], asynchronous=False
+            offsets=[mark_offset(partition.partition, mark, planned.topic)], asynchronous=False
         )
         return mark
 
 
 def mark_offset(partition: int, mark: Mark, topic: str) -> ClientPartition:
-    said = f"{mark.checkpoint} {mark.run} {mark.owner}" if mark.run or mark.owner else mark.checkpoint
-    return ClientPartition(topic, partition, mark.number + 1, said)
+    metadata = f"{mark.checkpoint} {mark.run} {mark.owner}" if mark.run or mark.owner else mark.checkpoint
+    return ClientPartition(topic, partition, mark.number + 1, metadata)
 
 
 def mark_of(committed: ClientPartition) -> Mark | None:

@@ -191,8 +191,8 @@ class LmdbCopy:
         self, changes: Mapping[str, list[StoreChange]], version: Version, dropped: Collection[str]
     ) -> None:
         databases = {store: self._database(store) for store in changes}
-        there = self.names().intersection(dropped) if dropped else ()
-        gone = {name: self._database(name) for name in there}
+        existing = self.names().intersection(dropped) if dropped else ()
+        gone = {name: self._database(name) for name in existing}
         meta = self._database(_META)
         with self._env.begin(write=True) as transaction:
             self._check(self._meta(transaction))
@@ -322,8 +322,8 @@ def _put(transaction: Any, database: Any, ordered: list[StoreChange], seed: int)
             entries.sort()
         cursor = transaction.cursor(db=database)
         behind = not cursor.last() or cursor.key() < entries[0][0]
-        for at in range(0, len(entries), CHECKED_EVERY):
-            cursor.putmulti(entries[at : at + CHECKED_EVERY], append=behind)
+        for start in range(0, len(entries), CHECKED_EVERY):
+            cursor.putmulti(entries[start : start + CHECKED_EVERY], append=behind)
             PAGES.trim()
     if len(entries) < len(ordered):
         gone = [stored_key(key) for key, value in ordered if value is None]

@@ -174,11 +174,11 @@ class _Walk:
             return
         offsets = _places(page)
         used = 0
-        for nth, at in enumerate(offsets):
-            low, middle, high, size = _NODE.unpack_from(page, at)
+        for nth, offset in enumerate(offsets):
+            low, middle, high, size = _NODE.unpack_from(page, offset)
             used += _NODE_HEAD + size + (size & 1)
             if nth:
-                key = page[at + _NODE_HEAD : at + _NODE_HEAD + size]
+                key = page[offset + _NODE_HEAD : offset + _NODE_HEAD + size]
                 self._floor = key[::-1] if turned else key
                 if self._floor <= self._last:
                     raise DamagedFileError(f"page {number} leads to keys out of order")
@@ -190,10 +190,10 @@ class _Walk:
         for page in self._tree(db, what, turned=turned):
             offsets, used = _places(page), 0
             number = _PAGE.unpack_from(page)[0]
-            for at in offsets:
-                low, high, flags, size = _NODE.unpack_from(page, at)
+            for offset in offsets:
+                low, high, flags, size = _NODE.unpack_from(page, offset)
                 length = low | high << 16
-                begin = at + _NODE_HEAD
+                begin = offset + _NODE_HEAD
                 key = page[begin : begin + size]
                 self._follow(key[::-1] if turned else key, number)
                 here = 8 if flags & _BIG else length
@@ -234,9 +234,9 @@ class _Walk:
                 size = unpack(page, offsets[0])[3]
                 if page[offsets[0] + _NODE_HEAD :][:size] < self._floor:
                     raise DamagedFileError(f"{what}, page {number}: keys are out of order")
-            for at in offsets:
-                low, high, flags, size = unpack(page, at)
-                begin = at + _NODE_HEAD
+            for offset in offsets:
+                low, high, flags, size = unpack(page, offset)
+                begin = offset + _NODE_HEAD
                 behind = begin + size
                 key = page[begin:behind]
                 if key <= last:
@@ -244,7 +244,7 @@ class _Walk:
                 last = key
                 if flags == 0:
                     end = behind + (low | high << 16)
-                    used += end - at + (end - at & 1)
+                    used += end - offset + (end - offset & 1)
                     whole = crc32(page[begin:end], seed) == WHOLE
                 else:
                     used += _NODE_HEAD + size + 8 + (size & 1)

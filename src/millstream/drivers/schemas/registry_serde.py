@@ -108,10 +108,10 @@ class RegistrySerde:
     def _call(self, context: SerdeContext, *, writing: bool) -> Callable[..., Any]:
         if self._pid != os.getpid():
             self._pid, self._made = os.getpid(), {}
-        at = (context.topic if writing else None, context.side, writing)
-        if at not in self._made:
-            self._made[at] = _writer(self._spec) if writing else _reader(self._spec)
-        return self._made[at]
+        use = (context.topic if writing else None, context.side, writing)
+        if use not in self._made:
+            self._made[use] = _writer(self._spec) if writing else _reader(self._spec)
+        return self._made[use]
 
 
 def _context(context: SerdeContext) -> SerializationContext:

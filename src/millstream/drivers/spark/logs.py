@@ -32,7 +32,7 @@ class JsonLines(logging.Formatter):
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        said: dict[str, Any] = {
+        line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
             + f".{record.msecs:03.0f}Z",
             "level": record.levelname.lower(),
@@ -40,10 +40,10 @@ class JsonLines(logging.Formatter):
             "message": record.getMessage(),
         }
         if self._process:
-            said |= {"process": record.process, **({"task": _NOW.task} if _NOW.task else {})}
+            line |= {"process": record.process, **({"task": _NOW.task} if _NOW.task else {})}
             if record.exc_info:
-                said["traceback"] = self.formatException(record.exc_info)
-        return json.dumps({**said, **getattr(record, "facts", {})}, default=str)
+                line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps({**line, **getattr(record, "facts", {})}, default=str)
 
 
 @dataclass

@@ -159,7 +159,7 @@ class _Rows:
     def offsets(self, topics: Collection[str]) -> dict[TopicPartition, int]:
         """Return the committable offsets of some topics; call it after all rows have been read."""
         offsets = offsets_of(map(TaskReport.decode, self.reports))
-        return {at: offset for at, offset in offsets.items() if at.topic in topics}
+        return {partition: offset for partition, offset in offsets.items() if partition.topic in topics}
 
 
 def _cells(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, str, str, Any]]:

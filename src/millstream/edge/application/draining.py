@@ -81,8 +81,8 @@ class Draining:
     def outcome(self, unfinished: int) -> str:
         """Return what was drained and what is carried over, as text; empty if there was nothing."""
         drained = max((self._begun_with or 0) - unfinished, 0)
-        took = time.monotonic() - self._begun_at
-        lines = [f"{_records(drained)} finished in {took:.1f} s"] if drained else []
+        seconds = time.monotonic() - self._begun_at
+        lines = [f"{_records(drained)} finished in {seconds:.1f} s"] if drained else []
         if unfinished:
             lines.append(f"{_records(unfinished)} carried over to the next start")
         return "; ".join(lines)

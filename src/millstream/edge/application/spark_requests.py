@@ -118,7 +118,9 @@ class SparkRequests:
         for line in run.reports.waiting_lines():
             run.warnings.warn(line)
         transactional = run.plan.committed_by_transactions if run.resources.transactional else ()
-        if self._commit({at: n for at, n in offsets.items() if at.topic not in transactional}):
+        if self._commit(
+            {partition: n for partition, n in offsets.items() if partition.topic not in transactional}
+        ):
             run.purge.committed(offsets)
         run.taps.committed(batch, reports)
         run.query.first_batch.set()
@@ -129,9 +131,16 @@ class SparkRequests:
             self._commit({})
             return
         later = topics_committed_later(self._run.plan)
-        read = {topic: at for topic, at in data.positions.items() if topic in later}
+        read = {topic: partition for topic, partition in data.positions.items() if topic in later}
         news = self._run.reports.finish(committable(read, data.origins, oldest), read)
-        self._commit(news, {at: until for at in news if (until := read[at.topic][at.partition]) > news[at]})
+        self._commit(
+            news,
+            {
+                partition: until
+                for partition in news
+                if (until := read[partition.topic][partition.partition]) > news[partition]
+            },
+        )
 
     def _commit(
         self,
@@ -139,7 +148,7 @@ class SparkRequests:
         taken: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> bool:
         """Commit offsets, including those of failed commits; return whether all are committed."""
-        known = {at: n for at, n in offsets.items() if self._run.reports.knows(at.topic)}
+        known = {partition: n for partition, n in offsets.items() if self._run.reports.knows(partition.topic)}
         try:
             self._run.resources.group_offsets.commit(known, taken)
         except BrokerUnavailableError as error:

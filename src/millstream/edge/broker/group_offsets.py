@@ -59,10 +59,14 @@ class GroupOffsets:
             if not self._planned:
                 self._ask_for(self._uncommitted.keys() - self._asked)
             before = self._before
-            committed = {at: max(n, before.get(at, n)) for at, n in self._uncommitted.items()}
+            committed = {
+                partition: max(n, before.get(partition, n)) for partition, n in self._uncommitted.items()
+            }
             self._broker.commit(committed, self._taken)
             self._ours.update(committed)
-            self._before = {at: n for at, n in before.items() if self._uncommitted.get(at, -1) < n}
+            self._before = {
+                partition: n for partition, n in before.items() if self._uncommitted.get(partition, -1) < n
+            }
             self._uncommitted.clear()
             self._taken.clear()
 
@@ -78,10 +82,17 @@ class GroupOffsets:
             if self._uncommitted or not self._ours:
                 return {}
             found = self._broker.committed_offsets(_counts(self._ours))
-            there = {at: found.get(at.topic, {}).get(at.partition, n) for at, n in self._ours.items()}
-            others = {at: (n, there[at]) for at, n in self._ours.items() if there[at] != n}
-            for at in others:
-                del self._ours[at]
+            current = {
+                partition: found.get(partition.topic, {}).get(partition.partition, n)
+                for partition, n in self._ours.items()
+            }
+            others = {
+                partition: (n, current[partition])
+                for partition, n in self._ours.items()
+                if current[partition] != n
+            }
+            for partition in others:
+                del self._ours[partition]
             return others
 
     def warn_of_others(self, group: str) -> None:
@@ -90,12 +101,12 @@ class GroupOffsets:
         Raises:
             BrokerUnavailableError: If no broker answers in time.
         """
-        for at, (ours, theirs) in self.by_others().items():
+        for partition, (ours, theirs) in self.by_others().items():
             log.warning(
                 "somebody else commits offsets of group %r: %s was at %d and is at %s. If this application runs on another host or "
                 "with another state_dir too, both process every record and send every result: stop one of them",
                 group,
-                at,
+                partition,
                 ours,
                 theirs,
             )
@@ -109,24 +120,24 @@ class GroupOffsets:
         with self._lock:
             self._planned = self._planned or not self._uncommitted
             self._before = {
-                at: n
-                for at, n in self._before.items()
-                if n <= positions.get(at.topic, {}).get(at.partition, n)
+                partition: n
+                for partition, n in self._before.items()
+                if n <= positions.get(partition.topic, {}).get(partition.partition, n)
             }
 
     def _ask_for(self, partitions: set[TopicPartition]) -> None:
         if not partitions:
             return
         found = self._broker.committed_offsets(_counts(partitions))
-        for at in partitions:
-            if (offset := found.get(at.topic, {}).get(at.partition)) is not None:
-                self._before[at] = offset
+        for partition in partitions:
+            if (offset := found.get(partition.topic, {}).get(partition.partition)) is not None:
+                self._before[partition] = offset
         self._asked |= partitions
 
 
 def _counts(partitions: Iterable[TopicPartition]) -> dict[str, int]:
     """Return partition counts that include these partitions."""
     counts: dict[str, int] = {}
-    for at in partitions:
-        counts[at.topic] = max(counts.get(at.topic, 0), at.partition + 1)
+    for partition in partitions:
+        counts[partition.topic] = max(counts.get(partition.topic, 0), partition.partition + 1)
     return counts

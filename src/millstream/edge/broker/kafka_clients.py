@@ -80,8 +80,8 @@ class Clients:
         producer = self.settings.client("producer", self.application_id)
         if any(producer.get(name, "none") != "none" for name in _COMPRESSION):
             return {}
-        there = [topic for topic, partitions in topics.items() if partitions]
-        configs = InternalTopics(self.broker()).topic_configs(there)
+        existing = [topic for topic, partitions in topics.items() if partitions]
+        configs = InternalTopics(self.broker()).topic_configs(existing)
         found = {
             topic: int(config[_TOPIC_LIMIT]) for topic, config in configs.items() if _TOPIC_LIMIT in config
         }

@@ -48,20 +48,26 @@ class Purge:
         """Note the group's committed offsets."""
         topics = self._topics()
         with self._lock:
-            self._committed.update({at: offset for at, offset in offsets.items() if at.topic in topics})
+            self._committed.update(
+                {partition: offset for partition, offset in offsets.items() if partition.topic in topics}
+            )
 
     def planned(self, positions: Offsets) -> None:
         """Note that Spark has committed everything before these positions."""
         with self._lock:
             self._complete = {
-                at: min(offset, positions.get(at.topic, {}).get(at.partition, 0))
-                for at, offset in self._committed.items()
+                partition: min(offset, positions.get(partition.topic, {}).get(partition.partition, 0))
+                for partition, offset in self._committed.items()
             }
 
     def purge(self) -> None:
         """Delete what both have committed; errors are ignored, because the records may stay."""
         with self._lock:
-            wanted = {at: offset for at, offset in self._complete.items() if offset > self._purged.get(at, 0)}
+            wanted = {
+                partition: offset
+                for partition, offset in self._complete.items()
+                if offset > self._purged.get(partition, 0)
+            }
         if not wanted or not self._allowed:
             return
         try:
@@ -75,5 +81,5 @@ class Purge:
             log.warning(
                 "this user may not delete records (DELETE on %s), so these repartition topics grow without end; allow it, or "
                 "delete with kafka-delete-records what the group has committed",
-                ", ".join(sorted({at.topic for at in wanted})),
+                ", ".join(sorted({partition.topic for partition in wanted})),
             )

@@ -46,8 +46,8 @@ class TopicPreparation:
             for store in sub.stores.values():
                 if store.name in plan.changelogs:
                     wanted[plan.changelogs[store.name]] = changelog_config(store)
-        there = [topic for topic in wanted if topic in existing]
-        for topic, found in InternalTopics(self.broker).topic_configs(there).items():
+        present = [topic for topic in wanted if topic in existing]
+        for topic, found in InternalTopics(self.broker).topic_configs(present).items():
             wrong = wrong_config(wanted[topic], found)
             if wrong:
                 now = ", ".join(f"{name}={found[name]}" for name in wrong)
@@ -90,10 +90,10 @@ class TopicPreparation:
                 topic, wanted = plan.changelogs.get(store.name), tasks[sub.id]
                 if topic is None:
                     continue
-                there = existing.get(topic, 0)
-                if there > wanted:
-                    raise _unfit(topic, there, wanted)
-                if there < wanted:
+                current = existing.get(topic, 0)
+                if current > wanted:
+                    raise _unfit(topic, current, wanted)
+                if current < wanted:
                     config = changelog_config(store, self.given)
                     self.broker.ensure_topic(topic, wanted, config, self.replication_factor)
                 if topic not in existing:

@@ -158,7 +158,9 @@ def execute_reset(plan: ResetPlan, broker: Broker, files: Files) -> None:
     """
     begin = {TopicPartition(move.topic, move.partition): move.after for move in plan.moves}
     kept = {
-        TopicPartition(t, p): at for t, offsets in plan.kept_internal.items() for p, at in offsets.items()
+        TopicPartition(t, p): offset
+        for t, offsets in plan.kept_internal.items()
+        for p, offset in offsets.items()
     }
     fresh = {TopicPartition(t, p): 0 for t, count in plan.internal.items() for p in range(count)}
     broker.commit({**begin, **kept, **fresh}, metadata=RESET)

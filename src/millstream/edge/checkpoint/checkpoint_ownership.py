@@ -73,9 +73,9 @@ def checkpoint_id(start: StartFacts, progress: Progress | None, marks: Mapping[i
         OtherCheckpointError: If another checkpoint delivers.
     """
     if progress is not None:
-        mine = batch_id(progress.planned)
-        _check_continues(start, mine, marks)
-        return mine.checkpoint
+        planned = batch_id(progress.planned)
+        _check_continues(start, planned, marks)
+        return planned.checkpoint
     if marks and all(mark[:2] == (start.begun, -1) for mark in marks.values()):
         return start.begun
     others = list(marks.values())
@@ -87,21 +87,21 @@ def checkpoint_id(start: StartFacts, progress: Progress | None, marks: Mapping[i
     return secrets.token_hex(8)
 
 
-def _check_continues(start: StartFacts, mine: BatchId, marks: Mapping[int, Mark]) -> None:
-    others = [mark for mark in marks.values() if mark.checkpoint != mine.checkpoint]
+def _check_continues(start: StartFacts, planned: BatchId, marks: Mapping[int, Mark]) -> None:
+    others = [mark for mark in marks.values() if mark.checkpoint != planned.checkpoint]
     if others:
-        raise _overtaken(start, mine, _newest(others))
-    ahead = [mark for mark in marks.values() if ahead_of(mark, mine)]
+        raise _overtaken(start, planned, _newest(others))
+    ahead = [mark for mark in marks.values() if ahead_of(mark, planned)]
     if ahead:
         newest = _newest(ahead).number
         which = (
             "a micro-batch of that number that it has not planned"
-            if newest == mine.number
+            if newest == planned.number
             else f"micro-batch {newest}"
         )
         raise OtherCheckpointError(
             f"the checkpoint of application {start.application_id!r} at {start.location} is not its newest one: it ends with "
-            f"micro-batch {mine.number}, but {which} has been delivered from it or from a copy. It is an old copy, or its last files "
+            f"micro-batch {planned.number}, but {which} has been delivered from it or from a copy. It is an old copy, or its last files "
             "are gone. Nothing was read or sent. Start the application where the newest one is. If there is none, "
             f"{_without_it(start)}"
         )
@@ -124,10 +124,10 @@ def _lost(start: StartFacts, other: Mark) -> OtherCheckpointError:
     )
 
 
-def _overtaken(start: StartFacts, mine: BatchId, other: Mark) -> OtherCheckpointError:
+def _overtaken(start: StartFacts, planned: BatchId, other: Mark) -> OtherCheckpointError:
     return OtherCheckpointError(
-        f"application {start.application_id!r} has been taken over from the checkpoint at {start.location} ({mine.checkpoint}, "
-        f"micro-batch {mine.number}) by another one ({other.checkpoint}, {_reached(other)}). Nothing was read or sent: what this "
+        f"application {start.application_id!r} has been taken over from the checkpoint at {start.location} ({planned.checkpoint}, "
+        f"micro-batch {planned.number}) by another one ({other.checkpoint}, {_reached(other)}). Nothing was read or sent: what this "
         "checkpoint would send has been sent since. Start the application where the other one is. If that is lost, delete this "
         f"one and {_without_it(start)}"
     )

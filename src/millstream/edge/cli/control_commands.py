@@ -98,7 +98,8 @@ def status_lines(name: str, status: Mapping[str, Any]) -> list[str]:
 
 def _range_line(task: str, each: Mapping[str, Any]) -> str:
     positions = (
-        ", ".join(f"{at} {offset:,}" for at, offset in each["positions"].items()) or "nothing read yet"
+        ", ".join(f"{partition} {offset:,}" for partition, offset in each["positions"].items())
+        or "nothing read yet"
     )
     return (
         f"task {task}  range {each['number']} of {each['of']} ({each['first_hash']:08x}-{each['end_hash'] - 1:08x})  at {positions}  "

@@ -81,8 +81,8 @@ def _records(
 
 def _line(row: dict[str, Any]) -> str:
     time = datetime.fromtimestamp(row["timestamp"] / 1000, UTC).isoformat(timespec="milliseconds")
-    at = f"{row['partition']}-{row['offset']}"
-    return f"{at}  {time.replace('+00:00', 'Z')}  {_text(row['key'])}  {_text(row['value'])}"
+    origin = f"{row['partition']}-{row['offset']}"
+    return f"{origin}  {time.replace('+00:00', 'Z')}  {_text(row['key'])}  {_text(row['value'])}"
 
 
 def _text(value: Any) -> str:

@@ -98,7 +98,10 @@ class DeadLetterQueue:
         """
         broker = replace(self._broker, read_committed=settled)
         committed = broker.committed(self._counts)
-        found = {at.partition: Replayed.read(at.offset, at.metadata or "") for at in committed}
+        found = {
+            partition.partition: Replayed.read(partition.offset, partition.metadata or "")
+            for partition in committed
+        }
         begins = self._broker.begin_offsets(self._counts)[self.topic]
         return {
             number: found.get(number, Replayed()).with_range(0, begin) for number, begin in begins.items()
@@ -123,11 +126,11 @@ class DeadLetterQueue:
         Raises:
             LetterNotFoundError: If it does not exist.
         """
-        at = TopicPartition(self.topic, partition)
+        topic_partition = TopicPartition(self.topic, partition)
         begins = self._broker.begin_offsets(self._counts)[self.topic]
         if begins.get(partition, 0) <= offset < self._ends.get(partition, 0):
-            for records in self._fetcher.fetch(OffsetRange(*at, offset, offset + 1)):
-                for letter in envelopes(at, records):
+            for records in self._fetcher.fetch(OffsetRange(*topic_partition, offset, offset + 1)):
+                for letter in envelopes(topic_partition, records):
                     return letter, offset in self.replayed()[partition]
         ranges = (
             f"{number}: {begins[number]} to {end - 1}"
@@ -175,7 +178,7 @@ class DeadLetterQueue:
         self,
         forwarding: Forwarding,
         sending: list[tuple[Envelope, Destination]],
-        at: TopicPartition,
+        partition: TopicPartition,
         done: Replayed,
     ) -> None:
         records: defaultdict[str, Records] = defaultdict(lambda: Records(headers=[], partitions=[]))
@@ -188,7 +191,7 @@ class DeadLetterQueue:
             assert some.partitions is not None
             some.headers.append(letter.sent_back())
             some.partitions.append(destination.partition)
-        forwarding.send(records, {at: GroupPosition(done.position, done.metadata())})
+        forwarding.send(records, {partition: GroupPosition(done.position, done.metadata())})
 
     def _guard(self, request: ReplayRequest) -> Guard:
         return Guard(self.topic, self._broker.partition_counts(), request.to, request.most_replays)
@@ -199,13 +202,13 @@ class DeadLetterQueue:
         """Yield the letters of a partition in parts, each with its first offset and the one after its last."""
         begins: Mapping[int, int] = self._broker.begin_offsets(self._counts)[self.topic]
         start, last = begins[number] if everything else max(begins[number], done.position), self._ends[number]
-        at = TopicPartition(self.topic, number)
+        partition = TopicPartition(self.topic, number)
         if start >= last:
             return
-        for records in self._fetcher.fetch(OffsetRange(*at, start, last)):
+        for records in self._fetcher.fetch(OffsetRange(*partition, start, last)):
             if len(records):
                 end = records.offsets[-1] + 1
-                yield start, end, list(envelopes(at, records))
+                yield start, end, list(envelopes(partition, records))
                 start = end
 
 

@@ -33,11 +33,11 @@ class Envelope:
     """A dead letter; key and value are bytes.
 
     Attributes:
-        at: Its partition of the dead-letter topic.
+        topic_partition: Its partition of the dead-letter topic.
         timestamp: Timestamp of the record that failed, ms since the epoch.
     """
 
-    at: TopicPartition
+    topic_partition: TopicPartition
     offset: int
     key: bytes | None
     value: bytes | None
@@ -47,9 +47,9 @@ class Envelope:
     @property
     def facts(self) -> dict[str, str]:
         """The headers' facts, by the names after ``millstream.error.``; of equal names, the last counts."""
-        theirs = _texts(self.headers, THEIRS)
-        facts = {"error": _error(theirs), "traceback": theirs.get("stacktrace", "")}
-        facts |= {name: theirs[name] for name in ("topic", "partition", "offset") if name in theirs}
+        texts = _texts(self.headers, THEIRS)
+        facts = {"error": _error(texts), "traceback": texts.get("stacktrace", "")}
+        facts |= {name: texts[name] for name in ("topic", "partition", "offset") if name in texts}
         return facts | _texts(self.headers, OURS)
 
     @property
@@ -78,7 +78,7 @@ class Envelope:
             for header in self.headers
             if not header[0].startswith((OURS, THEIRS, REPLAYS, REPLAYED_FROM))
         )
-        here = f"{self.at.topic}/{self.at.partition}/{self.offset}"
+        here = f"{self.topic_partition.topic}/{self.topic_partition.partition}/{self.offset}"
         return (*own, (REPLAYS, str(self.replays + 1).encode()), (REPLAYED_FROM, here.encode()))
 
 
@@ -118,7 +118,7 @@ class Chosen:
             and (self.error is None or self.error.search(facts["error"]) is not None)
             and (self.since_ms is None or letter.timestamp >= self.since_ms)
             and (self.until_ms is None or letter.timestamp < self.until_ms)
-            and (not self.partitions or letter.at.partition in self.partitions)
+            and (not self.partitions or letter.topic_partition.partition in self.partitions)
             and (not self.offsets or letter.offset in self.offsets)
         )
 
@@ -183,12 +183,12 @@ class Guard:
         return wanted if wanted.partition < count else Destination(wanted.topic)
 
 
-def envelopes(at: TopicPartition, records: Records) -> Iterator[Envelope]:
+def envelopes(partition: TopicPartition, records: Records) -> Iterator[Envelope]:
     """Yield records of a partition as dead letters."""
     headers = records.headers or [()] * len(records)
     rows = zip(records.offsets, records.keys, records.values, records.timestamps, headers)
     for row in rows:
-        yield Envelope(at, *row)
+        yield Envelope(partition, *row)
 
 
 def _texts(headers: Headers, prefix: str) -> dict[str, str]:
@@ -199,6 +199,6 @@ def _texts(headers: Headers, prefix: str) -> dict[str, str]:
     }
 
 
-def _error(theirs: Mapping[str, str]) -> str:
-    kind, message = theirs.get("exception", ""), theirs.get("message", "")
+def _error(texts: Mapping[str, str]) -> str:
+    kind, message = texts.get("exception", ""), texts.get("message", "")
     return f"{kind.rpartition('.')[2]}: {message}" if kind else message

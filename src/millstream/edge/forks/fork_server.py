@@ -135,8 +135,8 @@ def _become(request: Request, streams: list[int], installed: list[str]) -> None:
     os.environ.update(request.environment)
     os.environ[EXECUTOR] = str(request.executor)
     time.tzset()
-    said = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [request.directory, *filter(None, said), *installed]
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [request.directory, *filter(None, paths), *installed]
     sys.argv[:] = request.command
     _show(request.command[0])
 
@@ -175,8 +175,8 @@ def main(path: str) -> None:
         with suppress(ImportError):  # the fork that needs it says so
             importlib.import_module(module)
     own = dict(os.environ)
-    said = own.get("PYTHONPATH", "").split(os.pathsep)
-    installed = [place for place in sys.path[1:] if place not in said]
+    paths = own.get("PYTHONPATH", "").split(os.pathsep)
+    installed = [directory for directory in sys.path[1:] if directory not in paths]
     gc.collect()
     gc.freeze()  # a collection in a fork would copy the pages that all of them share
     line = _line_of_fork(listening)

@@ -32,6 +32,6 @@ def status_html(status: Mapping[str, Any], name: str = "") -> str:
     ]
     notes = [*status["restoring"], *(f"{task}: {why}" for task, why in status["waiting"].items())]
     notes += [status["error"]] if status["error"] else []
-    said = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    paragraphs = "".join(f"<p>{escape(note)}</p>" for note in notes)
     title = f"{escape(name)}: {head}" if name else head
-    return f"<p><b>{title}</b></p>{table_html(('topic', 'lag', 'limit'), rows)}{said}"
+    return f"<p><b>{title}</b></p>{table_html(('topic', 'lag', 'limit'), rows)}{paragraphs}"

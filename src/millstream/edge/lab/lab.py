@@ -248,10 +248,10 @@ class Lab:
         """Create the topics that a topology reads and writes, on a broker of the lab's own."""
         if self._broker is None:
             return
-        there = broker_of(self._known).partition_counts()
+        existing = broker_of(self._known).partition_counts()
         wanted = {*plan.broker_topics, *plan.sink_topics, *plan.global_part_of} - {
             *plan.internal_topics,
-            *there,
+            *existing,
         }
         for topic in sorted(wanted):
             self._broker.create_topic(topic, 1)

@@ -81,6 +81,6 @@ def _instruments() -> Sequence[object]:
 
 def _callback(metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observations(options: CallbackOptions) -> Iterable[Observation]:
-        return [one for observed in list(_OBSERVED) for one in observed.observations(metric)]
+        return [observation for observed in list(_OBSERVED) for observation in observed.observations(metric)]
 
     return observations

@@ -59,8 +59,8 @@ class TaskWork:
         """Return, for partitions with a report, the offsets before which the tasks of all key ranges have finished."""
         found = dict(reported)
         for positions in self.positions.values():
-            for at in positions.keys() & found.keys():
-                found[at] = min(found[at], positions[at])
+            for partition in positions.keys() & found.keys():
+                found[partition] = min(found[partition], positions[partition])
         return found
 
     def rates(self, task: str) -> tuple[float, float]:
@@ -87,8 +87,8 @@ def range_status(
         found[task] = RangeStatus(
             *key_range,
             *key_range.bounds,
-            {str(at): offset for at, offset in sorted(own.items())},
-            sum(max(last.get(at, offset) - offset, 0) for at, offset in own.items()),
+            {str(partition): offset for partition, offset in sorted(own.items())},
+            sum(max(last.get(partition, offset) - offset, 0) for partition, offset in own.items()),
             *work.rates(task),
             round(total_of(report.measured, measures.STORE_BYTES)),
             report.executor,

@@ -156,8 +156,8 @@ class Answers:
         subs = self._plan().subtopologies
         sub = next((sub for sub in subs if store in sub.stores), None)
         if sub is None:
-            there = ", ".join(repr(name) for sub in subs for name in sorted(sub.stores)) or "none"
-            raise StoreError(f"application {self._id!r} has no store {store!r}; its stores are: {there}")
+            names = ", ".join(repr(name) for sub in subs for name in sorted(sub.stores)) or "none"
+            raise StoreError(f"application {self._id!r} has no store {store!r}; its stores are: {names}")
         if self._copies_spec().engines[store] != _ENGINE:
             raise StoreError(
                 f"store {store!r} is kept by the engine {self._copies_spec().engines[store]!r}, which only its tasks can read; stop the "

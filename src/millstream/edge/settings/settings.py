@@ -247,7 +247,7 @@ class Settings(BaseSettings):
     @field_validator("bootstrap_servers", mode="before")
     @classmethod
     def _servers(cls, servers: Any) -> Any:
-        listed = isinstance(servers, list | tuple) and all(isinstance(one, str) for one in servers)
+        listed = isinstance(servers, list | tuple) and all(isinstance(server, str) for server in servers)
         return ",".join(servers) if listed else servers
 
     @field_validator("kafka", "consumer", "producer")

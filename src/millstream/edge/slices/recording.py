@@ -66,9 +66,9 @@ def record(wanted: Slice, file: Path, settings: Settings, *, limit: int | None =
         with os.fdopen(
             os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
         ) as lines:
-            for one in islice(merged(found), limit):
-                lines.write(one.line() + "\n")
-                counts[one.at.topic] += 1
+            for row in islice(merged(found), limit):
+                lines.write(row.line() + "\n")
+                counts[row.topic_partition.topic] += 1
     except OSError as error:
         raise SettingsError(f"{str(file)!r} cannot be written: {error.strerror}") from None
     return counts
@@ -84,8 +84,10 @@ def replayed(file: Path, topology: Topology) -> Iterator[str]:
     """
     records = read_slice(file)
     most: dict[str, int] = {}
-    for one in records:
-        most[one.at.topic] = max(most.get(one.at.topic, 1), one.at.partition + 1)
+    for record in records:
+        most[record.topic_partition.topic] = max(
+            most.get(record.topic_partition.topic, 1), record.topic_partition.partition + 1
+        )
     partitions: Any = max(most.values(), default=1)
     with TopologyTestDriver(topology, application_id=_ID, partitions=partitions) as driver:
         driver.replay(file)
@@ -128,9 +130,9 @@ def _records(wanted: Slice, settings: Settings) -> Iterator[SliceRecord]:
 def _of_partition(fetcher: KafkaFetcher, planned: OffsetRange, last: int | None) -> Iterator[SliceRecord]:
     if planned.start >= planned.end:
         return
-    at = TopicPartition(planned.topic, planned.partition)
+    partition = TopicPartition(planned.topic, planned.partition)
     found: deque[SliceRecord] = deque(maxlen=last)
     for some in fetcher.fetch(planned):
         rows = zip(some.offsets, some.timestamps, some.keys, some.values, some.headers or [()] * len(some))
-        found.extend(SliceRecord(at, *row) for row in rows)
+        found.extend(SliceRecord(partition, *row) for row in rows)
     yield from found

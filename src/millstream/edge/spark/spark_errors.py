@@ -36,18 +36,18 @@ def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> 
     ours = wire.find_error(text)
     if ours is not None:
         return ours
-    said = text.split("=== Streaming Query ===")[0].strip()
-    if any(sign in said for sign in _CANNOT_WRITE):
+    message = text.split("=== Streaming Query ===")[0].strip()
+    if any(sign in message for sign in _CANNOT_WRITE):
         return SparkRuntimeError(
             f"Spark cannot write the checkpoint {checkpoint}, most often because a disk is full: {_disks(checkpoint, usage)}. Make room, and "
-            f"start the application again: the micro-batch was not committed and is run again. Spark says: {said}"
+            f"start the application again: the micro-batch was not committed and is run again. Spark says: {message}"
         )
-    if any(sign in said for sign in _CANNOT_READ) and not any(sign in said for sign in _NO_DAMAGE):
+    if any(sign in message for sign in _CANNOT_READ) and not any(sign in message for sign in _NO_DAMAGE):
         return CheckpointError(
             f"Spark cannot read the state in the checkpoint {checkpoint}: files of it are damaged or cannot be opened, or a disk is full "
-            f"({_disks(checkpoint, usage)}). {ways_out(None)}. Spark says: {said}"
+            f"({_disks(checkpoint, usage)}). {ways_out(None)}. Spark says: {message}"
         )
-    return SparkRuntimeError(f"the Spark query ended with an error that is not Millstream's: {said}")
+    return SparkRuntimeError(f"the Spark query ended with an error that is not Millstream's: {message}")
 
 
 def _disks(checkpoint: str, usage: Usage) -> str:

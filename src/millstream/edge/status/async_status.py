@@ -93,13 +93,13 @@ def capacity_of(
     for task, report in tasks.items():
         if report.calls is not None:
             capacities.setdefault(TaskId.parse(task).subtopology, []).append(report.calls.room)
-            for at in report.offsets:
-                ranges.setdefault(at, []).append(report.calls)
-    capacity = {at: _capacity_of_ranges(reports) for at, reports in ranges.items()}
+            for partition in report.offsets:
+                ranges.setdefault(partition, []).append(report.calls)
+    capacity = {partition: _capacity_of_ranges(reports) for partition, reports in ranges.items()}
     for number in in_front.keys() & capacities.keys():
         sharing = [TopicPartition(t, p) for t in in_front[number] for p in positions.get(t, ())]
         share = min(capacities[number]) * len(capacities[number]) // max(len(sharing), 1)
-        capacity.update({at: min(capacity.get(at, share), share) for at in sharing})
+        capacity.update({partition: min(capacity.get(partition, share), share) for partition in sharing})
     return capacity
 
 

@@ -80,9 +80,9 @@ class TaskReports:
             self.totals["held_back_ms"] += held_back_ms
             self.ends = self.ends if ends is None else ends
             for topic, partitions in positions.items():
-                for partition, at in partitions.items():
+                for partition, position in partitions.items():
                     known = self.positions.setdefault(topic, {})
-                    known.setdefault(partition, at)
+                    known.setdefault(partition, position)
 
     def restoring(self, progress: RestoreProgress) -> None:
         with self.lock:
@@ -104,8 +104,8 @@ class TaskReports:
                 self._add(report)
             if self.plan is not None and self.plan.is_divided:
                 offsets = self._work.finished(offsets)
-            for at, offset in offsets.items():
-                self.positions.setdefault(at.topic, {})[at.partition] = offset
+            for partition, offset in offsets.items():
+                self.positions.setdefault(partition.topic, {})[partition.partition] = offset
             self._recent.add(sum(total_of(report.measured, measures.READ) for report in reports))
             self._recent_enforced.add(sum(total_of(report.measured, measures.ENFORCED) for report in reports))
         return offsets
@@ -119,8 +119,8 @@ class TaskReports:
         with self.lock:
             unfinished: dict[TopicPartition, int] = {}
             for report in self.tasks.values():
-                for at, low in report.shuffled.items():
-                    unfinished[at] = min(low, unfinished.get(at, low))
+                for partition, low in report.shuffled.items():
+                    unfinished[partition] = min(low, unfinished.get(partition, low))
             return oldest_by_topic(unfinished, behind)
 
     def finish(self, offsets: Offsets, read: Offsets) -> dict[TopicPartition, int]:
@@ -130,14 +130,16 @@ class TaskReports:
         """
         news: dict[TopicPartition, int] = {}
         with self.lock:
-            for at, offset in flat(offsets).items():
-                until = read[at.topic][at.partition]
-                before = self.finished.get(at, (0, 0))
+            for partition, offset in flat(offsets).items():
+                until = read[partition.topic][partition.partition]
+                before = self.finished.get(partition, (0, 0))
                 again = before[0] > until  # the topic is another one
                 now = (offset if again else max(offset, before[0]), until)
                 if now != before:
-                    self.finished[at] = now
-                    news[at] = self.positions.setdefault(at.topic, {})[at.partition] = now[0]
+                    self.finished[partition] = now
+                    news[partition] = self.positions.setdefault(partition.topic, {})[partition.partition] = (
+                        now[0]
+                    )
         return news
 
     def _measure(self, report: TaskReport) -> None:
@@ -196,8 +198,8 @@ class TaskReports:
             return sorted(
                 task
                 for task, report in self.tasks.items()
-                if (at := report.wakes_at(rests=TaskId.parse(task).subtopology in resting)) is not None
-                and at <= now_ms
+                if (due_ms := report.wakes_at(rests=TaskId.parse(task).subtopology in resting)) is not None
+                and due_ms <= now_ms
             )
 
     def knows(self, topic: str) -> bool:
@@ -214,11 +216,11 @@ class TaskReports:
             buffered: dict[TopicPartition, tuple[int, int, int]] = {}
             for report in self.tasks.values():
                 for topic, partition, _, records, size, newest in report.buffered:
-                    at = TopicPartition(topic, partition)
-                    known = buffered.get(at, (0, 0, -1))
-                    buffered[at] = (known[0] + records, known[1] + size, max(known[2], newest))
+                    topic_partition = TopicPartition(topic, partition)
+                    known = buffered.get(topic_partition, (0, 0, -1))
+                    buffered[topic_partition] = (known[0] + records, known[1] + size, max(known[2], newest))
             waits = [r.idle_until_ms for r in self.tasks.values() if r.idle_until_ms is not None]
-            given_up = {at for r in self.tasks.values() for at in r.given_up}
+            given_up = {topic_partition for r in self.tasks.values() for topic_partition in r.given_up}
             return BufferedRecords(
                 buffered,
                 frozenset(given_up),
@@ -247,7 +249,7 @@ class TaskReports:
         """Return lines about waiting tasks for the log; each task at most every ten seconds."""
         with self.lock:
             waits = self._waiting()
-            self._logged = {task: at for task, at in self._logged.items() if task in waits}
+            self._logged = {task: logged_at for task, logged_at in self._logged.items() if task in waits}
             now = time.monotonic()
             due = [task for task in waits if now - self._logged.setdefault(task, now) >= _LOG_EVERY_S]
             self._logged.update(dict.fromkeys(due, now))

@@ -32,7 +32,7 @@ def thread_metrics(figures: Collection[ThreadFigures]) -> dict[str, int]:
     if not figures:
         return {}
     return {
-        "threads": sum(len(one.executed) for one in figures),
-        "thread_records": sum(sum(one.executed) for one in figures),
-        "threads_ended": sum(one.ended for one in figures),
+        "threads": sum(len(figure.executed) for figure in figures),
+        "thread_records": sum(sum(figure.executed) for figure in figures),
+        "threads_ended": sum(figure.ended for figure in figures),
     }

@@ -251,7 +251,8 @@ def _rates(count: int, seed: int) -> list[Outgoing]:
     chance = random.Random(f"rates {seed}")
     times = sorted(chance.randrange(count) for _ in range(max(count // 30, 1)))
     return [
-        (chance.choice(_KEYS), f"rate-{number}", _BEGIN_MS + at * _STEP_MS) for number, at in enumerate(times)
+        (chance.choice(_KEYS), f"rate-{number}", _BEGIN_MS + time * _STEP_MS)
+        for number, time in enumerate(times)
     ]
 
 

@@ -58,11 +58,11 @@ def commits_in(record: ConsumedRecord, group: str, topic: str) -> Iterator[Commi
     """Yield the commit in a record of ``__consumer_offsets``, if it belongs to the group and topic."""
     if record.key is None or record.value is None or _short(record.key, 0) not in _KEYS_OF_OFFSETS:
         return
-    of_group, at = _text(record.key, 2)
-    of_topic, at = _text(record.key, at)
+    of_group, position = _text(record.key, 2)
+    of_topic, position = _text(record.key, position)
     if (of_group, of_topic) != (group, topic):
         return
-    (partition,) = struct.unpack_from(">i", record.key, at)
+    (partition,) = struct.unpack_from(">i", record.key, position)
     (offset,) = struct.unpack_from(">q", record.value, 2)
     (at_ms,) = struct.unpack_from(">q", record.value, _behind_metadata(record.value))
     yield Commit(partition, offset, at_ms * 1000 + 999)
@@ -70,24 +70,24 @@ def commits_in(record: ConsumedRecord, group: str, topic: str) -> Iterator[Commi
 
 def _behind_metadata(value: bytes) -> int:
     """Return the position of the time: after version, offset, leader epoch, and a text with its length."""
-    version, at = _short(value, 0), 14
+    version, position = _short(value, 0), 14
     if version == 3:
-        return _text(value, at)[1]
+        return _text(value, position)[1]
     assert version == 4, f"the broker writes offsets in version {version}, which is not known here"
     length = shift = 0
     while True:  # a variable-length number, seven bits per byte, lowest first; it is the length plus one
-        length |= (value[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if value[at - 1] < 0x80:
-            return at + length - 1
+        length |= (value[position] & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if value[position - 1] < 0x80:
+            return position + length - 1
 
 
-def _short(data: bytes, at: int) -> int:
-    (value,) = struct.unpack_from(">h", data, at)
+def _short(data: bytes, position: int) -> int:
+    (value,) = struct.unpack_from(">h", data, position)
     return int(value)
 
 
-def _text(data: bytes, at: int) -> tuple[str, int]:
-    begin = at + 2
-    end = begin + _short(data, at)
+def _text(data: bytes, position: int) -> tuple[str, int]:
+    begin = position + 2
+    end = begin + _short(data, position)
     return data[begin:end].decode(), end

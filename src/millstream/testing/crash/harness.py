@@ -313,8 +313,8 @@ class _Run:
             self._strike(Kill(point.again.target, 0, None, again=point.again.moment), point.again.choice)
             before = self._watch.processed
         self.until(lambda: self._has_moved(before), f"a batch after the kill of {self._kills[-1].target}")
-        took = round(time.monotonic() - struck_at, 1)
-        self._kills[-1] = replace(self._kills[-1], recovery_s=took)
+        recovery_s = round(time.monotonic() - struck_at, 1)
+        self._kills[-1] = replace(self._kills[-1], recovery_s=recovery_s)
 
     def _strike(self, kill: Kill, choice: float) -> float:
         """Carry out and record a fault; return its start time (``time.monotonic``)."""

@@ -105,18 +105,18 @@ def check_journals(
 
 def _follow(key: Any, expected: Sequence[Any], seen: Sequence[Any], *, merged: bool, cut: bool) -> Findings:
     times = [0] * len(expected)
-    at = furthest = -1
+    current = furthest = -1
     reordered: list[Any] = []
     wrong: list[Any] = []
     for value in seen:
-        index = _index_of(expected, value, at)
+        index = _index_of(expected, value, current)
         if index is None:
             wrong.append(value)
             continue
         if not times[index] and index < furthest:
             reordered.append(value)
         times[index] += 1
-        at, furthest = index, max(index, furthest)
+        current, furthest = index, max(index, furthest)
     needed = furthest + 1 if cut else len(expected)
     lost = [value for value, count in zip(expected[:needed], times) if not count]
     if merged:
@@ -130,11 +130,11 @@ def _follow(key: Any, expected: Sequence[Any], seen: Sequence[Any], *, merged: b
     return Findings(len(lost), len(again), len(reordered), len(wrong), int(stale), tuple(examples))
 
 
-def _index_of(expected: Sequence[Any], value: Any, at: int) -> int | None:
+def _index_of(expected: Sequence[Any], value: Any, current: int) -> int | None:
     """Return the position of a value in the expected sequence: the next, else the nearest before, else the nearest after."""
-    if at + 1 < len(expected) and expected[at + 1] == value:
-        return at + 1
-    indices = chain(range(at, -1, -1), range(at + 2, len(expected)))
+    if current + 1 < len(expected) and expected[current + 1] == value:
+        return current + 1
+    indices = chain(range(current, -1, -1), range(current + 2, len(expected)))
     return next((index for index in indices if expected[index] == value), None)
 
 

@@ -108,8 +108,8 @@ class _Relay:
         except OSError:
             pass
         finally:
-            for way in ways:
-                way.cancel()
+            for task in ways:
+                task.cancel()
             for end in ends:
                 end.transport.abort()
 

@@ -42,9 +42,9 @@ def told_transactions(records: Iterable[ConsumedRecord], last: int) -> tuple[str
 
 
 def _line(record: ConsumedRecord) -> str:
-    at = datetime.fromtimestamp(record.timestamp / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+    time = datetime.fromtimestamp(record.timestamp / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
     name = (record.key or b"")[4:].decode()
-    return f"{at} {name}: {'deleted' if record.value is None else _state(record.value)}"
+    return f"{time} {name}: {'deleted' if record.value is None else _state(record.value)}"
 
 
 def _state(value: bytes) -> str:

@@ -128,11 +128,11 @@ class DriverFaults(DriverTopics):
             yield collected
             return
         queues: defaultdict[TopicPartition, deque[Records]] = defaultdict(deque)
-        for at, records in collected:
-            queues[at].append(records)
-        turns = [at for at, _ in collected]
+        for partition, records in collected:
+            queues[partition].append(records)
+        turns = [partition for partition, _ in collected]
         self._order.shuffle(turns)
-        delivered = [(at, queues[at].popleft()) for at in turns]
+        delivered = [(partition, queues[partition].popleft()) for partition in turns]
         while delivered:
             size = self._order.randint(1, self._commit_every)
             yield delivered[:size]

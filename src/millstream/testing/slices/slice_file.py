@@ -23,7 +23,7 @@ from millstream.core.model.record import Headers
 class SliceRecord:
     """A record of a slice; the timestamp is in ms since the epoch."""
 
-    at: TopicPartition
+    topic_partition: TopicPartition
     offset: int
     timestamp: int
     key: bytes | None
@@ -38,8 +38,8 @@ class SliceRecord:
             '{"topic": "in", "partition": 0, "offset": 7, "timestamp": 5, "key": "k", "value": null}'
         """
         data: dict[str, object] = {
-            "topic": self.at.topic,
-            "partition": self.at.partition,
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
             "offset": self.offset,
             "timestamp": self.timestamp,
             "key": _plain(self.key),
@@ -73,21 +73,21 @@ def merged(records: Iterable[SliceRecord]) -> Iterator[SliceRecord]:
     """Yield records by their timestamps, as far as the order of each partition allows."""
     queues: defaultdict[TopicPartition, deque[SliceRecord]] = defaultdict(deque)
     for record in records:
-        queues[record.at].append(record)
+        queues[record.topic_partition].append(record)
     while queues:
-        at = min(queues, key=lambda at: (queues[at][0].timestamp, at))
-        yield queues[at].popleft()
-        if not queues[at]:
-            del queues[at]
+        partition = min(queues, key=lambda partition: (queues[partition][0].timestamp, partition))
+        yield queues[partition].popleft()
+        if not queues[partition]:
+            del queues[partition]
 
 
 def _read(file: str, number: int, line: str) -> SliceRecord:
     try:
         data: Any = json.loads(line)
         headers = tuple((str(name), _bytes(value)) for name, value in data.get("headers", ()))
-        at = TopicPartition(str(data["topic"]), int(data.get("partition", 0)))
+        partition = TopicPartition(str(data["topic"]), int(data.get("partition", 0)))
         origin = int(data.get("offset", number - 1)), int(data.get("timestamp", 0))
-        return SliceRecord(at, *origin, _bytes(data.get("key")), _bytes(data.get("value")), headers)
+        return SliceRecord(partition, *origin, _bytes(data.get("key")), _bytes(data.get("value")), headers)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingsError(
             f"line {number} of {file!r} is no record ({type(error).__name__}: {error}): it is JSON with topic, partition, timestamp, key and value, as "

@@ -96,10 +96,19 @@ class DriverTables(DriverFaults):
             MillstreamError: If a record fails under the policy "fail".
         """
         records = read_slice(file)
-        for one in records:
-            there = one.at.partition < self._topics.partitions_of(one.at.topic)
-            partition = one.at.partition if there else None
-            self.pipe(one.at.topic, one.key, one.value, one.timestamp, one.headers, partition=partition)
+        for record in records:
+            exists = record.topic_partition.partition < self._topics.partitions_of(
+                record.topic_partition.topic
+            )
+            partition = record.topic_partition.partition if exists else None
+            self.pipe(
+                record.topic_partition.topic,
+                record.key,
+                record.value,
+                record.timestamp,
+                record.headers,
+                partition=partition,
+            )
         return len(records)
 
     def expect(self, topic: str, table: str) -> None:

@@ -128,13 +128,13 @@ def check_same(what: str, expected: Sequence[Row], actual: Sequence[Row], column
         return
     both = written_table([*expected, *actual], columns)
     head, rows = both[:2], both[2:]
-    wanted, there = rows[: len(expected)], rows[len(expected) :]
+    wanted, rest = rows[: len(expected)], rows[len(expected) :]
     lines = [f"  {line}" for line in head]
-    for tag, a, b, c, d in SequenceMatcher(None, wanted, there, autojunk=False).get_opcodes():
+    for tag, a, b, c, d in SequenceMatcher(None, wanted, rest, autojunk=False).get_opcodes():
         if tag == "equal":
             lines += [f"  {line}" for line in wanted[a:b]]
         else:
-            lines += [f"- {line}" for line in wanted[a:b]] + [f"+ {line}" for line in there[c:d]]
+            lines += [f"- {line}" for line in wanted[a:b]] + [f"+ {line}" for line in rest[c:d]]
     raise AssertionError("\n".join([f"{what} is not as expected (- is missing, + is too much):", *lines]))
 
 

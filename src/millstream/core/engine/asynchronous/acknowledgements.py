@@ -155,10 +155,10 @@ class Acknowledgements:
 
     def figures(self) -> CallFigures:
         oldest = next(iter(self._unfinished.values()), None)
-        came = None if oldest is None else oldest.came_ms
+        oldest_ms = None if oldest is None else oldest.came_ms
         count, ended = len(self._unfinished), self._acknowledged
         room = max(self._most - count, 0)
-        figures = CallFigures(with_async_worker=count, room=room, oldest_ms=came, settled=ended)
+        figures = CallFigures(with_async_worker=count, room=room, oldest_ms=oldest_ms, settled=ended)
         self._acknowledged = 0
         return figures
 

@@ -316,8 +316,8 @@ class InFlightRecords:
         while reloaded and reloaded[0] not in records:
             heappop(reloaded)
         numbers = [next(iter(records), None), reloaded[0] if reloaded else None]  # the others are in order
-        came = [records[number].came_ms for number in numbers if number is not None]
-        return earliest(*came, self._backlog.oldest_ms)
+        received_ms = [records[number].came_ms for number in numbers if number is not None]
+        return earliest(*received_ms, self._backlog.oldest_ms)
 
     def _record_of(self, ticket: Ticket) -> InFlightRecord | None:
         """Return the record of its latest ticket; None for an earlier ticket."""

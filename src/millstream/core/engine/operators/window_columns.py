@@ -99,9 +99,9 @@ class WindowedKeys(Column):
     def only(self, kept: Sequence[object]) -> Column:
         return WindowedKeys(self._keys.only(kept), self._key, list(compress(self._starts, kept)), self._size)
 
-    def at(self, rows: Sequence[int]) -> Column:
+    def take(self, rows: Sequence[int]) -> Column:
         starts = list(map(self._starts.__getitem__, rows))
-        return WindowedKeys(self._keys.at(rows), self._key, starts, self._size)
+        return WindowedKeys(self._keys.take(rows), self._key, starts, self._size)
 
     def part(self, start: int, end: int) -> Column:
         return WindowedKeys(self._keys.part(start, end), self._key, self._starts[start:end], self._size)
@@ -293,7 +293,7 @@ class _Aggregation:
         rows = {start: self._store.rows_to_write(start) for start in dict.fromkeys(pairs.starts)}
         if None in rows.values():
             pairs = pairs.only([rows[start] is not None for start in pairs.starts], "expired window")
-        batch = part if not pairs.left_out and isinstance(pairs.records, range) else part.at(pairs.records)
+        batch = part if not pairs.left_out and isinstance(pairs.records, range) else part.take(pairs.records)
         keys: Any = batch.keys.serialised(self._key)
         row_keys = self._store.places(keys, pairs.starts)
         fetch, put = _reaching(rows, self._store.start_of)

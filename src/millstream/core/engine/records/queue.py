@@ -193,7 +193,7 @@ class RecordQueue:
         for number, chunk in enumerate(self.chunks):
             first = self.index if number == 0 else 0
             rows = [chunk.row(index) for index in range(first, len(chunk.keys))]
-            left.extend(chunk.raw.at(rows))
+            left.extend(chunk.raw.take(rows))
         left.times = self._buffered_times()
         return left
 

@@ -166,10 +166,10 @@ def compacted(
 ) -> tuple[Manifest, Segment]:
     """Replace consecutive segments of a key group by one segment."""
     old = manifest.segments[group]
-    at = old.index(merged[0])
-    base = at == 0 and group not in split_groups(manifest)
+    index = old.index(merged[0])
+    base = index == 0 and group not in split_groups(manifest)
     segment = Segment(manifest.next_sequence, _since(merged), merged[-1].upto, size, base, count)
-    return _with_group(manifest, group, (*old[:at], segment, *old[at + len(merged) :])), segment
+    return _with_group(manifest, group, (*old[:index], segment, *old[index + len(merged) :])), segment
 
 
 def emptied(manifest: Manifest, step: Step) -> tuple[Manifest, bool]:

@@ -40,13 +40,13 @@ def decode(data: bytes) -> ParkedChanges:
     Raises:
         StoreError: If the bytes are damaged.
     """
-    at = 4 + int.from_bytes(data[:4], "little")
-    head = segment.decode(data[4:at], "parked changes")
+    start = 4 + int.from_bytes(data[:4], "little")
+    head = segment.decode(data[4:start], "parked changes")
     if len(head) != 1 or head[0][0] != _HEAD or head[0][1] is None:
         raise StoreError("parked changes have no head")
     header = json.loads(head[0][1])
     changes = {}
     for store, size in header["stores"]:
-        changes[store] = segment.decode(data[at : at + size], f"parked changes of store {store!r}")
-        at += size
+        changes[store] = segment.decode(data[start : start + size], f"parked changes of store {store!r}")
+        start += size
     return ParkedChanges(changes, header["dropped"])

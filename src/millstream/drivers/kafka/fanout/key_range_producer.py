@@ -128,12 +128,12 @@ class KeyRangeProducer:
                 f"a record for partition {partition} of topic {topic!r} cannot be sent: this producer sends to "
                 f"{self._topic!r}, which has {self._partitions} partitions"
             )
-        at = TopicPartition(topic, partition)
+        topic_partition = TopicPartition(topic, partition)
         with self._change:
             self._check()
             if self._unsent >= _QUEUED:
                 raise BufferError("the queue of the producer is full")
-            record = Outgoing(at, encoded, data, timestamp, headers, on_delivery)
+            record = Outgoing(topic_partition, encoded, data, timestamp, headers, on_delivery)
             self._queues.setdefault(partition, deque()).append(record)
             self._unsent += 1
 
@@ -309,7 +309,7 @@ class KeyRangeProducer:
     def _put_back(self, batch: list[tuple[TopicPartition, Outgoing]]) -> None:
         with self._change:
             for _, record in reversed(batch):
-                self._queues[record.at.partition].appendleft(record)
+                self._queues[record.topic_partition.partition].appendleft(record)
 
     def _finish(self, batch: list[tuple[TopicPartition, Outgoing]]) -> None:
         with self._change:

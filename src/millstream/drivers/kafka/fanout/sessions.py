@@ -33,12 +33,12 @@ class Outgoing:
     """A record to be sent; key and value are serialised.
 
     Attributes:
-        at: The primary partition that its key chooses.
+        topic_partition: The primary partition that its key chooses.
         timestamp: Timestamp, ms since the epoch; 0 for now.
         delivered: The callback for its delivery; None without one.
     """
 
-    at: TopicPartition
+    topic_partition: TopicPartition
     key: bytes | None
     value: bytes | None
     timestamp: int

@@ -33,7 +33,7 @@ def problem(file: Path) -> str | None:
         return f"cannot be compared: its checksum file {beside.name} is damaged"
     expected = sums[_HEAD.size :]
     actual = b"".join(
-        zlib.crc32(data[at : at + chunk]).to_bytes(4, "big") for at in range(0, len(data), chunk)
+        zlib.crc32(data[start : start + chunk]).to_bytes(4, "big") for start in range(0, len(data), chunk)
     )
     return None if actual == expected else "has other bytes than were written: its checksum does not fit"
 

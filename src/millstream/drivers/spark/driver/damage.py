@@ -133,11 +133,11 @@ def chain(names: frozenset[str], version: int) -> tuple[list[str], list[str]]:
         (['2.zip', '3.changelog', '5.changelog'], ['4.changelog'])
     """
     versions = {(int(match[1]), match[2]): name for name in names if (match := _VERSION.fullmatch(name))}
-    base = max((at for at, kind in versions if kind == "zip" and at <= version), default=0)
+    base = max((number for number, kind in versions if kind == "zip" and number <= version), default=0)
     wanted = [(base, "zip")] if base else []
-    wanted += [(at, "changelog") for at in range(base + 1, version + 1)]
+    wanted += [(number, "changelog") for number in range(base + 1, version + 1)]
     present = [versions[part] for part in wanted if part in versions]
-    return present, [f"{at}.{kind}" for at, kind in wanted if (at, kind) not in versions]
+    return present, [f"{number}.{kind}" for number, kind in wanted if (number, kind) not in versions]
 
 
 def findings(seen: Seen) -> list[str]:
@@ -184,7 +184,9 @@ def _of_numbers(seen: Seen) -> Iterator[str]:
             f"commits/{planned - 1} is missing, but offsets/{planned} is there, which is written when micro-batch {planned - 1} "
             "is complete"
         )
-    newest = max((_newest(names) for at, names in seen.state.items() if at < seen.partitions), default=0)
+    newest = max(
+        (_newest(names) for partition, names in seen.state.items() if partition < seen.partitions), default=0
+    )
     if newest - 1 > max(planned, committed):
         yield (
             f"offsets/{newest - 1} is missing, but the state has version {newest}, which micro-batch {newest - 1} wrote; the newest "

@@ -173,8 +173,8 @@ def _expected_master() -> str:
     conf = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf"
     texts = [" ".join(arguments)]
     texts += [file.read_text() for file in (*files, Path(conf, "spark-defaults.conf")) if file.is_file()]
-    said = (
+    matches = (
         _MASTER.search("\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")))
         for text in texts
     )
-    return next((match[1] for match in said if match), os.environ.get("MASTER", "local[*]"))
+    return next((match[1] for match in matches if match), os.environ.get("MASTER", "local[*]"))

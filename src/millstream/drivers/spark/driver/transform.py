@@ -110,8 +110,8 @@ def _chunk_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Return chunk rows of the next records of a partition; updates ``times``, its partition times in ms since the epoch."""
     records = _records(batch)
-    at = TopicPartition(topic, partition % topology.layout.partitions[topic])
-    task: TaskId = topology.layout.tasks_of[at][0]
+    topic_partition = TopicPartition(topic, partition % topology.layout.partitions[topic])
+    task: TaskId = topology.layout.tasks_of[topic_partition][0]
     clock, start, end = WallClock(host_clock()), records.offsets[0], records.offsets[-1] + 1
     if topology.plan.runs_before_shuffle(topology.plan.subtopologies[task.subtopology]):
         read = PlannedRead("", clock, times={topic: times})
@@ -120,13 +120,13 @@ def _chunk_rows(
         yield from stage.finish()
         times[partition] = stage.time_ms
         return
-    lane = "" if partition == at.partition else str(partition)
+    lane = "" if partition == topic_partition.partition else str(partition)
     row = (
         topology.groups[task],
         wire.RECORDS,
         str(task),
         topic,
-        at.partition,
+        topic_partition.partition,
         lane,
         start,
         end,

@@ -182,10 +182,10 @@ def keep_state_in(session: SparkSession) -> None:
     Raises:
         SparkRuntimeError: If the session's state store cannot hold a topology's state.
     """
-    said = session.conf.get(PROVIDER, None) or ""
-    if said.endswith(_WITHOUT_COLUMNS):
+    provider = session.conf.get(PROVIDER, None) or ""
+    if provider.endswith(_WITHOUT_COLUMNS):
         raise SparkRuntimeError(
-            f"this session sets {PROVIDER} to {said}, where a topology cannot keep its state. Before ms.spark.transform and until "
+            f"this session sets {PROVIDER} to {provider}, where a topology cannot keep its state. Before ms.spark.transform and until "
             f"the query is started: spark.conf.set({PROVIDER!r}, {QUERY_CONF[PROVIDER]!r}), or spark.conf.unset({PROVIDER!r})"
         )
     for name, value in QUERY_CONF.items():

@@ -45,8 +45,8 @@ def worker_python() -> str:
     The script is left out where it cannot be run (a directory of temporary files without the right to), and if ``SPARK_HOME``
     names another Spark than the installed one, whose archive belongs to it.
     """
-    said = os.environ.get("PYSPARK_PYTHON") or sys.executable
-    return _script() if said == sys.executable and _is_installed_spark() else said
+    chosen = os.environ.get("PYSPARK_PYTHON") or sys.executable
+    return _script() if chosen == sys.executable and _is_installed_spark() else chosen
 
 
 def _is_installed_spark() -> bool:

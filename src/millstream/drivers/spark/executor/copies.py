@@ -101,8 +101,8 @@ class TaskCopies:
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
         """Park the changes of a micro-batch beside the copies of their engines; every copy gets the version."""
         for engine, copy in self._copies.items():
-            mine = [name for name in dropped if self._engines[store_of(name)] == engine]
-            copy.park(version, self._own(engine, changes), mine)
+            own = [name for name in dropped if self._engines[store_of(name)] == engine]
+            copy.park(version, self._own(engine, changes), own)
 
     def _own(self, engine: str, changes: Mapping[str, Items]) -> dict[str, Items]:
         return {name: items for name, items in changes.items() if self._engines[store_of(name)] == engine}

@@ -180,7 +180,9 @@ class GlobalRestore:
         if why and version is not None:
             copy.wipe()
         kept = Progress(identity) if why or previous is None else previous
-        known = {partition: at for partition, at in kept.positions.items() if partition in planned}
+        known = {
+            partition: position for partition, position in kept.positions.items() if partition in planned
+        }
         return replace(kept, positions={**self._first_offsets(planned, known), **known}), why
 
     def _first_offsets(self, planned: Mapping[int, int], known: Collection[int]) -> dict[int, int]:
@@ -220,8 +222,8 @@ class GlobalRestore:
                 task.init(self._now_ms)
                 for chunk in chunks:
                     if chunk.records is not None:
-                        at = TopicPartition(self._part.topic, chunk.partition)
-                        task.feed(at, chunk.records, chunk.position)
+                        partition = TopicPartition(self._part.topic, chunk.partition)
+                        task.feed(partition, chunk.records, chunk.position)
                 outcome = task.step(self._now_ms)
             finally:
                 task.close()

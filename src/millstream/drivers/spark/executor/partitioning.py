@@ -36,8 +36,8 @@ def murmur2(keys: pa.Array) -> Any:
         return _finished(*_body(data, starts, lengths))
 
 
-def _word(data: Any, at: Any) -> Any:
-    parts = [data[at + i].astype(np.uint32) << np.uint32(8 * i) for i in range(4)]
+def _word(data: Any, start: Any) -> Any:
+    parts = [data[start + i].astype(np.uint32) << np.uint32(8 * i) for i in range(4)]
     return parts[0] | parts[1] | parts[2] | parts[3]
 
 

@@ -43,7 +43,9 @@ def _waits_to_json(snapshot: Snapshot) -> dict[str, Any]:
     """Return the part of the snapshot about waiting for inputs; usually empty."""
     data: dict[str, Any] = {}
     if snapshot.deadlines:
-        data["deadlines"] = [[*at, deadline] for at, deadline in sorted(snapshot.deadlines.items())]
+        data["deadlines"] = [
+            [*partition, deadline] for partition, deadline in sorted(snapshot.deadlines.items())
+        ]
     if snapshot.waiting is not None:
         data["waiting"] = [*snapshot.waiting.partition, snapshot.waiting.reason, snapshot.waiting.since_ms]
     return data
@@ -53,7 +55,9 @@ def _progress_to_json(snapshot: Snapshot) -> dict[str, Any]:
     """Return the part of the snapshot about records finished out of order; usually empty."""
     if not snapshot.progress:
         return {}
-    return {"progress": [[*at, *progress] for at, progress in sorted(snapshot.progress.items())]}
+    return {
+        "progress": [[*partition, *progress] for partition, progress in sorted(snapshot.progress.items())]
+    }
 
 
 def snapshot_from_json(
@@ -80,7 +84,10 @@ def snapshot_from_json(
         },
         with_new_names(data.get("stores", {}), renamed_stores),
         with_new_names(data.get("operators", {}), renamed_stores),
-        {TopicPartition(topic, partition): at for topic, partition, at in data.get("deadlines", ())},
+        {
+            TopicPartition(topic, partition): deadline
+            for topic, partition, deadline in data.get("deadlines", ())
+        },
         _waiting(*data["waiting"]) if "waiting" in data else None,
         {
             TopicPartition(topic, partition): Progress(position, tuple(map(tuple, unfinished)))

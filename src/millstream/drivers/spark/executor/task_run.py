@@ -272,8 +272,10 @@ class TaskRun:
         before = {queue.partition: ms for queue, ms in snapshot.partition_times.items() if not queue.lane}
         reported = [decode_times(bytes(row.payload)) for row in self._rows if row.kind == wire.TIMES]
         topics = timed_topics(sub)
-        times = {at: ms for at, ms in latest(before, *reported).items() if at.topic in topics}
-        kept = Snapshot(partition_times={QueueId(at, ""): ms for at, ms in times.items()})
+        times = {
+            partition: ms for partition, ms in latest(before, *reported).items() if partition.topic in topics
+        }
+        kept = Snapshot(partition_times={QueueId(partition, ""): ms for partition, ms in times.items()})
         self._head.update((encode_manifest(manifest, {"task": snapshot_to_json(kept)}),))
         if not reported:
             report = TaskReport(str(self._id), times=times)

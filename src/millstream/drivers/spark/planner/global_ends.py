@@ -92,7 +92,7 @@ def global_ends(plan: BatchPlan, spec: SourceSpec) -> Offsets | None:
 
 
 def _is_shorter(before: Mapping[int, int], now: Mapping[int, int]) -> bool:
-    return any(now.get(partition, 0) < at for partition, at in before.items())
+    return any(now.get(partition, 0) < end for partition, end in before.items())
 
 
 def _lost(topics: Collection[str]) -> OffsetsLostError:

@@ -84,17 +84,17 @@ class InputPlanner:
                 planned[topic][partition] = end
         if not self._watched:
             return planned, None
-        ends = _of(now.log_ends, self._watched)
-        lag = {at: left for at, end in ends.items() if (left := end - planned[at.topic][at.partition]) > 0}
-        remaining = RemainingInputs(
-            lag, {at: ms for at, ms in until.items() if at in lag}, frozenset(now.paused), now.bounded
-        )
+        behind = _lag(_of(now.log_ends, self._watched), planned)
+        known = {partition: time for partition, time in until.items() if partition in behind}
+        remaining = RemainingInputs(behind, known, frozenset(now.paused), now.bounded)
         return planned, replace(remaining, to_be_written=lower_bounds(self._writers, now.before, remaining))
 
     def _situation(self, group: CoProcessed, now: Outlook) -> Situation:
         partitions, records = group.partitions, now.records
         start = _of(now.start, partitions)
-        active = [at for at in partitions if at.topic not in now.paused]  # nobody waits for a paused one
+        active = [
+            partition for partition in partitions if partition.topic not in now.paused
+        ]  # nobody waits for a paused one
         return Situation(
             start,
             {**start, **_of(now.ends, active)},
@@ -102,7 +102,7 @@ class InputPlanner:
             _of(now.admitted, partitions),
             self._room(group, records, now.bytes_per_record),
             frozenset(p for i in _inputs(group) if i.partition in records.buffered for p in i.feeders),
-            {at: newest for at, (_, _, newest) in records.buffered.items()},
+            {partition: newest for partition, (_, _, newest) in records.buffered.items()},
             frozenset(records.given_up),
             frozenset(now.paused),
             self._settings.idle_ms > 0 and not now.bounded,
@@ -208,7 +208,15 @@ def _inputs(group: CoProcessed) -> Iterator[Input]:
     return (i for inputs in group.tasks.values() for i in inputs)
 
 
+def _lag(ends: Flat, planned: Offsets) -> Flat:
+    """Return how many records of each partition are left behind the planned offsets, of partitions that have any left."""
+    left = {partition: end - planned[partition.topic][partition.partition] for partition, end in ends.items()}
+    return {partition: count for partition, count in left.items() if count > 0}
+
+
 def _of(offsets: Offsets, partitions: Iterable[TopicPartition]) -> Flat:
     return {
-        at: offsets[at.topic][at.partition] for at in partitions if at.partition in offsets.get(at.topic, {})
+        partition: offsets[partition.topic][partition.partition]
+        for partition in partitions
+        if partition.partition in offsets.get(partition.topic, {})
     }

@@ -46,5 +46,9 @@ def _times_left(
     """Return the times of what is left of topics, ms; None if unknown."""
     times: list[int | None] = [to_be_written[topic] for topic in topics if topic in to_be_written]
     read = set(topics) - remaining.paused
-    times.extend(remaining.until.get(at) for at, lag in remaining.lag.items() if lag and at.topic in read)
+    times.extend(
+        remaining.until.get(partition)
+        for partition, lag in remaining.lag.items()
+        if lag and partition.topic in read
+    )
     return times

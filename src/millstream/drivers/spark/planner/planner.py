@@ -202,7 +202,7 @@ class Planner:
         if not self._timed:
             return None
         known = latest(flat(request.start.times or {}), flat(request.orders.times))
-        return nested({at: ms for at, ms in known.items() if at.topic in self._timed})
+        return nested({partition: ms for partition, ms in known.items() if partition.topic in self._timed})
 
     def _origins(self, request: _Request, planned: BatchPlan) -> tuple[Begun, ...] | None:
         """Return where the micro-batches with unfinished records began, including the planned one if it reads."""

@@ -137,15 +137,18 @@ def report(console: Console, options: Options, verdict: Verdict) -> int:
 def commands(servers: str, java: str, jars: Path) -> list[tuple[str, str]]:
     """Return commands that show what the demo left in the broker, each with a description."""
     tool = f"{java} -Dlog4j2.level=OFF -cp '{jars}/*' org.apache.kafka.tools."
-    at = f"--bootstrap-server {servers}"
+    bootstrap = f"--bootstrap-server {servers}"
     longs = "value.deserializer=org.apache.kafka.common.serialization.LongDeserializer"
-    read = f"consumer.ConsoleConsumer {at} --topic {COUNTS} --from-beginning"
+    read = f"consumer.ConsoleConsumer {bootstrap} --topic {COUNTS} --from-beginning"
     form = f"--formatter-property print.key=true --formatter-property {longs}"
-    lag = f"consumer.group.ConsumerGroupCommand {at} --describe --group {APPLICATION_ID}"
+    lag = f"consumer.group.ConsumerGroupCommand {bootstrap} --describe --group {APPLICATION_ID}"
     return [
         (f"The topic {COUNTS!r}, as kafka-console-consumer shows it", f"{tool}{read} {form}"),
         ("The lag, as kafka-consumer-groups shows it", f"{tool}{lag}"),
-        (f"More lines for the topic {LINES!r}, typed by you", f"{tool}ConsoleProducer {at} --topic {LINES}"),
+        (
+            f"More lines for the topic {LINES!r}, typed by you",
+            f"{tool}ConsoleProducer {bootstrap} --topic {LINES}",
+        ),
     ]
 
 

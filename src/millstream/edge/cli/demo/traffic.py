@@ -149,10 +149,13 @@ class Observer:
             found = self._consumer.committed(self._read, timeout=_ANSWER_S)
         except KafkaException:
             return 0
-        return sum(max(place.offset, 0) for place in found)
+        return sum(max(partition.offset, 0) for partition in found)
 
     def ends(self) -> dict[int, int]:
-        return {at.partition: self._consumer.get_watermark_offsets(at, _ANSWER_S)[1] for at in self._written}
+        return {
+            partition.partition: self._consumer.get_watermark_offsets(partition, _ANSWER_S)[1]
+            for partition in self._written
+        }
 
     def close(self) -> None:
         self._consumer.close()

@@ -85,7 +85,9 @@ def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
         if source is None
         else f"{source.topic}, partition {source.partition}, offset {facts.get('offset')}"
     )
-    typer.echo(f"dead letter  {letter.at.topic}, partition {letter.at.partition}, offset {letter.offset}")
+    typer.echo(
+        f"dead letter  {letter.topic_partition.topic}, partition {letter.topic_partition.partition}, offset {letter.offset}"
+    )
     typer.echo(f"read from    {printable(origin)}")
     typer.echo(f"time         {_time(letter.timestamp)}")
     typer.echo(
@@ -139,7 +141,7 @@ def plain(letter: Envelope, was: bool) -> dict[str, object]:
     facts = letter.facts
     own = [[name, _text(value)] for name, value in letter.headers if not name.startswith((OURS, THEIRS))]
     return {
-        "partition": letter.at.partition,
+        "partition": letter.topic_partition.partition,
         "offset": letter.offset,
         "timestamp": letter.timestamp,
         "replayed": was,
@@ -159,7 +161,7 @@ def printable(text: str) -> str:
         >>> printable("größer" + chr(27) + "[31m")
         'größer\\x1b[31m'
     """
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def _text(data: bytes | None) -> object:
@@ -182,10 +184,10 @@ def _shown(data: bytes | None) -> str:
 
 def _row(letter: Envelope, was: bool) -> tuple[str, ...]:
     facts, source = letter.facts, letter.source
-    place = "-" if source is None else f"{source.topic}/{source.partition}@{facts.get('offset', '?')}"
-    cells = [facts.get("stage", "-"), facts.get("node", "-"), place, _replays(letter, was), facts["error"]]
+    origin = "-" if source is None else f"{source.topic}/{source.partition}@{facts.get('offset', '?')}"
+    cells = [facts.get("stage", "-"), facts.get("node", "-"), origin, _replays(letter, was), facts["error"]]
     return (
-        str(letter.at.partition),
+        str(letter.topic_partition.partition),
         str(letter.offset),
         _time(letter.timestamp),
         *(printable(cell.partition("\n")[0]) for cell in cells),
@@ -193,8 +195,8 @@ def _row(letter: Envelope, was: bool) -> tuple[str, ...]:
 
 
 def _replays(letter: Envelope, was: bool) -> str:
-    came = f"came back {letter.replays}x" if letter.replays else ""
-    return ", ".join(part for part in ("yes" if was else "", came) if part)
+    replays = f"came back {letter.replays}x" if letter.replays else ""
+    return ", ".join(part for part in ("yes" if was else "", replays) if part)
 
 
 def _time(timestamp: int) -> str:

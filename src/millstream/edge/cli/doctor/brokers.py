@@ -88,11 +88,11 @@ def topic_finding(topic: str, partition_counts: Mapping[str, int], servers: str)
 
 def _unreachable(places: Iterable[tuple[str, int]], timeout_s: float) -> dict[tuple[str, int], str]:
     problems = {}
-    for place in places:
+    for address in places:
         try:
-            socket.create_connection(place, timeout_s).close()
+            socket.create_connection(address, timeout_s).close()
         except OSError as error:
-            problems[place] = str(error)
+            problems[address] = str(error)
     return problems
 
 

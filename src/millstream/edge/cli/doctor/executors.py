@@ -161,10 +161,10 @@ def executor_findings(facts: Facts, limits: dict[str, str], own: dict[str, str])
         fix = "open that port from this host to the broker (firewall, network policy), and let it resolve the name"
         wrong.append(Finding(name, False, f"the broker {address} cannot be reached: {why}", fix))
     for directory, (why, free) in facts["directories"].items():
-        said = why or (f"has {free / 2**30:.1f} GiB free" if free < MINIMUM_DISK else "")
-        if said:
+        problem = why or (f"has {free / 2**30:.1f} GiB free" if free < MINIMUM_DISK else "")
+        if problem:
             fix = f"give the user of the executor a directory of its own with {MINIMUM_DISK >> 30} GiB (chmod 700), or choose another state_dir"
-            wrong.append(Finding(name, False, f"{directory} {said}", fix))
+            wrong.append(Finding(name, False, f"{directory} {problem}", fix))
     free = min((free for _, free in facts["directories"].values()), default=0)
     versions = ", ".join(f"{package} {facts['versions'][package][0]}" for package in _SAME)
     detail = f"Python {facts['python']} ({facts['interpreter']}), {versions}, {free / 2**30:.1f} GiB free"
@@ -180,14 +180,14 @@ def _wrong_packages(
     for package, (found, why) in facts["versions"].items():
         wanted = own.get(package)
         other = wanted is not None and found != wanted
-        said = why or (f"{found}, and the driver has {wanted}" if other else "")
-        if not said and not satisfies(found, limits.get(package, "")):
-            said = f"{found} (needs {limits[package]})"
-        if said:
+        problem = why or (f"{found}, and the driver has {wanted}" if other else "")
+        if not problem and not satisfies(found, limits.get(package, "")):
+            problem = f"{found} (needs {limits[package]})"
+        if problem:
             what = f"{package}=={wanted}" if wanted else f"{package}{limits.get(package, '')}"
             yield Finding(
                 name,
                 False,
-                f"{package}: {said}",
+                f"{package}: {problem}",
                 f"on that host: {facts['interpreter']} -m pip install '{what}'",
             )

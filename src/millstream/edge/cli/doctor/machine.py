@@ -53,8 +53,8 @@ def check_java(_: Inquiry) -> Finding:
     except MillstreamError as error:
         problem, advice = (*str(error).split("). ", 1), "")[:2]
         return Finding("Java", False, f"{problem})", advice or f"install Java {MINIMUM_JAVA} or newer")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    return Finding("Java", True, f"{said.splitlines()[0] if said else 'unknown version'} ({java})")
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    return Finding("Java", True, f"{output.splitlines()[0] if output else 'unknown version'} ({java})")
 
 
 def check_packages(_: Inquiry) -> list[Finding]:
@@ -81,8 +81,12 @@ def requirements(lines: Iterable[str]) -> list[tuple[str, str]]:
         [('lmdb', '>=1.6'), ('pandas', '>=2.2')]
     """
     required = [Requirement(line) for line in lines]
-    here = [one for one in required if one.marker is None or one.marker.evaluate({"extra": "spark"})]
-    return [(one.name, str(one.specifier)) for one in here]
+    here = [
+        requirement
+        for requirement in required
+        if requirement.marker is None or requirement.marker.evaluate({"extra": "spark"})
+    ]
+    return [(requirement.name, str(requirement.specifier)) for requirement in here]
 
 
 def package_finding(name: str, limits: str) -> Finding:
