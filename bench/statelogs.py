@@ -29,8 +29,8 @@ from millstream.core.model.ids import TaskId
 from millstream.core.ports import LocalCopy, StoreChange
 from millstream.core.state.segments.log import Manifest
 from millstream.drivers.spark import wire
-from millstream.drivers.spark.executor.progress import RestoreProgress
 from millstream.drivers.spark.executor.restore import RestoreSettings
+from millstream.drivers.spark.executor.restore_progress import RestoreProgress
 from millstream.drivers.spark.executor.statelog import StateLog
 
 STORE = "store"

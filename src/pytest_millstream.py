@@ -51,7 +51,7 @@ def millstream_spark() -> Iterator[SparkSession]:
     """A Spark session for all tests of the run, which applications use, so that only the first test waits for Spark."""
     from pyspark.sql import SparkSession
 
-    from millstream.drivers.spark.driver.session import session_for
+    from millstream.drivers.spark.driver.spark_session import session_for
 
     session_for("millstream-tests", "local[2]", {"spark.ui.enabled": "false"})
     session = SparkSession.getActiveSession()

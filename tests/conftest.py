@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
-from millstream.drivers.spark.driver.session import session_for
+from millstream.drivers.spark.driver.spark_session import session_for
 from millstream.testing import EmbeddedKafka
 
 settings.register_profile(

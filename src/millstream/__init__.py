@@ -18,7 +18,7 @@ from millstream.core.dsl.grouped import KGroupedStream
 from millstream.core.dsl.join_windows import JoinWindows
 from millstream.core.dsl.kstream import KStream
 from millstream.core.dsl.ktable import KGroupedTable, KTable
-from millstream.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
+from millstream.core.dsl.windowed_streams import SessionWindowedKStream, TimeWindowedKStream
 from millstream.core.engine.policy import ErrorContext, ErrorPolicies, Retrying
 from millstream.core.model import errors, timestamps
 from millstream.core.model.answers import dead_letter, delay, retry, skip

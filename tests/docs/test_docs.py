@@ -22,7 +22,7 @@ import pytest
 from typer.main import get_command
 
 import millstream as ms
-from millstream.core.engine.threads import ThreadFigures
+from millstream.core.engine.threaded_nodes import ThreadFigures
 from millstream.core.metrics.metric import Number
 from millstream.core.model import errors
 from millstream.core.runtime.task_report import CallReport, HotKeySample, TaskReport
@@ -36,7 +36,7 @@ from millstream.edge.settings.settings import Settings
 from millstream.edge.status.application_status import Status
 from millstream.edge.status.task_reports import TaskReports
 from millstream.testing.crash import TARGETS
-from millstream.testing.crash.command import options as crash_options
+from millstream.testing.crash.crash_command import options as crash_options
 
 from .markdown import PAGES, ROOT, Block, anchors_of, blocks_of, links_of, name_of, table_rows
 

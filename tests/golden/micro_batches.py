@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 
 import millstream as ms
 from millstream.core.engine.global_task import global_task
-from millstream.core.engine.outcome import Outcome, Snapshot
+from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Headers, Records

@@ -18,7 +18,7 @@ from millstream.core.state.segments.log import decode_manifest
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.stores import StoreSpec
 from millstream.drivers.lmdb import open_local_copy
-from millstream.drivers.memory.copy import MemoryCopy
+from millstream.drivers.memory.memory_copy import MemoryCopy
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.executor.global_stores import DIRECTORY
 from millstream.drivers.spark.executor.snapshots import snapshot_from_json

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import millstream as ms
-from millstream.drivers.spark.driver.session import _ONE_ATTEMPT, configured
+from millstream.drivers.spark.driver.spark_session import _ONE_ATTEMPT, configured
 from millstream.drivers.spark.driver.wanted import FILE_MANAGER, QUERY_CONF
 
 from .helpers import Apps, values_by_key

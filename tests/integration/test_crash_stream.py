@@ -12,7 +12,7 @@ from millstream.testing import EmbeddedKafka
 from millstream.testing.crash.commits import commits_of, went_back
 from millstream.testing.crash.journal import journals_of
 from millstream.testing.crash.stream import Feeder, Watch, lacks_coordinator
-from millstream.testing.crash.transactions import TOPIC, told_transactions
+from millstream.testing.crash.transaction_log import TOPIC, told_transactions
 
 from .helpers import eventually
 

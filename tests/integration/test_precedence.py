@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 _SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 _PROGRAM = """
 import json, sys
-from millstream.drivers.spark.driver.session import session_for
+from millstream.drivers.spark.driver.spark_session import session_for
 from millstream.edge.settings.settings_loading import settings_from
 
 settings = settings_from({"bootstrap_servers": "nowhere:1", **json.loads(sys.argv[1])})

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millstream.drivers.private import remove_abandoned
-from millstream.drivers.spark.driver.session import use_this_python
+from millstream.drivers.spark.driver.spark_session import use_this_python
 
 pytestmark = pytest.mark.spark
 
@@ -32,7 +32,7 @@ def test_workers_import_the_installed_package(spark: SparkSession) -> None:
 
 _LOADS_A_LIBRARY = """
 from millstream.drivers.private import process_directory
-from millstream.drivers.spark.driver.session import session_for
+from millstream.drivers.spark.driver.spark_session import session_for
 
 jvm = session_for("libraries", "local[1]", {"spark.ui.enabled": "false"})._jvm
 jvm.org.rocksdb.RocksDB.loadLibrary()

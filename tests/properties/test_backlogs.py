@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.records.merging import WRITER_HEADER, merged_by_time
 from millstream.core.engine.records.queue import MERGED
 from millstream.core.engine.records.readiness import InputFacts
+from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets
@@ -32,7 +32,7 @@ from millstream.core.runtime.wait_settings import WaitSettings
 from millstream.core.state.memory import MemoryStores
 from millstream.core.topology.evolution import Remembered
 from millstream.core.topology.layout import lay_out
-from millstream.drivers.spark.planner.inputs import InputPlanner, Outlook, TaskInputPlanner
+from millstream.drivers.spark.planner.input_planner import InputPlanner, Outlook, TaskInputPlanner
 from millstream.drivers.spark.planner.repartitions import Repartitions
 from unit.helpers import forwarding
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import millstream as ms
 from millstream.core.engine import columns
 from millstream.core.engine.operators import window_columns
-from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
 from millstream.core.model.errors import MillstreamError
 from millstream.core.model.ids import TaskId, TopicPartition

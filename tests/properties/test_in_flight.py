@@ -17,9 +17,9 @@ from millstream.core.asynchronous.call import Call, Raised, grouped
 from millstream.core.asynchronous.dispatcher import Dispatcher
 from millstream.core.asynchronous.result_buffer import ResultBuffer
 from millstream.core.asynchronous.start import Start
-from millstream.core.engine.asynchronous import backlog, flow_control, in_flight
+from millstream.core.engine.asynchronous import backlog, in_flight
 from millstream.core.engine.asynchronous.in_flight_record import InFlightStore
-from millstream.core.engine.outcome import Outcome, Snapshot
+from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
 from millstream.core.model.calls import CallOrder
 from millstream.core.model.ids import TaskId, TopicPartition
@@ -160,8 +160,8 @@ def test_whatever_dies_each_record_retires_once_and_in_order(
     monkeypatch.setattr(backlog, "_LONG_KEY", 3)
     monkeypatch.setattr(backlog, "_BLOCKED_KEY", 2)
     if order == "partition":  # of which as many are at hand as are handed over
-        monkeypatch.setattr(flow_control, "MIN_IN_FLIGHT", 5)
-        monkeypatch.setattr(flow_control, "_TIMES_IN_FLIGHT", 1)
+        monkeypatch.setattr(backpressure, "MIN_IN_FLIGHT", 5)
+        monkeypatch.setattr(backpressure, "_TIMES_IN_FLIGHT", 1)
     monkeypatch.setattr(in_flight, "_AHEAD_MS", 2)
     visits = Visits()
 

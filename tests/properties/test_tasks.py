@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.core.engine.outcome import Outcome, Snapshot
+from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.model.ids import TopicPartition
 from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snapshot_to_json
 from unit.helpers import Host, raw

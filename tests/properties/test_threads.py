@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.core.engine import threads
 from unit.helpers import Host, ShuffledThreads
 
 from .test_columns import INT, JSON, OPERATORS, SINKS, SOURCES, STEPS, TEXT, fails, run, without_traces
@@ -117,7 +116,7 @@ def test_several_threads_do_what_one_does(
 ) -> None:
     topology = built(source, [*operators, *last], sink)
     alone = run(topology, steps, policy, cache_bytes)
-    with patch.object(threads, "_RECORDS_PER_THREAD", per_thread):
+    with patch.object(threaded_nodes, "_RECORDS_PER_THREAD", per_thread):
         together = run(topology, steps, policy, cache_bytes, ShuffledThreads(count, seed))
     assert without_traces(together) == without_traces(alone)
 
@@ -133,7 +132,7 @@ def test_functions_see_the_records_of_a_key_in_their_order(
     seen: dict[str | None, list[str]] = defaultdict(list)
     builder = ms.StreamsBuilder()
     builder.stream("in").foreach(lambda key, value: seen[key].append(value))
-    with patch.object(threads, "_RECORDS_PER_THREAD", per_thread):
+    with patch.object(threaded_nodes, "_RECORDS_PER_THREAD", per_thread):
         host = Host(builder.build(), threads=ShuffledThreads(count, seed))
         host.run("in", *((key, str(number), at) for number, (key, at) in enumerate(rows)))
     came: dict[str | None, list[str]] = defaultdict(list)
@@ -176,6 +175,6 @@ def test_records_that_end_threads_are_records_that_fail(
             found.append(str(failed).partition(": ")[0])
         return found
 
-    with patch.object(threads, "_RECORDS_PER_THREAD", per_thread):
+    with patch.object(threaded_nodes, "_RECORDS_PER_THREAD", per_thread):
         ended = sent(SystemExit, ShuffledThreads(count, seed))
     assert ended == sent(LookupError, None)

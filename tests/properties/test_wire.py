@@ -8,15 +8,15 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.core.engine.outcome import Snapshot
 from millstream.core.engine.records.queue import QueueId
+from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.model import errors
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.partitioning import murmur2 as murmur2_of_one
 from millstream.core.model.partitioning import partition_of
 from millstream.core.model.record import Records
 from millstream.drivers.spark import wire
-from millstream.drivers.spark.executor.partitioning import murmur2, split_by_partition
+from millstream.drivers.spark.executor.key_hashing import murmur2, split_by_partition
 from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snapshot_to_json
 
 KEYS = st.none() | st.binary(max_size=20)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
-from millstream.core.state.changelog import from_records
+from millstream.core.state.changelog_records import from_records
 from millstream.core.state.memory import MemoryStores
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.stores import StoreSpec

@@ -13,7 +13,7 @@ import pytest
 from millstream.drivers.kafka import delivery, produce, publish
 from millstream.drivers.spark import sink, source
 from millstream.drivers.spark.executor import host, statelog, task_run
-from millstream.drivers.spark.planner import planner, repartitions, topics
+from millstream.drivers.spark.planner import planner, repartitions
 from millstream.edge.application import running_application
 from simulation.clients import Consumer, Producer
 from simulation.world import World
@@ -45,7 +45,7 @@ def installed(world: World) -> Iterator[None]:
         patch.setattr(sink, "in_executor", lambda option: option)
         patch.setattr(planner, "time", clock)
         patch.setattr(repartitions, "time", clock)
-        patch.setattr(topics, "time", clock)
+        patch.setattr(source_topics, "time", clock)
         patch.setattr(statelog, "secrets", SimpleNamespace(token_hex=world.token))
         patch.setattr(task_run, "uuid4", lambda: SimpleNamespace(hex=world.token(16)))
         patch.setattr(host, "_spec", lambda pickled: spec)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from millstream.drivers.memory.copy import MemoryCopy
+from millstream.drivers.memory.memory_copy import MemoryCopy
 from simulation.copies import DiskCopy, Files
 from simulation.scheduler import Actor, Process, Scheduler
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import millstream as ms
-from millstream.core.engine.outcome import Outcome, Snapshot
+from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
 from millstream.core.metrics.metric import Numbers, without_labels
 from millstream.core.model.ids import TaskId, TopicPartition

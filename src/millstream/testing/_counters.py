@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from millstream.core.engine.outcome import Outcome
+from millstream.core.engine.step_outcome import Outcome
 
 CALLS: Final = {"calls_settled": "settled", "calls_retried": "retries", "calls_dead_lettered": "dead_letters"}
 """The counted fields of a task's calls, by the name of their metric."""

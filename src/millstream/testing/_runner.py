@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from millstream.core.engine.global_task import global_task
-from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.records.dividing import divided
 from millstream.core.engine.records.readiness import NEVER_WAIT
+from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
 from millstream.core.model.errors import MillstreamError, TopicNotFoundError
 from millstream.core.model.ids import TaskId, TopicPartition
@@ -24,7 +24,7 @@ from millstream.core.runtime.inputs import Input, informed
 from millstream.core.runtime.remaining_inputs import TaskInput
 from millstream.core.state.memory import MemoryStores
 from millstream.core.topology.analysis.ranges import needs_steps
-from millstream.core.topology.asynchronous import unfinished_stores
+from millstream.core.topology.async_nodes import unfinished_stores
 from millstream.core.topology.internal import is_internal
 from millstream.core.topology.layout import Layout, tasks_of_group
 from millstream.core.topology.nodes import Sink, Source

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from millstream.core.engine.outcome import Outcome, Snapshot
+from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TaskId

@@ -22,7 +22,7 @@ from millstream.core.model.durations import Duration, millis
 from millstream.core.model.errors import SettingsError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Record
-from millstream.core.runtime.threads import check_threads
+from millstream.core.runtime.thread_counts import check_threads
 from millstream.core.topology.analysis.ranges import Parallelism, divided_plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.threads import TaskThreads

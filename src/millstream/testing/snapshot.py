@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from millstream.core.engine.outcome import Snapshot
+from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.model.errors import IncompatibleTopologyError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.ports import StoreChange
 from millstream.core.state.memory import MemoryStores
-from millstream.core.topology.asynchronous import with_additional_stores
+from millstream.core.topology.async_nodes import with_additional_stores
 from millstream.core.topology.evolution import (
     Remembered,
     check_stores,

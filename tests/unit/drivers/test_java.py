@@ -30,7 +30,7 @@ with ThreadPoolExecutor(8) as threads:
 """
 _SPARK = """
 from millstream.core.model.errors import MillstreamError
-from millstream.drivers.spark.driver.session import session_for
+from millstream.drivers.spark.driver.spark_session import session_for
 try:
     session_for("app", "local[1]", {})
 except MillstreamError as error:

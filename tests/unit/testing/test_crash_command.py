@@ -17,11 +17,10 @@ from millstream.testing.crash import (
     Kill,
     Report,
     Target,
-    command,
     run_with_crashes,
     unspoiled,
 )
-from millstream.testing.crash.command import main, rounds
+from millstream.testing.crash.crash_command import main, rounds
 
 
 def test_kills_are_divided_over_applications_and_seeds() -> None:
@@ -200,7 +199,7 @@ class TestARunThatTheBrokerSpoils:
             seeds.append(seed)
             return self.spoiled(1)(seed, len(seeds) - 1)
 
-        monkeypatch.setattr(command, "run_with_crashes", run)
+        monkeypatch.setattr(crash_command, "run_with_crashes", run)
         results = tmp_path / "results.json"
         arguments = ["--app", "word-count", "--kills", "2", "--kills-per-run", "1", "--seed", "5"]
         assert main([*arguments, "--results", str(results)]) == 0
@@ -218,7 +217,7 @@ def test_a_run_that_cannot_be_started_does_not_end_the_others(
             raise CrashTestError("no broker")
         return report(seed=seed)
 
-    monkeypatch.setattr(command, "run_with_crashes", run)
+    monkeypatch.setattr(crash_command, "run_with_crashes", run)
     assert main(["--app", "word-count", "--kills", "2", "--kills-per-run", "1"]) == 1
     said = capsys.readouterr().out
     assert "word-count, at_least_once, seed 1: could not be started\nno broker" in said
@@ -232,7 +231,7 @@ def test_stops_are_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
         given.append((stops, faults, twice))
         return report()
 
-    monkeypatch.setattr(command, "run_with_crashes", run)
+    monkeypatch.setattr(crash_command, "run_with_crashes", run)
     assert main(["--app", "word-count", "--stops", "0", "--single"]) == 0
     assert main(["--app", "word-count", "--stops", "2,75", "--faults", "stop"]) == 0
     assert given == [((), ("kill", "stop", "slow"), False), ((2.0, 75.0), ["stop"], True)]

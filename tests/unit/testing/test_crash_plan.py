@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.testing.crash.plan import SLOWABLE, STOPPABLE, TARGETS, Fault, plan_kills, possible_targets
+from millstream.testing.crash.kill_plan import (
+    SLOWABLE,
+    STOPPABLE,
+    TARGETS,
+    Fault,
+    plan_kills,
+    possible_targets,
+)
 
 
 def test_a_seed_makes_one_plan() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from millstream.testing.crash import APPS
-from millstream.testing.crash.clock import JumpingClock
+from millstream.testing.crash.movable_clock import JumpingClock
 from millstream.testing.crash.network import Network
 from millstream.testing.crash.processes import CrashTestError
 from millstream.testing.crash.setup import Setup

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from millstream.testing.crash.transactions import TOPIC, told_transactions
+from millstream.testing.crash.transaction_log import TOPIC, told_transactions
 from millstream.testing.kafka import ConsumedRecord
 
 

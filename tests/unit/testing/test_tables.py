@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.core.model.errors import SettingsError
-from millstream.testing.tables.grid import cell_of, read_table, value_in
+from millstream.testing.tables.markdown_tables import cell_of, read_table, value_in
 
 Driver = ms.testing.TopologyTestDriver
 JSON = st.recursive(

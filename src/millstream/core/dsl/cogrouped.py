@@ -23,7 +23,7 @@ from millstream.core.model.windowed import Windowed
 from millstream.core.model.windows import SessionWindows, SlidingWindows, TimeWindows, on_window_update
 from millstream.core.topology.nodes import Aggregate, Cogroup, Materialised
 from millstream.core.topology.stores import StoreLike, StoreOptions, StoreSpec
-from millstream.core.topology.windowed import (
+from millstream.core.topology.window_nodes import (
     CalendarAggregate,
     SessionAggregate,
     SlidingAggregate,

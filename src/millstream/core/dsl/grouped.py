@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from millstream.core.dsl.builtin_aggregations import Folding
 from millstream.core.dsl.cogrouped import CogroupedKStream, Input
-from millstream.core.dsl.folding import Folding
 from millstream.core.dsl.operators.aggregation import Aggregation, Grouping, folding, reducing
-from millstream.core.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
+from millstream.core.dsl.windowed_streams import SessionWindowedKStream, TimeWindowedKStream
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.calendars import Windows
 from millstream.core.model.serdes import Serde

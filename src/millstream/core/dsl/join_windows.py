@@ -8,7 +8,7 @@ from typing import Literal
 from millstream.core.model.arguments import checked_constructor
 from millstream.core.model.durations import Duration, millis
 from millstream.core.model.errors import TopologyError
-from millstream.core.topology.joins import JoinTimes
+from millstream.core.topology.join_nodes import JoinTimes
 
 
 @checked_constructor

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from millstream.core.dsl.global_table import GlobalKTable
 from millstream.core.dsl.handle import StreamHandle
 from millstream.core.dsl.join_windows import JoinWindows
-from millstream.core.dsl.operators import joins
+from millstream.core.dsl.operators import joining
 from millstream.core.dsl.operators.join_options import JoinOptions, WithStream, WithTable, check_options
-from millstream.core.dsl.operators.joins import JoinFunction
+from millstream.core.dsl.operators.joining import JoinFunction
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.durations import Duration
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
-from millstream.core.topology.joins import JoinKind
+from millstream.core.topology.join_nodes import JoinKind
 from millstream.core.topology.stores import StoreLike
 
 if TYPE_CHECKING:
@@ -364,8 +364,8 @@ class JoinableStream(StreamHandle[K, V]):
                 "join_prior is for two streams; a table has one row per key, which join() takes"
             )
         options = JoinOptions(windows, key, value, other_value, None, store, late, other_late)
-        join = JoinFunction(joins.joiner_with_key(joiner, with_key=with_key), "inner", name)
-        node = joins.join_streams(self, other, join, options, prior=True)
+        join = JoinFunction(joining.joiner_with_key(joiner, with_key=with_key), "inner", name)
+        node = joining.join_streams(self, other, join, options, prior=True)
         return self._graph.stream(node, key or self._key or other._key, None)
 
     def _joined(
@@ -383,15 +383,15 @@ class JoinableStream(StreamHandle[K, V]):
                 "a join takes the other side and a joiner; with a global table, a selector of the row's key before the joiner"
             )
         graph = self._graph
-        join = JoinFunction(joins.joiner_with_key(functions[-1], with_key=with_key), kind, name)
+        join = JoinFunction(joining.joiner_with_key(functions[-1], with_key=with_key), kind, name)
         if isinstance(other, GlobalKTable):
             check_options(options, "a global table")
-            node = joins.join_global(self, other, functions[0], join)
+            node = joining.join_global(self, other, functions[0], join)
             return graph.stream(node, self._key, None, rekeyed=self._rekeyed)
         if isinstance(other, StreamHandle):
             check_options(options, "another stream")
-            node = joins.join_streams(self, other, join, options)
+            node = joining.join_streams(self, other, join, options)
         else:
             check_options(options, "a table")
-            node = joins.join_table(self, other, join, options)
+            node = joining.join_table(self, other, join, options)
         return graph.stream(node, options.key or self._key or other._key, None)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 from millstream.core.dsl.handle import TableHandle
-from millstream.core.dsl.operators import joins
-from millstream.core.dsl.operators.foreign_keys import (
+from millstream.core.dsl.operators import joining
+from millstream.core.dsl.operators.foreign_key_joins import (
     ForeignKeyOptions,
     foreign_key_with_key,
     join_by_foreign_key,
 )
-from millstream.core.dsl.operators.joins import JoinFunction
+from millstream.core.dsl.operators.joining import JoinFunction
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
@@ -145,7 +145,7 @@ class JoinableTable(TableHandle[K, V]):
         """
         if null_on not in ("deletes", "ignored"):
             raise TopologyError(f"null_on is 'deletes' or 'ignored', not {null_on!r}")
-        join = JoinFunction(joins.joiner_with_key(joiner, with_key=with_key), "inner", name)
+        join = JoinFunction(joining.joiner_with_key(joiner, with_key=with_key), "inner", name)
         if on is None:
             _check_no_partitioners(partitioner, other_partitioner)
             return self._joined(other, join, value, store)
@@ -223,7 +223,7 @@ class JoinableTable(TableHandle[K, V]):
 
         Source: ``KTableKTableLeftJoin``; KIP-213 and KIP-962 for foreign keys.
         """
-        join = JoinFunction(joins.joiner_with_key(joiner, with_key=with_key), "left", name)
+        join = JoinFunction(joining.joiner_with_key(joiner, with_key=with_key), "left", name)
         if on is None:
             _check_no_partitioners(partitioner, other_partitioner)
             return self._joined(other, join, value, store)
@@ -270,13 +270,13 @@ class JoinableTable(TableHandle[K, V]):
 
         Source: ``KTableKTableOuterJoin``.
         """
-        join = JoinFunction(joins.joiner_with_key(joiner, with_key=with_key), "outer", name)
+        join = JoinFunction(joining.joiner_with_key(joiner, with_key=with_key), "outer", name)
         return self._joined(other, join, value, store)
 
     def _joined(
         self, other: KTable[Any, Any], join: JoinFunction, value: Serde[Any] | None, store: StoreLike | None
     ) -> KTable[K, Any]:
-        node = joins.join_tables(self, other, join, value, store)
+        node = joining.join_tables(self, other, join, value, store)
         return self._graph.table(node, self._key or other._key, value)
 
 

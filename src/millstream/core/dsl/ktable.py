@@ -16,7 +16,7 @@ from millstream.core.dsl.operators.aggregation import (
     minus_one,
     without_number,
 )
-from millstream.core.dsl.operators.suppress import suppress
+from millstream.core.dsl.operators.suppressing import suppress
 from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.serdes import Serde

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
 from millstream.core.asynchronous.effects import CallContext
 from millstream.core.dsl.handle import StreamHandle
-from millstream.core.dsl.operators import asynchronous
-from millstream.core.dsl.operators.asynchronous import AsyncFunction
+from millstream.core.dsl.operators import async_operators
+from millstream.core.dsl.operators.async_operators import AsyncFunction
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.calls import Answer, CallOptions, Calls
 from millstream.core.model.durations import Duration
 from millstream.core.model.record import Record
-from millstream.core.topology.asynchronous import MAX_UNACKNOWLEDGED, finishing_later
+from millstream.core.topology.async_nodes import MAX_UNACKNOWLEDGED, finishing_later
 from millstream.core.topology.nodes import Process
 from millstream.core.topology.processor import ProcessValues, checked_supplier
 from millstream.core.topology.stores import StoreLike
@@ -210,7 +210,7 @@ class ProcessableStream(StreamHandle[K, V]):
             [Record(key='anna', value=3, timestamp=0, headers=())]
         """
         called = AsyncFunction(function, batch, store, name)
-        node = asynchronous.map_values_async(self, called, with_key=with_key, **options)
+        node = async_operators.map_values_async(self, called, with_key=with_key, **options)
         return self._graph.stream(node, self._key, None, rekeyed=self._rekeyed)
 
     @overload
@@ -256,7 +256,7 @@ class ProcessableStream(StreamHandle[K, V]):
         Raises:
             TopologyError: If an option is impossible.
         """
-        asynchronous.foreach_async(self, AsyncFunction(function, batch, store, name), **options)
+        async_operators.foreach_async(self, AsyncFunction(function, batch, store, name), **options)
 
     def process_async(
         self,
@@ -286,5 +286,5 @@ class ProcessableStream(StreamHandle[K, V]):
             TopologyError: If an option is impossible, or a store is not a key-value store.
         """
         called = AsyncFunction(function, None, store, name)
-        node = asynchronous.process_async(self, called, stores, **options)
+        node = async_operators.process_async(self, called, stores, **options)
         return self._graph.stream(node, None, None, rekeyed=True)

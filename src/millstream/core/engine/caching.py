@@ -14,7 +14,7 @@ The rules of order:
 * A row goes out in the place of its *newest* update. So times come in the order in which they came in, and no record behind
   is late that would not be late without a cache.
 * Caches in front are flushed before those behind, which merge what comes out of them. Caches of the same *height*
-  (``millstream.core.topology.analysis.calls``) are flushed together, in the order of their updates.
+  (``millstream.core.topology.analysis.threads_and_caches``) are flushed together, in the order of their updates.
 * Each cache may hold its share of a number of bytes. One that holds more forwards the rows early that have not been updated
   for the longest time, until it is down to three quarters. It forwards only its own rows: nothing behind it can be at work,
   whereas another cache may stand in front of a function that is.
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millstream.core.engine.runtime import Piece, Runtime
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed
-from millstream.core.topology.analysis.calls import cached_tables, heights_of
+from millstream.core.topology.analysis.threads_and_caches import cached_tables, heights_of
 from millstream.core.topology.nodes import Node
 from millstream.core.topology.stores import SessionSpec, StoreSpec, WindowSpec
 

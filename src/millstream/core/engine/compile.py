@@ -19,14 +19,14 @@ from millstream.core.engine.key_local import KeyLocalStore
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.record import Times
-from millstream.core.topology import joins as j
+from millstream.core.topology import join_nodes as j
 from millstream.core.topology import nodes as n
-from millstream.core.topology.analysis.calls import Border
-from millstream.core.topology.joins import Subscribe
+from millstream.core.topology.analysis.threads_and_caches import Border
+from millstream.core.topology.join_nodes import Subscribe
 from millstream.core.topology.nodes import Late
 from millstream.core.topology.plan import SubTopology
 from millstream.core.topology.processor import KeepStore, ProcessValues, TransformRows
-from millstream.core.topology.windowed import Suppress, takes_null_values
+from millstream.core.topology.window_nodes import Suppress, takes_null_values
 
 Call = Callable[..., None]
 """A compiled node: of a stream ``(key, value, timestamp, headers)``, of a table ``(key, new, old, timestamp, headers)``."""

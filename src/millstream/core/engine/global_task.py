@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from millstream.core.engine.outcome import Snapshot
 from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.engine.task import Task
 from millstream.core.model.ids import TaskId
 from millstream.core.ports import ByteStores

@@ -1,6 +1,6 @@
 """Recorder: a runtime that does nothing, and writes down what it is told to do.
 
-The operators of a front (``millstream.core.topology.analysis.calls``) are compiled for each thread by the same closures as for the task itself. With
+The operators of a front (``millstream.core.topology.analysis.threads_and_caches``) are compiled for each thread by the same closures as for the task itself. With
 a recorder in the place of the task's runtime, what they drop, send, let fail or hand on beyond the front becomes a list of
 *effects*, in program order. The task's own thread does them later, when it is the record's turn.
 """
@@ -17,7 +17,7 @@ from millstream.core.engine.policy import Fate
 from millstream.core.engine.runtime import Piece, PlacedRow, Row, Runtime
 from millstream.core.model.errors import ProcessingError
 from millstream.core.taps.samples import TapPoint
-from millstream.core.topology.analysis.calls import Border
+from millstream.core.topology.analysis.threads_and_caches import Border
 
 Effect = tuple[Callable[..., object], tuple[Any, ...]]
 Effects = list[Effect]

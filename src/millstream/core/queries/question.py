@@ -65,7 +65,7 @@ class Question:
         limit: Maximum number of entries; None for :data:`MOST_ENTRIES`, beyond which is an error.
         timestamps: Whether values of a timestamped store come with their timestamps.
         max_lag: Maximum number of unprocessed records in the topics of the store; None for any number.
-        text: Whether arguments are text, and the answer must be plain data; see ``millstream.core.queries.text``.
+        text: Whether arguments are text, and the answer must be plain data; see ``millstream.core.queries.text_questions``.
     """
 
     store: str

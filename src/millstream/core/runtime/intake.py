@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.core.topology.analysis.calls import calls_in_order
+from millstream.core.topology.analysis.threads_and_caches import calls_in_order
 from millstream.core.topology.plan import Plan
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from millstream.core.asynchronous.operator_state import CallCounts
 from millstream.core.engine.records.readiness import Waiting
-from millstream.core.engine.threads import ThreadFigures
+from millstream.core.engine.threaded_nodes import ThreadFigures
 from millstream.core.metrics.metric import Number
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import flat, nested, positions_from_json, positions_to_json

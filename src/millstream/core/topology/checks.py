@@ -9,7 +9,7 @@ from typing import Any
 
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.topics import checked_name
-from millstream.core.topology.asynchronous import Asynchronous
+from millstream.core.topology.async_nodes import Asynchronous
 from millstream.core.topology.nodes import Node, Sink, Source
 from millstream.core.topology.patterns import check_overlap
 from millstream.core.topology.stores import KeyValueSpec, StoreSpec

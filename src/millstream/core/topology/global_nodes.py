@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from millstream.core.topology.joins import Joiner, JoinKind, JoinsByKind
+from millstream.core.topology.join_nodes import Joiner, JoinKind, JoinsByKind
 from millstream.core.topology.nodes import Node, Process, Source, TableSource
 from millstream.core.topology.stores import StoreSpec
 

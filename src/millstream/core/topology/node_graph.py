@@ -13,7 +13,7 @@ from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
-from millstream.core.topology.asynchronous import UnfinishedProcess
+from millstream.core.topology.async_nodes import UnfinishedProcess
 from millstream.core.topology.checks import check_kept, check_node, check_plain
 from millstream.core.topology.global_nodes import GlobalSource
 from millstream.core.topology.nodes import Node, Process, Source

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from millstream.core.model.ids import TaskId
 from millstream.core.model.partitioning import KeyRange
-from millstream.core.topology.asynchronous import unfinished_stores
+from millstream.core.topology.async_nodes import unfinished_stores
 from millstream.core.topology.internal import changelog_topic, commits_topic
 from millstream.core.topology.nodes import Node, Sink, Source
 from millstream.core.topology.patterns import mark_of

@@ -18,7 +18,7 @@ from millstream.core.model.serdes import Serde
 from millstream.core.model.serdes import string as _string
 from millstream.core.topology import describe as _describe
 from millstream.core.topology import drawing as _drawing
-from millstream.core.topology.asynchronous import (
+from millstream.core.topology.async_nodes import (
     MAX_UNACKNOWLEDGED,
     finishing_later,
 )

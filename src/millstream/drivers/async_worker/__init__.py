@@ -1,5 +1,5 @@
 """Async worker: the process that makes calls to the outside world between micro-batches. See ``millstream.core.asynchronous.async_worker``."""
 
-from millstream.drivers.async_worker.client import EXECUTOR, AsyncWorkerAddress, AsyncWorkerConnection
+from millstream.drivers.async_worker.worker_client import EXECUTOR, AsyncWorkerAddress, AsyncWorkerConnection
 
 __all__ = ["EXECUTOR", "AsyncWorkerAddress", "AsyncWorkerConnection"]

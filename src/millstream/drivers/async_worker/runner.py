@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from millstream.core.asynchronous.async_worker import Answered
 from millstream.core.asynchronous.start import Start
-from millstream.drivers.async_worker.messages import Question
-from millstream.drivers.async_worker.session import Session
+from millstream.drivers.async_worker.task_session import Session
+from millstream.drivers.async_worker.worker_messages import Question
 
 _THREADS = 1_024
 _PULSE_S = 0.1

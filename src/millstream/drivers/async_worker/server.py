@@ -25,7 +25,8 @@ from typing import Any, Final
 
 from millstream.core.asynchronous.call import in_words
 from millstream.core.model.errors import AsyncWorkerError
-from millstream.drivers.async_worker.messages import (
+from millstream.drivers.async_worker.runner import Runner
+from millstream.drivers.async_worker.worker_messages import (
     LENGTH_BYTES,
     Answer,
     Question,
@@ -33,7 +34,6 @@ from millstream.drivers.async_worker.messages import (
     dumped,
     framed,
 )
-from millstream.drivers.async_worker.runner import Runner
 
 _LOOK_S: Final = 0.5
 _CANCEL_S: Final = 2.0

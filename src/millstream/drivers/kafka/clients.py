@@ -21,7 +21,7 @@ from millstream.core.model.errors import (
     TopicNotFoundError,
 )
 from millstream.drivers.kafka.ending import Ending
-from millstream.drivers.kafka.secret import with_secrets
+from millstream.drivers.kafka.secret_references import with_secrets
 
 Client = TypeVar("Client")
 ClientSettings = Mapping[str, Any]

@@ -16,7 +16,7 @@ import mmap
 import sys
 from typing import Final
 
-from millstream.drivers.lmdb.rows import DATA_FILE
+from millstream.drivers.lmdb.row_encoding import DATA_FILE
 
 CHECKED_EVERY: Final = 256
 """Number of rows read or written between two checks of the resident pages."""

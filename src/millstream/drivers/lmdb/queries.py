@@ -17,8 +17,8 @@ from millstream.core.queries.parked_view import Parked, ParkedView
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import Manifest
 from millstream.drivers.directory import CopyDirectory
-from millstream.drivers.lmdb.copy import environment_of, version_of
-from millstream.drivers.lmdb.rows import DATA_FILE
+from millstream.drivers.lmdb.lmdb_copy import environment_of, version_of
+from millstream.drivers.lmdb.row_encoding import DATA_FILE
 from millstream.drivers.lmdb.view import BROKEN, LmdbView
 
 _PARKED_VERSIONS: Final = 2

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from millstream.drivers.lmdb.rows import WHOLE, seed_of
+from millstream.drivers.lmdb.row_encoding import WHOLE, seed_of
 
 _META_REST: Final = struct.Struct("<QQ")
 _DB: Final = struct.Struct("<IHHQQQQQ")

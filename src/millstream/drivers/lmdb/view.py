@@ -14,7 +14,7 @@ from millstream.core.ports import ByteReader
 from millstream.core.state.memory import NOTHING
 from millstream.drivers.directory import CopyDirectory
 from millstream.drivers.lmdb.pages import CHECKED_EVERY, PAGES
-from millstream.drivers.lmdb.rows import (
+from millstream.drivers.lmdb.row_encoding import (
     CHECKSUM_BYTES,
     DATA_FILE,
     LONGEST_SHORT,

@@ -1,5 +1,5 @@
 """Memory: the local copy of a task's stores in the worker process, lost when the process ends."""
 
-from millstream.drivers.memory.copy import open_local_copy
+from millstream.drivers.memory.memory_copy import open_local_copy
 
 __all__ = ["open_local_copy"]

@@ -1,5 +1,5 @@
 """RocksDB: the local copy of a task's stores, without a limit on the key length. Needs the extra ``millstream[rocksdb]``."""
 
-from millstream.drivers.rocksdb.copy import open_local_copy
+from millstream.drivers.rocksdb.rocksdb_copy import open_local_copy
 
 __all__ = ["open_local_copy"]

@@ -21,8 +21,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from millstream.core.model.errors import MillstreamError, SerdeError, UnavailableError
 from millstream.core.model.serdes import SerdeContext
-from millstream.drivers.schemas.client import Registry, client_of
 from millstream.drivers.schemas.record_types import from_plain, to_plain
+from millstream.drivers.schemas.registry_client import Registry, client_of
 
 Format = Literal["avro", "json", "protobuf"]
 Subject = Literal["topic", "record", "topic_record"]

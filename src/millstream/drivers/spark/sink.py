@@ -24,7 +24,7 @@ from millstream.core.ports import Delivery, Publisher
 from millstream.core.runtime.task_report import CommittedBatch, TaskReport, offsets_of
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.control import ControlAddress
-from millstream.drivers.spark.options import in_driver, in_executor, option_of
+from millstream.drivers.spark.source_options import in_driver, in_executor, option_of
 
 log = logging.getLogger("millstream.sink")
 

@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 
 from millstream.core.runtime.batch_plan import BatchPlan
 from millstream.drivers.spark import wire
-from millstream.drivers.spark.executor.reading import read
+from millstream.drivers.spark.executor.chunk_reading import read
+from millstream.drivers.spark.planned_reads import PlannedRead
 from millstream.drivers.spark.planner.planner import Planner
 from millstream.drivers.spark.planner.reads import ReadPlanner
-from millstream.drivers.spark.reads import PlannedRead
 from millstream.drivers.spark.spec import SourceSpec
 
 FORMAT = "millstream"

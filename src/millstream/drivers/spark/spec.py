@@ -18,8 +18,8 @@ from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.clock import Clock, host_clock
 from millstream.drivers.spark.control import ControlAddress
-from millstream.drivers.spark.options import in_driver, in_executor, option_of
 from millstream.drivers.spark.outline import from_outline, outline
+from millstream.drivers.spark.source_options import in_driver, in_executor, option_of
 
 ThreadsOf = Callable[[TaskId], Threads | None]
 """Returns the threads of a task; None if one thread does everything. Crosses as cloudpickle."""

@@ -19,7 +19,7 @@ from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.internal_topics import InternalTopics
 from millstream.drivers.spark.clock import Clock, host_clock
 from millstream.drivers.spark.driver.checkpoint import files_of, progress_of
-from millstream.drivers.spark.driver.session import refuse_connect
+from millstream.drivers.spark.driver.spark_session import refuse_connect
 from millstream.edge.application.application_run import Resources
 from millstream.edge.application.launching import Environment, Launch
 from millstream.edge.application.metadata_refresher import MetadataRefresher

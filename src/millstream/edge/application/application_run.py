@@ -31,7 +31,7 @@ from millstream.edge.checkpoint.continuity import Continuity
 from millstream.edge.checkpoint.state_lease import Lease
 from millstream.edge.control.control_file import delete_control_file
 from millstream.edge.control.flow_control import FlowControl
-from millstream.edge.queries.answers import Answers
+from millstream.edge.queries.store_answers import Answers
 from millstream.edge.spark.application_session import ApplicationSession
 from millstream.edge.spark.spark_errors import spark_is_gone, translated
 from millstream.edge.status.application_status import Status

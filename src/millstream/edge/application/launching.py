@@ -21,10 +21,10 @@ from millstream.drivers.spark.clock import Clock
 from millstream.drivers.spark.driver.checkpoint import Progress, files_of, manifests
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.driver.query import QuerySpec, start
-from millstream.drivers.spark.driver.session import configured, partitions_of
+from millstream.drivers.spark.driver.spark_session import configured, partitions_of
 from millstream.drivers.spark.driver.wanted import AS_READ_CONF
 from millstream.drivers.spark.executor.host_spec import HostSpec
-from millstream.drivers.spark.executor.progress import ApplicationListener
+from millstream.drivers.spark.executor.restore_progress import ApplicationListener
 from millstream.drivers.spark.sink import SinkSpec
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
 from millstream.drivers.threads import ThreadsOfTasks

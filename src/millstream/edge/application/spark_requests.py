@@ -19,7 +19,7 @@ from millstream.core.runtime.messages import PlanningOrders, PlanRequest
 from millstream.core.runtime.origins import committable, origins, topics_committed_later
 from millstream.core.runtime.pausing import resting
 from millstream.core.runtime.task_report import TaskReport
-from millstream.drivers.spark.executor.progress import QUESTION as RESTORING
+from millstream.drivers.spark.executor.restore_progress import QUESTION as RESTORING
 from millstream.edge.application.application_run import ApplicationRun
 from millstream.edge.application.draining import unread
 from millstream.edge.control.control_client import COMMAND

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from millstream.core.engine.outcome import Snapshot
+from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.model.errors import IncompatibleTopologyError
 from millstream.core.ports import PartitionGrouper, TopicFacts
 from millstream.core.runtime.changes import recreated, recreated_error

@@ -91,8 +91,8 @@ def demo(
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
 ) -> None:
     """Count words on a real broker, through Spark, in this terminal; then stop and remove everything."""
-    from millstream.edge.cli.demo.command import demonstrate
     from millstream.edge.cli.demo.conductor import Options
+    from millstream.edge.cli.demo.demo_command import demonstrate
 
     raise typer.Exit(demonstrate(Options(lines, keep, master)))
 

@@ -17,7 +17,7 @@ from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.fetch import KafkaFetcher
-from millstream.drivers.kafka.forward import Forwarder, Forwarding, GroupPosition
+from millstream.drivers.kafka.forwarding import Forwarder, Forwarding, GroupPosition
 from millstream.edge.dead_letters.envelope import Chosen, Destination, Envelope, Guard, envelopes
 from millstream.edge.dead_letters.replayed import Replayed
 from millstream.edge.settings.settings import Settings

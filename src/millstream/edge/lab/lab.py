@@ -16,9 +16,9 @@ from millstream.edge.application.application import Application
 from millstream.edge.application.draining import unread
 from millstream.edge.application.running_application import RunningApplication
 from millstream.edge.application.topology_edits import TopologyEdit
+from millstream.edge.lab.display_rows import Rows
 from millstream.edge.lab.figures import picture
 from millstream.edge.lab.formats import serdes_of
-from millstream.edge.lab.rows import Rows
 from millstream.edge.queries.store_reader import StoreReader
 from millstream.edge.records.raw import broker_of
 from millstream.edge.records.typed import last_records, send_records

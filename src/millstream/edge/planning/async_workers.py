@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from millstream.core.asynchronous.async_worker import AsyncWorker
 from millstream.core.model.errors import TopologyError
-from millstream.core.topology.asynchronous import Asynchronous, IssuingProcess
+from millstream.core.topology.async_nodes import Asynchronous, IssuingProcess
 from millstream.core.topology.plan import Plan
 from millstream.drivers.async_worker import AsyncWorkerAddress, AsyncWorkerConnection
 

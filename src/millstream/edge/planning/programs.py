@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from millstream.core.topology.asynchronous import with_additional_stores
+from millstream.core.topology.async_nodes import with_additional_stores
 from millstream.core.topology.evolution import checked_renames
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology

@@ -7,7 +7,7 @@ import logging
 from pyspark.sql import SparkSession
 
 from millstream.core.model.ids import TaskId
-from millstream.core.runtime.threads import threads_of_tasks
+from millstream.core.runtime.thread_counts import threads_of_tasks
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
 from millstream.edge.settings.settings import Settings

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from millstream.core.model import serdes
 from millstream.core.model.errors import SettingsError, StoreError
 from millstream.core.model.serdes import Serde
-from millstream.core.queries.text import plain
+from millstream.core.queries.text_questions import plain
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
 from millstream.core.topology.stores import KeyValueSpec, SessionSpec, StoreSpec, WindowSpec
 from millstream.drivers.spark.driver.checkpoint import files_of
-from millstream.drivers.spark.driver.session import configured, session_for
+from millstream.drivers.spark.driver.spark_session import configured, session_for
 from millstream.drivers.spark.driver.stored import StoredTask, stored_tasks
 from millstream.edge.checkpoint.checkpoint_health import sound_progress
 

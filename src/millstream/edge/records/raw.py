@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from millstream.core.model.errors import MillstreamError, ProductionError, TopicNotFoundError
 from millstream.drivers.kafka.broker import Broker
-from millstream.drivers.kafka.secret import with_secrets
+from millstream.drivers.kafka.secret_references import with_secrets
 from millstream.edge.settings.settings import Settings
 
 _GROUP: Final = "millstream-peek"

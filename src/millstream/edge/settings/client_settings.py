@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millstream.drivers.kafka import secret
+from millstream.drivers.kafka import secret_references
 from millstream.drivers.kafka.callbacks import Callback
-from millstream.drivers.kafka.secret import Secret
+from millstream.drivers.kafka.secret_references import Secret
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def revealed(value: Any) -> Any:
 
 def _reference(name: str, written: Mapping[str, Any]) -> Secret:
     """Return the reference to a secret from the form in settings files: ``{"env": "NAME"}`` or ``{"file": "/path"}``."""
-    kinds = {"env": secret.env, "file": secret.file}
+    kinds = {"env": secret_references.env, "file": secret_references.file}
     if len(written) == 1 and (kind := next(iter(written))) in kinds and isinstance(written[kind], str):
         return kinds[kind](written[kind])
     raise ValueError(f"{name!r} is text, or names a secret: {{'env': 'NAME'}} or {{'file': '/path'}}")

@@ -25,10 +25,10 @@ from millstream.core.engine.caching import DEFAULT_CACHE_BYTES
 from millstream.core.engine.policy import STAGES, ErrorPolicies, Policy, check_policy
 from millstream.core.model.errors import SettingsError
 from millstream.core.model.topics import checked_topic_config
-from millstream.core.runtime.threads import check_threads
+from millstream.core.runtime.thread_counts import check_threads
 from millstream.core.runtime.wait_settings import WaitSettings
 from millstream.drivers.directory import DEFAULT_MEMORY_BYTES
-from millstream.drivers.kafka.secret import Secret
+from millstream.drivers.kafka.secret_references import Secret
 from millstream.edge.settings.client_settings import SECRET, librdkafka_settings, revealed
 from millstream.edge.settings.duration_text import Milliseconds
 from millstream.edge.settings.environment_variables import PREFIX, nested, settings_file

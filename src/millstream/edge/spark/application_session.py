@@ -9,7 +9,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from millstream.drivers.spark.driver.launch import starts_jvm
-from millstream.drivers.spark.driver.session import session_for
+from millstream.drivers.spark.driver.spark_session import session_for
 from millstream.drivers.spark.driver.wanted import lacking_lines, tell_lacking
 from millstream.edge.settings.settings import Settings
 from millstream.edge.status.progress_log import ProgressLog

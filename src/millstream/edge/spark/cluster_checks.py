@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from millstream.core.model.errors import SettingsError
 from millstream.drivers.spark.driver.launch import is_local
-from millstream.drivers.spark.driver.session import scheme_of
+from millstream.drivers.spark.driver.spark_session import scheme_of
 from millstream.edge.settings.settings import Settings
 
 _ON_THIS_HOST: Final = re.compile(r"spark://(localhost|127(\.\d+){3}|\[::1\]):\d+")

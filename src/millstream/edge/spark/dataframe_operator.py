@@ -16,11 +16,11 @@ from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.fetch import KafkaFetcher
-from millstream.drivers.spark import rows
+from millstream.drivers.spark import topic_rows
 from millstream.drivers.spark.driver import transform as _transform
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.driver.query import register
-from millstream.drivers.spark.driver.session import refuse_connect, use_this_python
+from millstream.drivers.spark.driver.spark_session import refuse_connect, use_this_python
 from millstream.drivers.spark.driver.wanted import keep_state_in, lacking_lines, tell_lacking
 from millstream.drivers.spark.executor.host_spec import HostSpec
 from millstream.drivers.spark.spec import TopologySpec
@@ -168,7 +168,7 @@ def read_kafka(session: SparkSession, topics: str | list[str], **settings: Any) 
             f"the broker has no topic {', '.join(map(repr, missing))}; create it, or correct the name"
         )
     fetcher = KafkaFetcher(checked.client("consumer", "read-kafka"), "read-kafka", checked.read_committed)
-    reads = rows.RowSourceSpec(
+    reads = topic_rows.RowSourceSpec(
         counts,
         broker,
         fetcher,
@@ -177,5 +177,5 @@ def read_kafka(session: SparkSession, topics: str | list[str], **settings: Any) 
         checked.auto_offset_reset,
     )
     use_this_python()
-    register(session, rows.KafkaRowSource)
-    return session.readStream.format(rows.FORMAT).option("spec", reads.to_option()).load()
+    register(session, topic_rows.KafkaRowSource)
+    return session.readStream.format(topic_rows.FORMAT).option("spec", reads.to_option()).load()

@@ -13,7 +13,7 @@ from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.runtime.task_report import CallReport, TaskReport
 from millstream.edge.application.draining import Left
-from millstream.edge.status.hot_keys import HotKey, HotKeys
+from millstream.edge.status.hot_key_status import HotKey, HotKeys
 
 _MOST_PARKED: Final = 10_000
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from millstream.core.engine.records.readiness import Waiting
-from millstream.core.engine.threads import ThreadFigures, added
+from millstream.core.engine.threaded_nodes import ThreadFigures, added
 from millstream.core.metrics.metric import Numbers, kind_of, summed, total_of, without_labels
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets, flat
@@ -18,7 +18,7 @@ from millstream.core.runtime.origins import oldest_by_topic
 from millstream.core.runtime.task_report import TaskReport, offsets_of
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.executor import measures
-from millstream.drivers.spark.executor.progress import RestoreProgress
+from millstream.drivers.spark.executor.restore_progress import RestoreProgress
 from millstream.edge.application.draining import Left
 from millstream.edge.planning.key_ranges import Recent, TaskWork, range_status
 from millstream.edge.status.application_status import Status
@@ -29,7 +29,7 @@ from millstream.edge.status.async_status import (
     capacity_of,
     left_of,
 )
-from millstream.edge.status.hot_keys import HotKeys
+from millstream.edge.status.hot_key_status import HotKeys
 from millstream.edge.status.thread_status import thread_metrics, thread_status
 
 _LOG_EVERY_S = 10.0

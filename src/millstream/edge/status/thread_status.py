@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from millstream.core.engine.threads import ThreadFigures
+from millstream.core.engine.threaded_nodes import ThreadFigures
 
 
 @dataclass(frozen=True)

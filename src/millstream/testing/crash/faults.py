@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from millstream.testing.crash.clock import JUMPS_S, JumpingClock
+from millstream.testing.crash.crash_report import Kill
+from millstream.testing.crash.kill_plan import Target
+from millstream.testing.crash.movable_clock import JUMPS_S, JumpingClock
 from millstream.testing.crash.network import Network
-from millstream.testing.crash.plan import Target
 from millstream.testing.crash.processes import Program, kill_one, named, signalled
-from millstream.testing.crash.report import Kill
 from millstream.testing.crash.space import Space
 from millstream.testing.kafka import EmbeddedKafka
 

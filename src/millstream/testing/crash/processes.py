@@ -28,7 +28,7 @@ from pyspark.find_spark_home import _find_spark_home
 from millstream.core.model.errors import MillstreamError
 from millstream.testing._java import TiedProcess
 from millstream.testing.crash.app import Job
-from millstream.testing.crash.plan import Target
+from millstream.testing.crash.kill_plan import Target
 
 if TYPE_CHECKING:
     import psutil

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from millstream.testing.crash.report import Report
+from millstream.testing.crash.crash_report import Report
 
 ATTEMPTS: Final = 3
 SEEDS_APART: Final = 100

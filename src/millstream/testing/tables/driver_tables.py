@@ -11,7 +11,7 @@ from millstream.core.model.record import Record, ValueAndTimestamp
 from millstream.core.model.windowed import Windowed
 from millstream.testing.faults.driver_faults import DriverFaults
 from millstream.testing.slices.slice_file import read_slice
-from millstream.testing.tables.grid import Row, cell_of, check_same, normal, read_table, value_in
+from millstream.testing.tables.markdown_tables import Row, cell_of, check_same, normal, read_table, value_in
 
 _INPUT: Final = ("time", "topic", "partition", "key", "value", "advance")
 _OUTPUT: Final = ("time", "key", "value")

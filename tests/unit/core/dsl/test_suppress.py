@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.core.model.errors import ProcessingError, TopologyError
-from millstream.core.topology.windowed import closing_of
+from millstream.core.topology.window_nodes import closing_of
 from unit.helpers import Host, sent
 
 FINAL = ms.Suppressed.until_window_closes()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.core.engine.outcome import Outcome
+from millstream.core.engine.step_outcome import Outcome
 from unit.helpers import Host, processing, sent, values
 
 JSON, INT = ms.serdes.json, ms.serdes.int64

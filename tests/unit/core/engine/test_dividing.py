@@ -16,7 +16,7 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.model.partitioning import KeyRange, range_of
 from millstream.core.model.record import PartitionTimes, Records, Times, TimeSteps
 from millstream.drivers.spark import wire
-from millstream.drivers.spark.executor.partitioning import split_by_range
+from millstream.drivers.spark.executor.key_hashing import split_by_range
 
 KEYS = st.none() | st.binary(max_size=6)
 ROWS = st.lists(st.tuples(KEYS, st.integers(0, 50)), max_size=30)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.core.engine.outcome import Snapshot
+from millstream.core.engine.step_outcome import Snapshot
 from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snapshot_to_json
 from unit.helpers import Host, Row, sent
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.records.readiness import InputFacts
+from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.ids import TopicPartition
 from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snapshot_to_json

@@ -9,9 +9,9 @@ import pytest
 import millstream as ms
 from millstream.core.asynchronous.call import Call, Done, Failed, Returned, Settled, Skipped, Ticket, Waits
 from millstream.core.asynchronous.committable_offset import Progress
-from millstream.core.engine.asynchronous import backlog, flow_control, in_flight
+from millstream.core.engine.asynchronous import backlog, backpressure, in_flight
 from millstream.core.engine.asynchronous.in_flight_record import InFlightStore
-from millstream.core.engine.outcome import Outcome
+from millstream.core.engine.step_outcome import Outcome
 from millstream.core.engine.task import Task
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.ids import TopicPartition
@@ -555,7 +555,7 @@ class TestLongPartitions:
         return host
 
     def test_a_restart_reads_a_part_of_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(flow_control, "_MAX_IN_FLIGHT", 10_000)
+        monkeypatch.setattr(backpressure, "_MAX_IN_FLIGHT", 10_000)
         host = self.behind_a_slow_one(12_000)
         figures = host.step().calls["call"]
         assert (figures.with_async_worker, figures.held, figures.parked) == (1, 9_999, 2_001)
@@ -664,8 +664,8 @@ class TestHowMuchIsHandedOver:
     def test_an_async_worker_that_ran_dry_gets_four_times_of_what_it_answered(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(flow_control, "MIN_IN_FLIGHT", 4)
-        monkeypatch.setattr(flow_control, "_TIMES_IN_FLIGHT", 4)
+        monkeypatch.setattr(backpressure, "MIN_IN_FLIGHT", 4)
+        monkeypatch.setattr(backpressure, "_TIMES_IN_FLIGHT", 4)
         host = Host(calling(max_in_flight=1, order="completion"))
         outcome = host.run("in", *((f"k{n}", "v", n) for n in range(100)))
         handed = []
@@ -676,8 +676,8 @@ class TestHowMuchIsHandedOver:
         assert handed == [4, 16, 64, 16]
 
     def test_one_that_does_not_gets_twice_of_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(flow_control, "MIN_IN_FLIGHT", 4)
-        monkeypatch.setattr(flow_control, "_TIMES_IN_FLIGHT", 4)
+        monkeypatch.setattr(backpressure, "MIN_IN_FLIGHT", 4)
+        monkeypatch.setattr(backpressure, "_TIMES_IN_FLIGHT", 4)
         host = Host(calling(max_in_flight=1, order="completion"))
         outcome = host.run("in", *((f"k{n}", "v", n) for n in range(100)))
         for call in outcome.issue[:3]:
@@ -685,8 +685,8 @@ class TestHowMuchIsHandedOver:
         assert len(host.step().issue) == 5
 
     def test_it_gets_less_again_when_it_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(flow_control, "MIN_IN_FLIGHT", 4)
-        monkeypatch.setattr(flow_control, "_TIMES_IN_FLIGHT", 4)
+        monkeypatch.setattr(backpressure, "MIN_IN_FLIGHT", 4)
+        monkeypatch.setattr(backpressure, "_TIMES_IN_FLIGHT", 4)
         host = Host(calling(max_in_flight=1, order="completion"))
         outcome = host.run("in", *((f"k{n}", "v", n) for n in range(12)))
         while outcome.issue:
@@ -706,8 +706,8 @@ class TestHowMuchIsHandedOver:
         assert sum(handed) == 2_000
 
     def test_a_task_has_room_for_what_it_can_hand_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(flow_control, "MIN_IN_FLIGHT", 4)
-        monkeypatch.setattr(flow_control, "_TIMES_IN_FLIGHT", 4)
+        monkeypatch.setattr(backpressure, "MIN_IN_FLIGHT", 4)
+        monkeypatch.setattr(backpressure, "_TIMES_IN_FLIGHT", 4)
         host = Host(calling(max_in_flight=1, order="completion"))
         assert room(host.run("in", *((f"k{n}", "v", n) for n in range(4)))) == 4
         assert room(host.run("in", ("k", "v", 5))) == 1
@@ -738,7 +738,7 @@ class TestKeysThatWait:
             outcome = host.step(step)
         figures = outcome.calls["call"]
         assert (figures.with_async_worker, figures.waiting) == (0, 50)
-        assert figures.room >= flow_control.MIN_IN_FLIGHT // 2
+        assert figures.room >= backpressure.MIN_IN_FLIGHT // 2
         assert len(unfinished(host)) <= 50 * backlog._BLOCKED_KEY
 
     def test_go_on_with_all_that_came_meanwhile_in_order(self) -> None:

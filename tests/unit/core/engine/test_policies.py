@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 import millstream as ms
-from millstream.core.engine.outcome import Outcome
+from millstream.core.engine.step_outcome import Outcome
 from millstream.core.model.errors import (
     DeserializationError,
     MillstreamError,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from millstream.core.engine.outcome import Outcome
 from millstream.core.engine.records.queue import QueueId
 from millstream.core.engine.records.readiness import FOREVER, NEVER_WAIT, InputFacts, Waiting
+from millstream.core.engine.step_outcome import Outcome
 from millstream.core.model.ids import TopicPartition
 from unit.helpers import Host, forwarding, one_processor, values
 

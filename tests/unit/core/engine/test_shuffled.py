@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import millstream as ms
 from millstream.core.asynchronous.call import Done
-from millstream.core.engine.outcome import Outcome
 from millstream.core.engine.records.readiness import InputFacts
+from millstream.core.engine.step_outcome import Outcome
 from millstream.core.model.ids import TopicPartition
 from millstream.core.runtime.origins import first_offset
 from unit.helpers import Host, records

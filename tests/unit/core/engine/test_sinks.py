@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.core.engine.outcome import Outcome
 from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.engine.step_outcome import Outcome
 from millstream.core.engine.task import Task
 from millstream.core.model.errors import ProductionError
 from millstream.core.model.ids import TaskId, TopicPartition

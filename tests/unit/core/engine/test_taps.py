@@ -12,7 +12,7 @@ import millstream as ms
 from millstream.core.asynchronous.call import Done
 from millstream.core.engine import columns
 from millstream.core.engine.compile import Compiled
-from millstream.core.engine.outcome import Outcome
+from millstream.core.engine.step_outcome import Outcome
 from millstream.core.taps.samples import KEY_BYTES, MAX_BYTES, MAX_RECORDS, VALUE_BYTES, Sample, TapReport
 from unit.helpers import Host, Row, ShuffledThreads, columnar, forwarding, one_processor, processing, values
 

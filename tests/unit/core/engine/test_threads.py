@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.core.engine.outcome import Outcome
+from millstream.core.engine.step_outcome import Outcome
 from millstream.drivers.threads import TaskThreads
 from unit.helpers import Host, Row, ShuffledThreads, processing, sent, values
 

@@ -9,8 +9,8 @@ import pytest
 
 import millstream as ms
 from millstream.core.model.ids import TaskId
-from millstream.core.runtime.threads import threads_of_tasks
-from millstream.core.topology.analysis.calls import front_of
+from millstream.core.runtime.thread_counts import threads_of_tasks
+from millstream.core.topology.analysis.threads_and_caches import front_of
 
 Stream = ms.KStream[Any, Any]
 

@@ -11,7 +11,7 @@ import millstream as ms
 from millstream.core.model.errors import SettingsError, TopologyError
 from millstream.core.model.record import Records
 from millstream.core.ports import StoreChange
-from millstream.core.state.changelog import from_records, is_live, to_records
+from millstream.core.state.changelog_records import from_records, is_live, to_records
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
 from millstream.core.topology.internal import REPARTITION_CONFIG, changelog_config, wrong_config

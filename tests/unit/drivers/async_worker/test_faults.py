@@ -23,8 +23,8 @@ from millstream.core.asynchronous.call import Call, Done, Failed, Ticket
 from millstream.core.model.calls import CircuitBreaker
 from millstream.core.model.errors import AsyncWorkerError
 from millstream.drivers.async_worker import AsyncWorkerAddress, AsyncWorkerConnection
-from millstream.drivers.async_worker.messages import Answer, Question
 from millstream.drivers.async_worker.runner import now_ms
+from millstream.drivers.async_worker.worker_messages import Answer, Question
 from millstream.drivers.private import process_directory
 from unit.drivers.async_worker.asking import Asker, added, await_end, doubled, executor
 

@@ -11,7 +11,7 @@ import pytest
 from millstream.core.asynchronous.async_worker import Answered
 from millstream.core.asynchronous.call import Done, Failed, Settled, Ticket, Waits
 from millstream.core.model.errors import ProcessingError
-from millstream.drivers.async_worker.messages import answer_bytes, unpacked
+from millstream.drivers.async_worker.worker_messages import answer_bytes, unpacked
 
 
 class KeywordsError(Exception):

@@ -14,8 +14,8 @@ from millstream.core.asynchronous.call import Failed, Settled
 from millstream.core.asynchronous.effects import Acting, Performing
 from millstream.core.model.calls import Calls
 from millstream.drivers.async_worker import runner as module
-from millstream.drivers.async_worker.messages import Order, Question, columns
 from millstream.drivers.async_worker.runner import Runner, _is_coroutine, ended_ms, now_ms
+from millstream.drivers.async_worker.worker_messages import Order, Question, columns
 
 
 async def coroutine(*args: Any) -> None: ...

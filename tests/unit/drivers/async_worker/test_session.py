@@ -12,8 +12,8 @@ from millstream.core.asynchronous.start import Start
 from millstream.core.model.answers import delay
 from millstream.core.model.calls import Calls, CircuitBreaker, Retry
 from millstream.core.model.errors import AsyncWorkerError
-from millstream.drivers.async_worker.messages import Order, Question, columns
-from millstream.drivers.async_worker.session import Session
+from millstream.drivers.async_worker.task_session import Session
+from millstream.drivers.async_worker.worker_messages import Order, Question, columns
 
 DAY_MS = 86_400_000
 FUNCTION, OPTIONS, OTHERS = b"function", b"options", b"others"

@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 import millstream as ms
 from millstream.core.model.errors import SettingsError
 from millstream.drivers.kafka.clients import made
-from millstream.drivers.kafka.secret import Secret
+from millstream.drivers.kafka.secret_references import Secret
 from millstream.edge.broker.kafka_clients import Clients
 from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from

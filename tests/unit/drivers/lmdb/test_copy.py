@@ -13,8 +13,8 @@ import pytest
 
 from millstream.core.model.errors import CopyMovedError, DamagedCopyError
 from millstream.core.ports import RESTORING, ByteReader, Version
-from millstream.drivers.lmdb.copy import LmdbCopy, open_local_copy
-from millstream.drivers.lmdb.rows import DATA_FILE, SHORT_BYTES, stored_key
+from millstream.drivers.lmdb.lmdb_copy import LmdbCopy, open_local_copy
+from millstream.drivers.lmdb.row_encoding import DATA_FILE, SHORT_BYTES, stored_key
 
 ONE, TWO = Version(1, "aa"), Version(2, "bb")
 
@@ -42,7 +42,7 @@ class TestAnotherProcess:
         copy.apply({"s": [(b"a", b"1"), (b"b", b"1")]}, ONE)
         assert copy.version() == ONE
         work = (
-            "import sys; from millstream.core.ports import Version; from millstream.drivers.lmdb.copy import open_local_copy\n"
+            "import sys; from millstream.core.ports import Version; from millstream.drivers.lmdb.lmdb_copy import open_local_copy\n"
             "open_local_copy(sys.argv[1]).apply({'s': [(b'a', b'2')]}, Version(2, 'bb'))"
         )
         directory = str(copy._directory.path)
@@ -74,11 +74,11 @@ class TestAnotherProcess:
         copy.apply({"s": [(b"a", b"1")]}, RESTORING)
         assert copy.version() == RESTORING
         work = (
-            "import sys; from millstream.core.ports import RESTORING; from millstream.drivers.lmdb.copy import open_local_copy\n"
+            "import sys; from millstream.core.ports import RESTORING; from millstream.drivers.lmdb.lmdb_copy import open_local_copy\n"
             "copy = open_local_copy(sys.argv[1]); copy.wipe(); copy.apply({'s': [(b'a', b'2')]}, RESTORING)"
         )
         subprocess.run([sys.executable, "-c", work, str(copy._directory.path)], check=True)
-        monkeypatch.setattr("millstream.drivers.lmdb.copy._MAX_STORES", 4)
+        monkeypatch.setattr("millstream.drivers.lmdb.lmdb_copy._MAX_STORES", 4)
         with pytest.raises(CopyMovedError):
             copy.apply({"s": [(b"a", b"wrong")], "t": [(b"a", b"wrong")]}, ONE)
         assert copy.version() == RESTORING

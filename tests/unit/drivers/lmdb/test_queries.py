@@ -13,7 +13,7 @@ import pytest
 from millstream.core.model.errors import CopyMovedError
 from millstream.core.ports import ByteStores
 from millstream.core.state.segments.log import Manifest, advanced
-from millstream.drivers.lmdb.copy import open_local_copy
+from millstream.drivers.lmdb.lmdb_copy import open_local_copy
 from millstream.drivers.lmdb.queries import LmdbQueries
 
 Content = dict[bytes, bytes]

@@ -13,8 +13,8 @@ from millstream.core.runtime.batch_plan import Initialization
 from millstream.core.runtime.inputs import informed
 from millstream.core.runtime.partition_times import topics_timed_by_readers
 from millstream.core.topology.layout import lay_out
-from millstream.drivers.spark.options import in_driver, in_executor, option_of
 from millstream.drivers.spark.outline import LeftOut, from_outline, outline
+from millstream.drivers.spark.source_options import in_driver, in_executor, option_of
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
 
 _MODULE = """
@@ -98,9 +98,7 @@ def test_the_driver_imports_what_the_program_could(tmp_path: Path, monkeypatch: 
 
     option = option_of(shop_clock.noon, "executors")
     assert in_executor(option) == "executors"
-    program = (
-        "import sys; from millstream.drivers.spark.options import in_driver; print(in_driver(sys.argv[1])())"
-    )
+    program = "import sys; from millstream.drivers.spark.source_options import in_driver; print(in_driver(sys.argv[1])())"
     read = subprocess.run(
         [sys.executable, "-c", program, option], capture_output=True, text=True, check=False, timeout=60
     )

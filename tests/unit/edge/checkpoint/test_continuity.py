@@ -9,7 +9,7 @@ import pytest
 import millstream as ms
 from millstream.core.model.errors import IncompatibleTopologyError
 from millstream.core.state.segments.log import Manifest, encode_manifest
-from millstream.core.topology.asynchronous import with_additional_stores
+from millstream.core.topology.async_nodes import with_additional_stores
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.driver.checkpoint import Progress
 from millstream.edge.checkpoint.continuity import Continuity, check_finished, continuity

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.core.engine.outcome import Snapshot
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.records.queue import QueueId
+from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.model.errors import CoPartitioningError, IncompatibleTopologyError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.partitioning import partition_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from millstream.core.metrics.metric import Number, Numbers
 from millstream.core.model.ids import TopicPartition
 from millstream.core.runtime.task_report import CallReport, HotKeySample, TaskReport
-from millstream.drivers.spark.executor.progress import RestoreProgress
+from millstream.drivers.spark.executor.restore_progress import RestoreProgress
 from millstream.edge.status.application_status import Status
 from millstream.edge.status.task_reports import TaskReports
 

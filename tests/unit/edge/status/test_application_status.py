@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.core.engine.threads import ThreadFigures
+from millstream.core.engine.threaded_nodes import ThreadFigures
 from millstream.core.metrics.metric import Number
 from millstream.core.model.ids import TopicPartition
 from millstream.core.runtime.task_report import CallReport, TaskReport
-from millstream.drivers.spark.executor.progress import RestoreProgress
+from millstream.drivers.spark.executor.restore_progress import RestoreProgress
 from millstream.edge.status.task_reports import TaskReports
 from millstream.edge.status.thread_status import ThreadStatus
 

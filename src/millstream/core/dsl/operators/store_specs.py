@@ -13,7 +13,7 @@ from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.model.windowed import Windowed
 from millstream.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
-from millstream.core.topology.joins import JoinTimes
+from millstream.core.topology.join_nodes import JoinTimes
 from millstream.core.topology.stores import KeyValueSpec, SessionSpec, StoreOptions, WindowSpec
 
 AnyTimeWindows: TypeAlias = TimeWindows | SlidingWindows | Windows

@@ -29,7 +29,7 @@ from millstream.core.model.durations import earliest
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers, RecordMetadata
-from millstream.core.topology.asynchronous import Carried
+from millstream.core.topology.async_nodes import Carried
 from millstream.core.topology.processor import PunctuationType
 
 _LATEST_MS: Final = 1_000

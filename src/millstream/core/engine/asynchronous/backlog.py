@@ -23,7 +23,7 @@ from millstream.core.engine.asynchronous.spill_queue import SpillQueue
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.durations import earliest
-from millstream.core.topology.asynchronous import Asynchronous, IssuingProcess
+from millstream.core.topology.async_nodes import Asynchronous, IssuingProcess
 
 _BLOCKED_KEY: Final = 32
 """How many records of a key are in memory while one of them waits and blocks the others."""

@@ -46,8 +46,8 @@ from millstream.core.asynchronous.call import (
 from millstream.core.asynchronous.operator_state import CallFigures
 from millstream.core.asynchronous.reorder_buffer import ReorderBuffer
 from millstream.core.engine.asynchronous.backlog import Backlog, Stored
+from millstream.core.engine.asynchronous.backpressure import FlowControl
 from millstream.core.engine.asynchronous.call_failures import CallFailures
-from millstream.core.engine.asynchronous.flow_control import FlowControl
 from millstream.core.engine.asynchronous.hot_keys import HotKeys
 from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore, Request
 from millstream.core.engine.asynchronous.ordering import Ordering
@@ -57,7 +57,7 @@ from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers
-from millstream.core.topology.asynchronous import Asynchronous, IssuingProcess
+from millstream.core.topology.async_nodes import Asynchronous, IssuingProcess
 
 _AHEAD_MS: Final = 2_000
 """How long before its due time a record is sent, so that its call begins in time."""

@@ -16,7 +16,7 @@ from millstream.core.engine.operators.processors import made
 from millstream.core.model.calls import Answer
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.record import Headers, Record, RecordMetadata
-from millstream.core.topology.asynchronous import (
+from millstream.core.topology.async_nodes import (
     AcknowledgingProcess,
     ForeachAsync,
     IssuingProcess,

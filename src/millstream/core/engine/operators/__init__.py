@@ -5,11 +5,11 @@ from __future__ import annotations
 from millstream.core.engine.asynchronous import operators as asynchronous
 from millstream.core.engine.operators import (
     aggregations,
-    calendars,
+    calendar_windows,
     foreign_keys,
     grace,
     processors,
-    sessions,
+    session_windows,
     sinks,
     sliding,
     stateless,
@@ -17,18 +17,18 @@ from millstream.core.engine.operators import (
     suppress,
     table_joins,
     tables,
+    time_windows,
     window_columns,
-    windows,
 )
 
 __all__ = [
     "aggregations",
     "asynchronous",
-    "calendars",
+    "calendar_windows",
     "foreign_keys",
     "grace",
     "processors",
-    "sessions",
+    "session_windows",
     "sinks",
     "sliding",
     "stateless",
@@ -36,6 +36,6 @@ __all__ = [
     "suppress",
     "table_joins",
     "tables",
+    "time_windows",
     "window_columns",
-    "windows",
 ]

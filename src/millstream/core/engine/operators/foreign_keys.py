@@ -9,7 +9,7 @@ from millstream.core.engine.operators.lookups import lookup
 from millstream.core.model.record import Headers
 from millstream.core.model.subscriptions import Answer, Instruction, Subscription, mark_of
 from millstream.core.state.keys import FOREVER, closed
-from millstream.core.topology import joins as f
+from millstream.core.topology import join_nodes as f
 
 Asked = tuple[tuple[bool, Instruction], ...]
 

@@ -26,7 +26,7 @@ from millstream.core.engine.runtime import Runtime
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers, RecordMetadata, Times
 from millstream.core.state.keys import closed, pack_time, split, time_at
-from millstream.core.topology import joins as j
+from millstream.core.topology import join_nodes as j
 
 _ORIGIN: Final = struct.Struct(">iq")
 _LENGTH: Final = struct.Struct(">i")

@@ -22,10 +22,10 @@ from millstream.core.engine.operators.suppress import Buffer
 from millstream.core.model.errors import ProcessingError, StoreError
 from millstream.core.model.windowed import Windowed
 from millstream.core.state.keys import FOREVER
-from millstream.core.topology import joins as j
+from millstream.core.topology import join_nodes as j
 from millstream.core.topology import nodes as n
 from millstream.core.topology.stores import SessionSpec, StoreSpec, VersionedSpec, WindowSpec
-from millstream.core.topology.windowed import Suppress
+from millstream.core.topology.window_nodes import Suppress
 
 Lookup = Callable[[Any, int], "tuple[Any, int] | None"]
 """Key and time to value and timestamp, None if there is no row. A table without versions has its rows at all times."""

@@ -12,7 +12,7 @@ from typing import Any
 from millstream.core.engine.compile import Call, Compiled, DueResults, compile_node
 from millstream.core.engine.operators.unmatched import Unmatched
 from millstream.core.model.record import Headers, Times
-from millstream.core.topology import joins as j
+from millstream.core.topology import join_nodes as j
 
 
 @compile_node.register

@@ -4,7 +4,7 @@
 takes its place in the buffer and does not make it wait longer. A row is given when the operator's stream time has reached
 its buffer time by the wait, with the timestamp and the headers of its newest update. Rows that are due together come in the
 order of their buffer times, then of their serialised keys. The stream time of the operator is the largest timestamp of the
-updates that reached it; it is remembered over restarts, like that of ``millstream.core.engine.operators.windowed``.
+updates that reached it; it is remembered over restarts, like that of ``millstream.core.engine.operators.window_operator``.
 
 The old value that goes on with a row is the one that was given before, not the one before the newest update, which nobody
 behind has seen.
@@ -22,7 +22,7 @@ from millstream.core.model.errors import ProcessingError
 from millstream.core.model.record import Headers
 from millstream.core.model.suppressed import Held
 from millstream.core.state.values import Values
-from millstream.core.topology.windowed import Suppress
+from millstream.core.topology.window_nodes import Suppress
 
 
 @compile_node.register

@@ -11,7 +11,7 @@ from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.lookups import lookup
 from millstream.core.model.record import Headers
 from millstream.core.state.keys import FOREVER
-from millstream.core.topology import joins as j
+from millstream.core.topology import join_nodes as j
 from millstream.core.topology import nodes as n
 from millstream.core.topology.global_nodes import GlobalJoin
 from millstream.core.topology.stores import KeyValueSpec

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.runtime import Runtime
-from millstream.core.topology.joins import StreamJoin
+from millstream.core.topology.join_nodes import StreamJoin
 from millstream.core.topology.stores import StoreSpec
 
 _KEY: Final = struct.Struct(">QB")

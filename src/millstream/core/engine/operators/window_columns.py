@@ -28,8 +28,8 @@ from millstream.core.engine.columns import Form, behind, columns_of, each
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.folding import Entry, Fetch, folding, needs_values
 from millstream.core.engine.operators.aggregations import INCOMPLETE
-from millstream.core.engine.operators.windowed import LATE, NO_KEY
-from millstream.core.engine.operators.windows import Shared
+from millstream.core.engine.operators.time_windows import Shared
+from millstream.core.engine.operators.window_operator import LATE, NO_KEY
 from millstream.core.model import serdes
 from millstream.core.model.serdes import Serde
 from millstream.core.model.windowed import Windowed, window_end
@@ -37,7 +37,7 @@ from millstream.core.state.overlay import Overlay
 from millstream.core.topology import nodes as n
 from millstream.core.topology.folds import Fold
 from millstream.core.topology.nodes import Late
-from millstream.core.topology.windowed import WindowedAggregate
+from millstream.core.topology.window_nodes import WindowedAggregate
 
 _START: Final = struct.Struct(">q")
 _APART: Final = 32

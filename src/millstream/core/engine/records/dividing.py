@@ -5,7 +5,7 @@ there are. So each record brings along the largest timestamp in front of it, and
 largest of all. Where an operator depends on the times between two records of a range, each range gets all *steps* of the time. A task of a range takes the records of its queues in the order of the running maximum: that gives the same order as
 the smallest head of undivided queues, because a record that is older than one in front of it is taken right behind that one.
 
-``millstream.drivers.spark.executor.partitioning`` does the same for Arrow batches.
+``millstream.drivers.spark.executor.key_hashing`` does the same for Arrow batches.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from millstream.core.model.errors import SettingsError, TopologyError
-from millstream.core.topology import joins as j
+from millstream.core.topology import join_nodes as j
 from millstream.core.topology import nodes as n
-from millstream.core.topology import windowed as w
-from millstream.core.topology.asynchronous import ForeachAsync, MapValuesAsync
+from millstream.core.topology import window_nodes as w
+from millstream.core.topology.async_nodes import ForeachAsync, MapValuesAsync
 from millstream.core.topology.global_nodes import GlobalJoin
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import LruSpec, VersionedSpec

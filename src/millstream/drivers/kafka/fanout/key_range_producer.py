@@ -24,7 +24,7 @@ from millstream.core.model.partitioning import partition_of
 from millstream.drivers.kafka.clients import log
 from millstream.drivers.kafka.fanout.control_log import ControlLog
 from millstream.drivers.kafka.fanout.coordinator import cancel
-from millstream.drivers.kafka.fanout.sessions import (
+from millstream.drivers.kafka.fanout.producer_sessions import (
     AbortedError,
     Delivered,
     LostSessionError,

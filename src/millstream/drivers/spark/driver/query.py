@@ -18,7 +18,7 @@ from millstream.drivers.spark import sink, source, wire
 from millstream.drivers.spark.driver.abandoned import remove_abandoned
 from millstream.drivers.spark.driver.checkpoint import LocalFiles
 from millstream.drivers.spark.driver.modules import send_modules
-from millstream.drivers.spark.driver.session import scheme_of
+from millstream.drivers.spark.driver.spark_session import scheme_of
 from millstream.drivers.spark.executor.host import TaskHost
 from millstream.drivers.spark.executor.host_spec import HostSpec
 from millstream.drivers.spark.spec import SourceSpec

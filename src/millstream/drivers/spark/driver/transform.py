@@ -35,7 +35,7 @@ from millstream.drivers.spark.driver.modules import send_modules
 from millstream.drivers.spark.driver.query import hosted
 from millstream.drivers.spark.executor.host_spec import HostSpec
 from millstream.drivers.spark.executor.map_stage import MapStage
-from millstream.drivers.spark.reads import PlannedRead
+from millstream.drivers.spark.planned_reads import PlannedRead
 from millstream.drivers.spark.spec import TopologySpec
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from millstream.core.model.ids import TaskId
 from millstream.core.model.record import Records
 from millstream.core.ports import ByteStores, ChangelogReader, StoreChange, store_of
-from millstream.core.state.changelog import from_records, is_live, to_records
+from millstream.core.state.changelog_records import from_records, is_live, to_records
 from millstream.core.topology.plan import Plan, SubTopology
-from millstream.drivers.spark.executor.progress import RestoreListener, RestoreProgress, StoreProgress
+from millstream.drivers.spark.executor.restore_progress import RestoreListener, RestoreProgress, StoreProgress
 from millstream.drivers.spark.executor.snapshots import TaskMemory
 
 _PUBLISHED_AT_ONCE = 20_000

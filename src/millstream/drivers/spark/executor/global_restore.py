@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millstream.core.engine.global_task import global_task
-from millstream.core.engine.outcome import Outcome
 from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.engine.step_outcome import Outcome
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import ByteStores, Fetcher, LocalCopy, OffsetRange, TopicReader
@@ -28,7 +28,7 @@ from millstream.core.state.global_copy import (
     with_progress,
 )
 from millstream.core.topology.plan import SubTopology
-from millstream.drivers.spark.executor.progress import RestoreListener, RestoreProgress, StoreProgress
+from millstream.drivers.spark.executor.restore_progress import RestoreListener, RestoreProgress, StoreProgress
 from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snapshot_to_json
 
 _RECORDS_AT_ONCE = 20_000

@@ -27,7 +27,7 @@ from millstream.drivers.spark.executor.global_restore import (
     GlobalRestoreCounts,
     GlobalTopics,
 )
-from millstream.drivers.spark.executor.progress import RestoreListener
+from millstream.drivers.spark.executor.restore_progress import RestoreListener
 from millstream.drivers.spark.spec import TopologySpec
 
 DIRECTORY: Final = "global"

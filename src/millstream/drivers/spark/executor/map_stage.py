@@ -14,10 +14,10 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.records.queue import QueueId
+from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
-from millstream.core.engine.threads import added
+from millstream.core.engine.threaded_nodes import added
 from millstream.core.metrics.metric import Numbers
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
@@ -30,11 +30,11 @@ from millstream.core.topology.analysis.ranges import needs_steps
 from millstream.core.topology.plan import SubTopology
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.executor.dead_letters import sending_dead_letters
+from millstream.drivers.spark.executor.key_hashing import split_by_partition, split_by_range
 from millstream.drivers.spark.executor.measures import StepFacts, measured
-from millstream.drivers.spark.executor.partitioning import split_by_partition, split_by_range
-from millstream.drivers.spark.executor.report import report_of
+from millstream.drivers.spark.executor.report_building import report_of
 from millstream.drivers.spark.logs import running_task
-from millstream.drivers.spark.reads import PlannedRead
+from millstream.drivers.spark.planned_reads import PlannedRead
 from millstream.drivers.spark.spec import TopologySpec
 
 _NOTICES = 5

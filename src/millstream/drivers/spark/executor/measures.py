@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from millstream.core.asynchronous.operator_state import CallFigures
-from millstream.core.engine.outcome import Outcome, TaskMetrics
+from millstream.core.engine.step_outcome import Outcome, TaskMetrics
 from millstream.core.metrics.metric import Metric, Number
 from millstream.core.ports import store_of
 from millstream.core.state.segments.log import Manifest
@@ -337,7 +337,7 @@ RESTORING: Final = Metric(
     "records that a restore under way still has to apply; absent without one",
     "restore-remaining-records-total",
 )
-"""Reported while a micro-batch runs, by ``millstream.drivers.spark.executor.progress``."""
+"""Reported while a micro-batch runs, by ``millstream.drivers.spark.executor.restore_progress``."""
 
 OF_EACH_TASK: Final = tuple(
     metric for metric in TASK_METRICS if metric.labels == _TASK and metric.kind == "counter"

@@ -25,7 +25,7 @@ from millstream.core.ports import RESTORING, LocalCopy, StoreChange, Version
 from millstream.core.state.segments.key_groups import KeyGroup
 from millstream.core.state.segments.log import Manifest, Segment, catch_up, why_restored
 from millstream.drivers.directory import DEFAULT_MEMORY_BYTES
-from millstream.drivers.spark.executor.progress import (
+from millstream.drivers.spark.executor.restore_progress import (
     RestoreListener,
     RestoreProgress,
     StoreProgress,

@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import Any
 
 from millstream.core.asynchronous.committable_offset import Progress
-from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.records.queue import QueueId
 from millstream.core.engine.records.readiness import Reason, Waiting
+from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.model.ids import TopicPartition
-from millstream.core.topology.asynchronous import unfinished_stores
+from millstream.core.topology.async_nodes import unfinished_stores
 from millstream.core.topology.evolution import with_new_names
 from millstream.core.topology.plan import SubTopology
 from millstream.core.topology.routing import Routing

@@ -19,9 +19,9 @@ from uuid import uuid4
 
 from pyspark.sql import Row
 
-from millstream.core.engine.outcome import Outcome, Snapshot
 from millstream.core.engine.records.queue import MERGED, QueueId
 from millstream.core.engine.records.readiness import NEVER_WAIT, InputFacts
+from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
 from millstream.core.model.errors import CopyMovedError, DamagedCopyError
 from millstream.core.model.ids import TaskId, TopicPartition
@@ -41,18 +41,18 @@ from millstream.core.state.segments.log import (
 from millstream.core.topology.evolution import check_stores
 from millstream.core.topology.plan import SubTopology
 from millstream.drivers.spark import wire
-from millstream.drivers.spark.executor.calls import TaskCalls
+from millstream.drivers.spark.executor.async_calls import TaskCalls
 from millstream.drivers.spark.executor.changelogs import Changelogs
 from millstream.drivers.spark.executor.copies import TaskCopies
 from millstream.drivers.spark.executor.dead_letters import sending_dead_letters
-from millstream.drivers.spark.executor.global_ends import decode_global_ends
+from millstream.drivers.spark.executor.global_end_rows import decode_global_ends
 from millstream.drivers.spark.executor.global_restore import GlobalRestoreCounts
 from millstream.drivers.spark.executor.global_stores import GlobalStores, GlobalStoresSpec
 from millstream.drivers.spark.executor.host_spec import HostSpec
 from millstream.drivers.spark.executor.measures import StepFacts
-from millstream.drivers.spark.executor.progress import Relay
-from millstream.drivers.spark.executor.report import call_report, report_of, report_of_gone
+from millstream.drivers.spark.executor.report_building import call_report, report_of, report_of_gone
 from millstream.drivers.spark.executor.restore import RestoreSettings
+from millstream.drivers.spark.executor.restore_progress import Relay
 from millstream.drivers.spark.executor.snapshots import (
     TaskMemory,
     snapshot_to_json,

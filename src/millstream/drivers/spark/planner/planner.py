@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from millstream.core.engine.asynchronous.flow_control import MIN_IN_FLIGHT
+from millstream.core.engine.asynchronous.backpressure import MIN_IN_FLIGHT
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets, flat, nested
 from millstream.core.ports import BatchId
@@ -27,10 +27,10 @@ from millstream.core.runtime.throttling import Throttle
 from millstream.core.topology.evolution import check_stores, with_new_names
 from millstream.drivers.spark.clock import wall_clock
 from millstream.drivers.spark.planner.global_ends import GlobalEnds
-from millstream.drivers.spark.planner.inputs import InputPlanner, Outlook
+from millstream.drivers.spark.planner.input_planner import InputPlanner, Outlook
 from millstream.drivers.spark.planner.repartitions import Repartitions
+from millstream.drivers.spark.planner.source_topics import InputTopics
 from millstream.drivers.spark.planner.start_offsets import first_offsets
-from millstream.drivers.spark.planner.topics import InputTopics
 from millstream.drivers.spark.spec import SourceSpec
 
 log = logging.getLogger("millstream.source")

@@ -20,8 +20,8 @@ from time import monotonic, sleep
 from millstream.edge.application.application import Application
 from millstream.edge.application.running_application import RunningApplication
 from millstream.edge.cli.demo.board import Board, Scene
-from millstream.edge.cli.demo.spark import kill_spark, settings_in, start_spark, stop_spark
-from millstream.edge.cli.demo.text import repeated
+from millstream.edge.cli.demo.demo_spark import kill_spark, settings_in, start_spark, stop_spark
+from millstream.edge.cli.demo.sonnets import repeated
 from millstream.edge.cli.demo.traffic import DemoError, Feeder, Observer, Reader, Traffic
 from millstream.edge.cli.demo.wordcount import COUNTS, LINES, topology, words
 from millstream.testing.kafka import EmbeddedKafka

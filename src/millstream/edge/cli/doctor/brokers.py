@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from millstream.core.model.errors import MillstreamError, SettingsError
-from millstream.drivers.kafka.secret import with_secrets
+from millstream.drivers.kafka.secret_references import with_secrets
 from millstream.edge.cli.doctor.finding import Finding, Findings, Inquiry
 
 _MAVEN = ("repo1.maven.org", 443)

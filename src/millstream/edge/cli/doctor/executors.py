@@ -32,7 +32,7 @@ _CONF: Final = {
 def check_executors(inquiry: Inquiry) -> list[Finding]:
     """Check every executor of a master; nothing without a master."""
     from millstream.drivers.spark.driver.launch import is_local
-    from millstream.drivers.spark.driver.session import session_for
+    from millstream.drivers.spark.driver.spark_session import session_for
 
     master = inquiry.master
     if master is None:

@@ -8,7 +8,7 @@ import pytest
 
 from millstream.core.model.errors import SparkRuntimeError
 from millstream.drivers.spark.driver import launch
-from millstream.drivers.spark.driver.session import session_for
+from millstream.drivers.spark.driver.spark_session import session_for
 
 
 def test_spark_connect_is_refused_with_what_works_there(monkeypatch: pytest.MonkeyPatch) -> None:

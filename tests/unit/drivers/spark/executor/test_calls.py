@@ -10,7 +10,7 @@ from millstream.core.asynchronous.async_worker import Answered, Queued, Work
 from millstream.core.asynchronous.call import Ticket
 from millstream.core.engine.task import Task
 from millstream.core.ports import BatchId
-from millstream.drivers.spark.executor.calls import TaskCalls
+from millstream.drivers.spark.executor.async_calls import TaskCalls
 
 NOW_MS = 10_000
 

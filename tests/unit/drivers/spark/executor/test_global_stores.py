@@ -30,7 +30,7 @@ from millstream.drivers.spark.executor.global_restore import GlobalTopics
 from millstream.drivers.spark.executor.global_stores import GlobalStores, GlobalStoresSpec, HostLock
 from millstream.drivers.spark.executor.host import TaskHost
 from millstream.drivers.spark.executor.host_spec import HostSpec
-from millstream.drivers.spark.executor.progress import RestoreProgress
+from millstream.drivers.spark.executor.restore_progress import RestoreProgress
 from millstream.drivers.spark.spec import TopologySpec
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.topics import FakeTopic
@@ -168,7 +168,7 @@ def test_hosts_that_come_later_see_the_same(hosts: Hosts) -> None:
 def test_a_copy_that_is_gone_is_filled_again_and_says_so(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.drivers.spark.executor.progress._LARGE", 1)
+    monkeypatch.setattr("millstream.drivers.spark.executor.restore_progress._LARGE", 1)
     filled(hosts)
     hosts.content()
     hosts.die()

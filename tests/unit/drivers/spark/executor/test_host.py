@@ -12,7 +12,7 @@ from pyspark.sql import Row
 
 import millstream as ms
 from millstream.core.engine.records.readiness import NEVER_WAIT, Waiting
-from millstream.core.engine.threads import ThreadFigures
+from millstream.core.engine.threaded_nodes import ThreadFigures
 from millstream.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.runtime.partition_times import encode_times

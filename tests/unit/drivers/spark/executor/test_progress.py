@@ -11,7 +11,7 @@ import pytest
 
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
-from millstream.drivers.spark.executor.progress import (
+from millstream.drivers.spark.executor.restore_progress import (
     ApplicationListener,
     Relay,
     RestoreProgress,

@@ -4,7 +4,7 @@ import re
 
 import millstream as ms
 from millstream.core.engine.records.readiness import Waiting
-from millstream.core.engine.threads import ThreadFigures
+from millstream.core.engine.threaded_nodes import ThreadFigures
 from millstream.core.model.ids import TopicPartition
 from millstream.core.runtime.task_report import (
     BufferedQueue,
@@ -16,7 +16,7 @@ from millstream.core.runtime.task_report import (
 from millstream.core.state.segments.log import Manifest, Segment
 from millstream.core.taps.samples import Sample, TapReport
 from millstream.drivers.spark.executor.measures import TASK_METRICS, StepFacts
-from millstream.drivers.spark.executor.report import report_of
+from millstream.drivers.spark.executor.report_building import report_of
 from unit.helpers import Host, one_processor, processing
 
 

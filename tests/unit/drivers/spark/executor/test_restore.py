@@ -11,8 +11,8 @@ from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.ports import LocalCopy, Version
 from millstream.core.state.segments.log import Manifest
-from millstream.drivers.spark.executor.progress import RestoreProgress
 from millstream.drivers.spark.executor.restore import RestoreSettings
+from millstream.drivers.spark.executor.restore_progress import RestoreProgress
 from millstream.drivers.spark.executor.statelog import StateLog
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.state import CutOffError, MapState, MortalCopy

@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 
 import millstream as ms
-from millstream.core.engine.outcome import Snapshot
 from millstream.core.engine.records.queue import QueueId
 from millstream.core.engine.records.readiness import FOREVER, Waiting
+from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.model.record import Records
 from millstream.core.topology.routing import Route, Routing
 from millstream.drivers.spark.executor.snapshots import TaskMemory, snapshot_from_json, snapshot_to_json

@@ -17,7 +17,7 @@ from millstream.core.runtime.wait_settings import WaitSettings
 from millstream.core.topology.evolution import Remembered
 from millstream.core.topology.layout import Layout, lay_out
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.planner.inputs import InputPlanner, Outlook, TaskInputPlanner
+from millstream.drivers.spark.planner.input_planner import InputPlanner, Outlook, TaskInputPlanner
 
 FAST, SLOW = TopicPartition("fast", 0), TopicPartition("slow", 0)
 NOTHING = BufferedRecords()

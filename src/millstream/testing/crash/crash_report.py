@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from millstream.testing.crash.app import Guarantee
 from millstream.testing.crash.journal import Findings
-from millstream.testing.crash.plan import Target
+from millstream.testing.crash.kill_plan import Target
 
 _HOW: dict[Target, str] = {"network": "cut", "clock": "wrong"}
 

@@ -7,16 +7,16 @@ from typing import Any, Final, NamedTuple
 
 from millstream.core.dsl.graph import FOREIGN_KEY_PARTS, Graph
 from millstream.core.dsl.handle import TableHandle
-from millstream.core.dsl.operators.joins import JoinFunction, check_same_builder
+from millstream.core.dsl.operators.joining import JoinFunction, check_same_builder
 from millstream.core.dsl.operators.store_specs import add_bytes_store, named_bytes
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.model.subscriptions import SUBSCRIPTION, answer
-from millstream.core.topology import joins as nodes
-from millstream.core.topology.joins import ForeignKey, stores_of_table
+from millstream.core.topology import join_nodes as nodes
+from millstream.core.topology.join_nodes import ForeignKey, stores_of_table
 from millstream.core.topology.nodes import StreamPartitioner, TableSource
 from millstream.core.topology.stores import StoreLike, StoreOptions, StoreSpec
-from millstream.core.topology.windowed import is_windowed_here
+from millstream.core.topology.window_nodes import is_windowed_here
 
 _KIND: Final = "KTABLE-FK-JOIN"
 

@@ -21,7 +21,7 @@ from millstream.core.asynchronous.async_worker import Answered
 from millstream.core.asynchronous.call import Call, Ticket, grouped, in_words
 from millstream.core.model.calls import Calls
 from millstream.core.model.errors import AsyncWorkerError
-from millstream.drivers.async_worker.messages import (
+from millstream.drivers.async_worker.worker_messages import (
     LENGTH_BYTES,
     Answer,
     Orders,

@@ -9,7 +9,7 @@ from millstream.core.dsl.handle import StreamHandle
 from millstream.core.model.calls import CallOptions, Calls
 from millstream.core.model.durations import Duration
 from millstream.core.model.errors import TopologyError
-from millstream.core.topology.asynchronous import Carried, ForeachAsync, MapValuesAsync, ProcessAsync, carried
+from millstream.core.topology.async_nodes import Carried, ForeachAsync, MapValuesAsync, ProcessAsync, carried
 from millstream.core.topology.checks import check_takes
 from millstream.core.topology.stores import KeyValueSpec, LruSpec, StoreLike
 

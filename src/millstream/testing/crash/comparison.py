@@ -14,11 +14,11 @@ from millstream.core.model.partitioning import partition_of
 from millstream.core.topology.stores import KeyValueSpec
 from millstream.testing.crash.app import App, Entry, Expected, Topics
 from millstream.testing.crash.commits import commits_of, went_back
+from millstream.testing.crash.crash_report import Kill, Report
 from millstream.testing.crash.journal import check_contents, check_journals, journals_of
 from millstream.testing.crash.processes import CrashTestError
-from millstream.testing.crash.report import Kill, Report
 from millstream.testing.crash.setup import PARTITIONS, Setup, plan_of
-from millstream.testing.crash.transactions import TOPIC, told_transactions
+from millstream.testing.crash.transaction_log import TOPIC, told_transactions
 from millstream.testing.kafka import ConsumedRecord, EmbeddedKafka, EmbeddedKafkaError
 
 _STATES_TOLD = 6

@@ -29,7 +29,7 @@ from millstream.core.model.positions import Offsets, positions_from_json, positi
 from millstream.core.ports import Fetcher, OffsetRange, TopicReader
 from millstream.core.runtime.admission import admit, packed, ranges
 from millstream.drivers.spark import wire
-from millstream.drivers.spark.options import in_driver, in_executor, option_of
+from millstream.drivers.spark.source_options import in_driver, in_executor, option_of
 
 FORMAT = "millstream_rows"
 _IDLE_POLL_S = 0.04

@@ -12,7 +12,7 @@ from millstream.core.asynchronous.committable_offset import Progress
 from millstream.core.asynchronous.operator_state import CallFigures
 from millstream.core.engine.records.queue import MERGED, Buffered, QueueId
 from millstream.core.engine.records.readiness import Waiting
-from millstream.core.engine.threads import ThreadFigures
+from millstream.core.engine.threaded_nodes import ThreadFigures
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import StoreChange

@@ -16,11 +16,11 @@ from typing import Any
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.timeline import Timeline, time_of, timed_key
-from millstream.core.engine.operators.windowed import Add, Windower, aggregation
+from millstream.core.engine.operators.window_operator import Add, Windower, aggregation
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed
-from millstream.core.topology.windowed import SessionAggregate
+from millstream.core.topology.window_nodes import SessionAggregate
 
 Sessions = list[tuple[int, int, Any]]
 

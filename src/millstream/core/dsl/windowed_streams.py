@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from millstream.core.dsl.folding import Folding
+from millstream.core.dsl.builtin_aggregations import Folding
 from millstream.core.dsl.operators.aggregation import Aggregation, Grouping, folding, reducing
 from millstream.core.dsl.operators.late import pass_late
 from millstream.core.dsl.operators.store_specs import (
@@ -27,7 +27,7 @@ from millstream.core.model.windows import EmitStrategy, SessionWindows, SlidingW
 from millstream.core.topology.folds import Fold
 from millstream.core.topology.nodes import Materialised
 from millstream.core.topology.stores import StoreLike, StoreOptions
-from millstream.core.topology.windowed import (
+from millstream.core.topology.window_nodes import (
     CalendarAggregate,
     SessionAggregate,
     SlidingAggregate,

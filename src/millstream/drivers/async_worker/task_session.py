@@ -21,7 +21,7 @@ from millstream.core.asynchronous.result_buffer import ResultBuffer
 from millstream.core.asynchronous.start import Start
 from millstream.core.model.durations import earliest
 from millstream.core.model.errors import AsyncWorkerError
-from millstream.drivers.async_worker.messages import Question
+from millstream.drivers.async_worker.worker_messages import Question
 
 _LATELY = 50
 _STEP_MS = 1_000

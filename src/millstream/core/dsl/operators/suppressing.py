@@ -12,7 +12,7 @@ from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.model.suppressed import Suppressed, held
 from millstream.core.topology.stores import StoreLike, StoreOptions, StoreSpec
-from millstream.core.topology.windowed import Closing, Suppress, check_no_versions, closing_of
+from millstream.core.topology.window_nodes import Closing, Suppress, check_no_versions, closing_of
 
 
 def suppress(

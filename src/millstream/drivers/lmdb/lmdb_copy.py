@@ -35,7 +35,7 @@ from millstream.drivers.directory import (
     version_to_bytes,
 )
 from millstream.drivers.lmdb.pages import CHECKED_EVERY, PAGES
-from millstream.drivers.lmdb.rows import (
+from millstream.drivers.lmdb.row_encoding import (
     DATA_FILE,
     LONGEST_SHORT,
     seed_of,

@@ -36,7 +36,7 @@ from millstream.drivers.directory import (
     version_from_bytes,
     version_to_bytes,
 )
-from millstream.drivers.rocksdb.options import options, unlogged
+from millstream.drivers.rocksdb.rocksdb_options import options, unlogged
 
 _DATABASE, _HOLDER = "rocksdb", "holder"
 _DEFAULT_FAMILY = "default"

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from millstream.core.asynchronous.async_worker import Answered, AsyncWorker, Work
 from millstream.core.asynchronous.call import Call, Ticket
-from millstream.core.engine.outcome import Outcome
+from millstream.core.engine.step_outcome import Outcome
 from millstream.core.engine.task import Task
 from millstream.core.ports import BatchId
 from millstream.drivers.spark.clock import host_clock

@@ -4,7 +4,7 @@ A run of records is processed in one of three ways:
 
 * record by record, with the compiled functions;
 * in columns: runs of one source are collected, and processed together when another source is next or the step ends;
-* by threads: runs are collected until they make a block (``millstream.core.engine.threads``).
+* by threads: runs are collected until they make a block (``millstream.core.engine.threaded_nodes``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millstream.core.engine.recorder import Effects, replay
 from millstream.core.engine.records.queue import Chunk, PartitionGroup, RecordQueue
 from millstream.core.engine.records.range_time import RangeTime
 from millstream.core.engine.runtime import Piece, Runtime
-from millstream.core.engine.threads import Fronts
+from millstream.core.engine.threaded_nodes import Fronts
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Times

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from millstream.drivers.spark.driver.session import session_for
+from millstream.drivers.spark.driver.spark_session import session_for
 
 _END_S = 10.0
 

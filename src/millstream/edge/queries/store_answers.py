@@ -21,7 +21,7 @@ from millstream.core.model.partitioning import partition_of, range_of
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import ByteStores
 from millstream.core.queries.question import Answer, Question, answer_of, key_of, scope_of
-from millstream.core.queries.text import parsed, plain
+from millstream.core.queries.text_questions import parsed, plain
 from millstream.core.runtime.intake import topics_in_front
 from millstream.core.runtime.task_report import StateReport, TaskReport
 from millstream.core.state.opening import open_store

@@ -15,11 +15,11 @@ from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
 from millstream.core.topology.analysis.ranges import needs_steps
 from millstream.drivers.spark import wire
-from millstream.drivers.spark.executor.global_ends import with_global_ends
+from millstream.drivers.spark.executor.global_end_rows import with_global_ends
+from millstream.drivers.spark.executor.key_hashing import split_by_range
 from millstream.drivers.spark.executor.map_stage import MapStage
-from millstream.drivers.spark.executor.partitioning import split_by_range
 from millstream.drivers.spark.executor.task_messages import with_taps
-from millstream.drivers.spark.reads import PlannedRead
+from millstream.drivers.spark.planned_reads import PlannedRead
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
 
 

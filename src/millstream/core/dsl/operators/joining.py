@@ -15,11 +15,11 @@ from millstream.core.dsl.operators.store_specs import add_bytes_store, add_join_
 from millstream.core.model.durations import millis
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
-from millstream.core.topology import joins
+from millstream.core.topology import join_nodes
 from millstream.core.topology.global_nodes import GlobalJoin
-from millstream.core.topology.joins import Joiner, JoinKind
+from millstream.core.topology.join_nodes import Joiner, JoinKind
 from millstream.core.topology.stores import StoreLike, StoreOptions
-from millstream.core.topology.windowed import is_windowed_here
+from millstream.core.topology.window_nodes import is_windowed_here
 
 
 class JoinFunction(NamedTuple):
@@ -102,8 +102,8 @@ def join_table(
         raise TopologyError(
             "a join of a stream with a table keeps nothing without grace=...; leave store=... out"
         )
-    stores = joins.stores_of_table(graph.topology.nodes, table._node)
-    graph.add(joins.StreamTableJoin(node, (parent,), table._node, stores, join.joiner, join.kind))
+    stores = join_nodes.stores_of_table(graph.topology.nodes, table._node)
+    graph.add(join_nodes.StreamTableJoin(node, (parent,), table._node, stores, join.joiner, join.kind))
     graph.begin(node, path, join.name)
     return node
 
@@ -117,7 +117,7 @@ def _buffer(
 ) -> str:
     """Add the buffer before a join with a versioned table, and return its node."""
     graph, (key, value) = table._graph, serdes
-    versions = joins.versions_of_table(graph.topology.nodes, table._node)
+    versions = join_nodes.versions_of_table(graph.topology.nodes, table._node)
     if versions is None:
         raise TopologyError(
             "grace is for a table with versions, which can tell what a row was at the time of a record; give the table "
@@ -135,7 +135,7 @@ def _buffer(
         named_bytes(f"time and {key.name}"),
         named_bytes(f"held {value.name}"),
     )
-    return graph.add(joins.GraceBuffer(spec.name, (parent,), spec, key, value, grace))
+    return graph.add(join_nodes.GraceBuffer(spec.name, (parent,), spec, key, value, grace))
 
 
 def join_tables(
@@ -153,13 +153,13 @@ def join_tables(
     this = graph.name("KTABLE-JOINTHIS", name and f"{name}-join-this")
     other = graph.name("KTABLE-JOINOTHER", name and f"{name}-join-other")
     for node, side, other_side in ((this, left, right), (other, right, left)):
-        stores = joins.stores_of_table(graph.topology.nodes, other_side._node)
+        stores = join_nodes.stores_of_table(graph.topology.nodes, other_side._node)
         graph.add(
-            joins.TableJoin(
+            join_nodes.TableJoin(
                 node, (side._node,), other_side._node, stores, join.joiner, join.kind, left=node == this
             )
         )
-    graph.add(joins.TableMerge(last, (this, other)))
+    graph.add(join_nodes.TableMerge(last, (this, other)))
     graph.begin(last, path, name)
     if store is None:
         return last
@@ -204,11 +204,11 @@ def join_streams(
     other = add_join_store(graph, storage, stores[1], right_serdes, times)
     unmatched = None if join.kind == "inner" else add_bytes_store(graph, storage, stores[2])
     joining = join.joiner, join.kind, times
-    graph.add(joins.StreamJoin(nodes[0], parents[:1], own, other, unmatched, *joining, left=True))
+    graph.add(join_nodes.StreamJoin(nodes[0], parents[:1], own, other, unmatched, *joining, left=True))
     graph.begin(nodes[0], left._path, join.name)
-    graph.add(joins.StreamJoin(nodes[1], parents[1:], other, own, unmatched, *joining, left=False))
+    graph.add(join_nodes.StreamJoin(nodes[1], parents[1:], other, own, unmatched, *joining, left=False))
     graph.begin(nodes[1], right._path, join.name)
-    graph.add(joins.StreamMerge(last, nodes))
+    graph.add(join_nodes.StreamMerge(last, nodes))
     graph.begin(last, last if named is None else named.name, join.name)
     pass_late(graph, nodes[0], left_serdes, options.late)
     pass_late(graph, nodes[1], right_serdes, options.other_late)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from millstream.core.asynchronous.committable_offset import Progress
 from millstream.core.asynchronous.operator_state import together
-from millstream.core.engine.outcome import Outcome
+from millstream.core.engine.step_outcome import Outcome
 from millstream.core.model.durations import earliest
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.runtime.task_report import (
@@ -17,7 +17,7 @@ from millstream.core.runtime.task_report import (
     StateReport,
     TaskReport,
 )
-from millstream.drivers.spark.executor.calls import TaskCalls
+from millstream.drivers.spark.executor.async_calls import TaskCalls
 from millstream.drivers.spark.executor.measures import StepFacts, measured
 
 _HISTORY: Final = 8

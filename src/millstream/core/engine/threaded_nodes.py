@@ -3,7 +3,7 @@
 Records are taken in their order, as always, and set aside until there is a *block* of them. Then
 
 1. **issue**: the records of a block are put in *lines*, one for each key and one for each record without a key;
-2. **execute**: each thread takes a line and runs the front (``millstream.core.topology.analysis.calls``) on its records, in their order. The
+2. **execute**: each thread takes a line and runs the front (``millstream.core.topology.analysis.threads_and_caches``) on its records, in their order. The
    front is compiled once more for each thread, with a runtime that does nothing: what a record would do, it writes down
    (``millstream.core.engine.recorder``);
 3. **commit in order**: when the block has been executed, the task's own thread does what was written down, record by record.
@@ -32,7 +32,7 @@ from millstream.core.engine.compile import Call, Compiled
 from millstream.core.engine.recorder import Effect, Effects, Recorder, named
 from millstream.core.engine.runtime import Piece
 from millstream.core.ports import Threads
-from millstream.core.topology.analysis.calls import front_of
+from millstream.core.topology.analysis.threads_and_caches import front_of
 from millstream.core.topology.plan import SubTopology
 
 _RECORDS_PER_THREAD = 128

@@ -35,7 +35,7 @@ from millstream.core.engine.runtime import Runtime
 from millstream.core.model.record import Headers
 from millstream.core.model.windows import EmitStrategy
 from millstream.core.topology.nodes import Node
-from millstream.core.topology.windowed import takes_null_values
+from millstream.core.topology.window_nodes import takes_null_values
 
 Add = Callable[[Any, Any, int, Headers, int], bool]
 """Adds a record (key, value, timestamp, headers) to its windows that are not closed, and returns whether it was late for one."""
