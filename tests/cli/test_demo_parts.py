@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.spinner import Spinner
 
 import millstream as ms
-from millstream.edge.cli.demo.board import Board, Scene, Step
+from millstream.edge.cli.demo.board import Board, BoardStep, Scene
 from millstream.edge.cli.demo.conductor import Options, Verdict, differences
 from millstream.edge.cli.demo.demo_command import commands, report, set_settings_aside
 from millstream.edge.cli.demo.display import LiveDisplay, PlainDisplay, display_for, picture, progress_line
@@ -25,7 +25,7 @@ from millstream.edge.cli.demo.wordcount import topology, words
 
 SCENE = Scene(
     total=100,
-    steps=(Step("starting broker", 1.0, 3.5, "127.0.0.1:1"), Step("counting words", 4.0)),
+    steps=(BoardStep("starting broker", 1.0, 3.5, "127.0.0.1:1"), BoardStep("counting words", 4.0)),
     written=80,
     counted=50,
     state="running",

@@ -226,7 +226,7 @@ class TestReport:
             monkeypatch.delenv(f"MILLSTREAM_{name}", raising=False)
         monkeypatch.setenv("MILLSTREAM_STATE_DIR", str(tmp_path))
 
-    def shown(self, monkeypatch: pytest.MonkeyPatch, *entries: doctor_report.Entry) -> tuple[int, str]:
+    def shown(self, monkeypatch: pytest.MonkeyPatch, *entries: doctor_report.DoctorEntry) -> tuple[int, str]:
         monkeypatch.setattr(doctor_report, "CHECKS", entries)
         screen = io.StringIO()
         return doctor_report.examine(None, (), Console(file=screen, width=200)), screen.getvalue()
@@ -236,13 +236,13 @@ class TestReport:
 
         code, text = self.shown(
             monkeypatch,
-            doctor_report.Entry(lambda _: good),
-            doctor_report.Entry(lambda _: [bad], required=False),
+            doctor_report.DoctorEntry(lambda _: good),
+            doctor_report.DoctorEntry(lambda _: [bad], required=False),
         )
         assert code == 0
         assert "ok      good: there\nnote    bad: missing\n        -> get it\n" in text
 
-        code, text = self.shown(monkeypatch, doctor_report.Entry(lambda _: [good, bad]))
+        code, text = self.shown(monkeypatch, doctor_report.DoctorEntry(lambda _: [good, bad]))
         assert code == 1
         assert "problem bad: missing\n" in text
         assert text.endswith("1 of the above must be repaired: bad\n")
@@ -251,7 +251,7 @@ class TestReport:
         def check_things(_: Inquiry) -> Finding:
             raise ImportError("no module named 'lmdb'")
 
-        code, text = self.shown(monkeypatch, doctor_report.Entry(check_things))
+        code, text = self.shown(monkeypatch, doctor_report.DoctorEntry(check_things))
         assert code == 1
         assert "problem things: cannot be checked: no module named 'lmdb'\n" in text
 

@@ -20,7 +20,7 @@ from millstream.core.model.record import Records
 from millstream.drivers.kafka.publish import KafkaSender
 from millstream.testing.crash import Topics
 from millstream.testing.crash.app import Job
-from millstream.testing.crash.processes import Program
+from millstream.testing.crash.processes import CrashedProgram
 
 from .helpers import Apps, committed_records, eventually, lag, latest, written
 
@@ -118,7 +118,7 @@ def test_killed_in_the_middle_it_counts_the_same(apps: Apps, tmp_path: Path) -> 
         "processing_guarantee": "exactly_once",
         "spark": {"spark.ui.enabled": "false"},
     }
-    program = Program(tmp_path, Job(apps.id, counting, topics, settings))
+    program = CrashedProgram(tmp_path, Job(apps.id, counting, topics, settings))
     try:
         program.start()
         eventually(lambda: written(apps.kafka, topics.output) > 500, "results", within_s=400)

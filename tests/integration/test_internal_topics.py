@@ -27,7 +27,7 @@ from millstream.drivers.kafka.internal_topics import InternalTopics
 from millstream.testing import EmbeddedKafka
 from millstream.testing.crash import Topics
 from millstream.testing.crash.app import Job
-from millstream.testing.crash.processes import Program
+from millstream.testing.crash.processes import CrashedProgram
 
 from .helpers import Apps, eventually, latest
 from .topologies import people_per_region
@@ -178,7 +178,7 @@ def test_repartition_topics_are_purged_and_an_application_that_is_killed_goes_on
         "repartition_purge_interval_ms": 100,
         "spark": {"spark.ui.enabled": "false"},
     }
-    program = Program(tmp_path, Job(apps.id, regions, topics, settings))
+    program = CrashedProgram(tmp_path, Job(apps.id, regions, topics, settings))
     people = [(f"p{i}", f"r{i % 5}") for i in range(600)]
 
     def purged() -> bool:

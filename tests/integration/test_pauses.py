@@ -14,7 +14,7 @@ from millstream.testing import EmbeddedKafka
 from millstream.testing.crash import APPS, Topics
 from millstream.testing.crash.app import Job
 from millstream.testing.crash.journal import check_journals, journals_of
-from millstream.testing.crash.processes import Program
+from millstream.testing.crash.processes import CrashedProgram
 
 from .helpers import Apps, committed_records, eventually, lag
 
@@ -33,7 +33,7 @@ def open_transaction(kafka: EmbeddedKafka, topic: str) -> bool:
     return kafka.end_offsets(topic, isolation="read_committed") != kafka.end_offsets(topic)
 
 
-def stopped_until_aborted(program: Program, kafka: EmbeddedKafka, topic: str) -> list[psutil.Process]:
+def stopped_until_aborted(program: CrashedProgram, kafka: EmbeddedKafka, topic: str) -> list[psutil.Process]:
     """Stop the workers while one of them has a transaction open; return them if it did not ask for the commit before."""
     if not open_transaction(kafka, topic):
         return []
@@ -69,7 +69,7 @@ def test_workers_that_stood_still_in_a_transaction_send_again(apps: Apps, tmp_pa
         "transaction_timeout_ms": TIMEOUT_MS,
         "spark": {"spark.ui.enabled": "false"},
     }
-    program = Program(tmp_path, Job(apps.id, APP.topology, topics, settings))
+    program = CrashedProgram(tmp_path, Job(apps.id, APP.topology, topics, settings))
     seeds = count(1)
 
     def stopped() -> list[psutil.Process]:

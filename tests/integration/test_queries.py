@@ -21,7 +21,7 @@ from millstream.core.model.errors import ControlError, StoreError
 from millstream.edge.web.page import address_of
 from millstream.testing import EmbeddedKafka
 from millstream.testing.crash.app import Job
-from millstream.testing.crash.processes import Program, kill_one
+from millstream.testing.crash.processes import CrashedProgram, kill_one
 
 from .helpers import Apps, eventually
 
@@ -237,7 +237,7 @@ def test_no_answer_is_older_than_one_before_though_everything_is_killed(
         "processing_guarantee": "exactly_once",
         "max_batch_records": 2_000,
     }
-    program = Program(tmp_path, Job(name, count_keys, topics, settings))
+    program = CrashedProgram(tmp_path, Job(name, count_keys, topics, settings))
     store = ms.connect(name, tmp_path).store("counts")
     answers: list[int] = []
 

@@ -12,7 +12,12 @@ from typer.testing import CliRunner
 
 import millstream as ms
 from millstream.core.model.errors import ApplicationRunningError, SettingsError
-from millstream.drivers.spark.driver.checkpoint import HadoopFiles, LocalFiles, Progress, progress_of
+from millstream.drivers.spark.driver.checkpoint import (
+    CheckpointProgress,
+    HadoopFiles,
+    LocalFiles,
+    progress_of,
+)
 from millstream.edge.cli.commands import app as command_line
 
 from .helpers import Apps, latest
@@ -34,7 +39,7 @@ class WordCount:
     def checkpoint(self) -> Path:
         return self.apps.home / self.apps.id / "checkpoint"
 
-    def progress(self) -> Progress:
+    def progress(self) -> CheckpointProgress:
         found = progress_of(LocalFiles(self.checkpoint))
         assert found is not None
         return found

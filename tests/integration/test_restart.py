@@ -14,7 +14,7 @@ from millstream.testing import EmbeddedKafka
 from millstream.testing.crash import APPS, Topics
 from millstream.testing.crash.app import Job
 from millstream.testing.crash.journal import check_journals, journals_of
-from millstream.testing.crash.processes import Program
+from millstream.testing.crash.processes import CrashedProgram
 
 from .helpers import Apps, eventually, written
 from .topologies import ticking_copies
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
 WORD_COUNT = APPS["word-count"]
 
 
-def program_of(apps: Apps, home: Path) -> tuple[Program, Topics]:
+def program_of(apps: Apps, home: Path) -> tuple[CrashedProgram, Topics]:
     topics = Topics(*(apps.topic(name) for name in ("input", "output", "ask", "contents")))
     settings = {
         "bootstrap_servers": apps.kafka.bootstrap_servers,
@@ -34,7 +34,7 @@ def program_of(apps: Apps, home: Path) -> tuple[Program, Topics]:
         "statestore_cache_max_bytes": 0,  # the oracle has every update
         "spark": {"spark.ui.enabled": "false"},
     }
-    return Program(home, Job(apps.id, WORD_COUNT.topology, topics, settings)), topics
+    return CrashedProgram(home, Job(apps.id, WORD_COUNT.topology, topics, settings)), topics
 
 
 def test_stopped_by_sigterm_goes_on_where_it_was(apps: Apps, tmp_path: Path) -> None:

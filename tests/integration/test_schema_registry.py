@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import millstream as ms
 from millstream.core.model.errors import SerdeError, UnavailableError
 from millstream.core.model.serdes import written
-from millstream.drivers.schemas import registry_serde
+from millstream.drivers.schemas import registry_client, registry_serde
 
 from .apicurio import Apicurio, apicurio
 from .helpers import Apps, latest

@@ -15,7 +15,7 @@ import pytest
 from millstream.core.topology.topology import Topology
 from millstream.testing.crash import Topics
 from millstream.testing.crash.app import Job
-from millstream.testing.crash.processes import Program
+from millstream.testing.crash.processes import CrashedProgram
 
 from .helpers import Apps, committed_records, eventually
 from .topologies import counts_in_kafka
@@ -46,11 +46,11 @@ class Drivers:
             **settings,
         }
 
-    def start(self, name: str, **settings: Any) -> Program:
+    def start(self, name: str, **settings: Any) -> CrashedProgram:
         (self.home / name).mkdir()
         topics = Topics(self.source, self.sink, "ask", "contents")
         job = Job(self.apps.id, of, topics, {**self.settings, **settings}, standby=True)
-        program = Program(self.home / name, job)
+        program = CrashedProgram(self.home / name, job)
         program.start()
         return program
 
@@ -67,7 +67,7 @@ class Drivers:
 
 
 @contextmanager
-def two(drivers: Drivers, **second: Any) -> Iterator[tuple[Program, Program]]:
+def two(drivers: Drivers, **second: Any) -> Iterator[tuple[CrashedProgram, CrashedProgram]]:
     """A driver that runs, and one that stands by.
 
     Args:

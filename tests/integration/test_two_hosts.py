@@ -20,7 +20,7 @@ from millstream.drivers.kafka.marks import Mark, Marks
 from millstream.edge.cli.commands import app as command_line
 from millstream.testing.crash import Topics
 from millstream.testing.crash.app import Job
-from millstream.testing.crash.processes import Program
+from millstream.testing.crash.processes import CrashedProgram
 
 from .helpers import Apps, committed_records, eventually, lag, values_by_key
 from .topologies import counts_in_kafka, word_count
@@ -68,7 +68,9 @@ def owners(apps: Apps) -> set[str]:
 
 
 @contextmanager
-def another_program(apps: Apps, home: Path, source: str, sink: str, **settings: Any) -> Iterator[Program]:
+def another_program(
+    apps: Apps, home: Path, source: str, sink: str, **settings: Any
+) -> Iterator[CrashedProgram]:
     """Run the application in a program of its own, which is stopped at the end at the latest."""
     given = {
         "bootstrap_servers": apps.kafka.bootstrap_servers,
@@ -78,7 +80,9 @@ def another_program(apps: Apps, home: Path, source: str, sink: str, **settings: 
         **settings,
     }
     (home / "program").mkdir()
-    program = Program(home / "program", Job(apps.id, of, Topics(source, sink, "ask", "contents"), given))
+    program = CrashedProgram(
+        home / "program", Job(apps.id, of, Topics(source, sink, "ask", "contents"), given)
+    )
     program.start()
     try:
         yield program

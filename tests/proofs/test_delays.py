@@ -17,7 +17,7 @@ from integration.helpers import eventually, lag, written
 from millstream.testing import EmbeddedKafka
 from millstream.testing.crash.app import Job, Topics
 from millstream.testing.crash.commits import commits_of
-from millstream.testing.crash.processes import Program
+from millstream.testing.crash.processes import CrashedProgram
 
 from .journal import BEGIN, END, FAILED, Journal, counts, lines_of, read
 from .results import tell
@@ -71,7 +71,7 @@ def committed_with_their_batches(kafka: EmbeddedKafka, name: str, topic: str, ch
 @contextmanager
 def program_of(
     kafka: EmbeddedKafka, name: str, topics: Topics, delayed: Delayed, home: Path
-) -> Iterator[Program]:
+) -> Iterator[CrashedProgram]:
     """Make a program of its own, which can be killed with all it has started."""
     for topic in (topics.input, topics.output):
         kafka.create_topic(topic, 1)
@@ -81,7 +81,7 @@ def program_of(
         "master": "local[2]",
         "spark": {"spark.ui.enabled": "false"},
     }
-    program = Program(home, Job(name, delayed.topology, topics, settings))
+    program = CrashedProgram(home, Job(name, delayed.topology, topics, settings))
     try:
         yield program
     finally:

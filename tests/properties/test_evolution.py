@@ -6,7 +6,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.core.topology.evolution import Part, continued, parts_of
+from millstream.core.topology.evolution import ComparedPart, continued, parts_of
 from millstream.core.topology.layout import lay_out
 from millstream.core.topology.plan import Plan
 
@@ -30,7 +30,7 @@ def plan(names: list[str]) -> Plan:
 
 @given(st.lists(st.lists(st.sampled_from("ABCabc"), min_size=1, unique=True), min_size=2, max_size=6))
 def test_numbers_stay_with_their_topics_and_stores(edits: list[list[str]]) -> None:
-    before: dict[int, Part] = {}
+    before: dict[int, ComparedPart] = {}
     owner: dict[int, str] = {}
     for names in edits:
         now = continued(plan(names), before)

@@ -17,7 +17,7 @@ from millstream.core.asynchronous.call import Call, Raised, grouped
 from millstream.core.asynchronous.dispatcher import Dispatcher
 from millstream.core.asynchronous.result_buffer import ResultBuffer
 from millstream.core.asynchronous.start import Start
-from millstream.core.engine.asynchronous import backlog, in_flight
+from millstream.core.engine.asynchronous import backlog, backpressure, in_flight
 from millstream.core.engine.asynchronous.in_flight_record import InFlightStore
 from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
+from millstream.core.engine import threaded_nodes
 from unit.helpers import Host, ShuffledThreads
 
 from .test_columns import INT, JSON, OPERATORS, SINKS, SOURCES, STEPS, TEXT, fails, run, without_traces

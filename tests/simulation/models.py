@@ -13,7 +13,7 @@ import pytest
 from millstream.drivers.kafka import delivery, produce, publish
 from millstream.drivers.spark import sink, source
 from millstream.drivers.spark.executor import host, statelog, task_run
-from millstream.drivers.spark.planner import planner, repartitions
+from millstream.drivers.spark.planner import planner, repartitions, source_topics
 from millstream.edge.application import running_application
 from simulation.clients import Consumer, Producer
 from simulation.world import World

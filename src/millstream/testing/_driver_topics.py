@@ -11,8 +11,8 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers, Records
 from millstream.core.model.serdes import Serde, written
 from millstream.core.model.serdes import bytes as bytes_serde
-from millstream.testing._runner import Runner
-from millstream.testing._topics import Topics
+from millstream.testing._runner import DriverRunner
+from millstream.testing._topics import TopicLogs
 from millstream.testing.topics import InputTopic, NewRecord, OutputTopic, Serdes
 
 K = TypeVar("K")
@@ -22,8 +22,8 @@ V = TypeVar("V")
 class DriverTopics:
     """The topic methods of ``TopologyTestDriver``."""
 
-    _runner: Runner
-    _topics: Topics
+    _runner: DriverRunner
+    _topics: TopicLogs
     _commit_every: int
     _collected: list[tuple[TopicPartition, Records]]
 

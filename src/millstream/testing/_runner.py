@@ -34,7 +34,7 @@ from millstream.testing._calls import ManualAsyncWorker
 from millstream.testing._counters import Counters
 from millstream.testing._sent import Sent, Serdes
 from millstream.testing._tasks import DriverTask
-from millstream.testing._topics import Topics
+from millstream.testing._topics import TopicLogs
 from millstream.testing.snapshot import DriverSnapshot, TaskState, stores_with
 
 
@@ -51,7 +51,7 @@ class RunnerSettings:
     max_task_idle_ms: int | None
 
 
-class Runner:
+class DriverRunner:
     """Runs the tasks of a plan. Owned by the test driver.
 
     Attributes:
@@ -68,7 +68,7 @@ class Runner:
         self,
         plan: Plan,
         layout: Layout,
-        topics: Topics,
+        topics: TopicLogs,
         settings: RunnerSettings,
         begin: DriverSnapshot,
     ) -> None:
@@ -113,7 +113,7 @@ class Runner:
         """Whether tasks wait for empty inputs."""
         return self.settings.max_task_idle_ms is not None
 
-    # Topics.
+    # TopicLogs.
 
     def reading(self, topic: str) -> SubTopology | None:
         """Return the sub-topology that reads a topic, or None; a topic that matches only a pattern is registered."""

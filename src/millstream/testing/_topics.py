@@ -16,7 +16,7 @@ PerTopic = int | Mapping[str, int]
 """The partition count of all topics, or one count per topic; a topic without an entry has 1 partition."""
 
 
-class Topics:
+class TopicLogs:
     """The topics and offsets that a broker would keep. Owned by the test driver.
 
     Args:

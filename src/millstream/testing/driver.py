@@ -27,9 +27,9 @@ from millstream.core.topology.analysis.ranges import Parallelism, divided_plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.threads import TaskThreads
 from millstream.testing._counters import CALLS
-from millstream.testing._runner import Runner, RunnerSettings
+from millstream.testing._runner import DriverRunner, RunnerSettings
 from millstream.testing._tasks import store_of, stores_of
-from millstream.testing._topics import PerTopic, Topics
+from millstream.testing._topics import PerTopic, TopicLogs
 from millstream.testing.faults.driver_faults import kept
 from millstream.testing.snapshot import DriverSnapshot, beginning, fitted
 from millstream.testing.tables.driver_tables import DriverTables
@@ -130,11 +130,11 @@ class TopologyTestDriver(DriverTables):
         begin = snapshot or beginning(application_id)
         if wall_clock_ms is not None:
             begin = replace(begin, wall_clock_ms=wall_clock_ms)
-        self._topics = Topics(partitions, begin.ends)
+        self._topics = TopicLogs(partitions, begin.ends)
         self._before = begin.remembered
         plan = divided_plan(topology.plan(application_id), parallelism)
         plan, layout, tasks = fitted(plan, self._topics, begin, renamed_stores or {})
-        self._runner = Runner(plan, layout, self._topics, settings, replace(begin, tasks=tasks))
+        self._runner = DriverRunner(plan, layout, self._topics, settings, replace(begin, tasks=tasks))
 
     def read(self, topic: str) -> list[Record[Any, Any]]:
         """Take the records sent to a topic since the last call, in order, deserialised with the serdes of its sink."""

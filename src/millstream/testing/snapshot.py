@@ -23,7 +23,7 @@ from millstream.core.topology.evolution import (
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.routing import check_routing, routing_of
-from millstream.testing._topics import Topics
+from millstream.testing._topics import TopicLogs
 
 Content = Mapping[str, tuple[StoreChange, ...]]
 """Serialised entries by byte store."""
@@ -104,7 +104,7 @@ def remembered(plan: Plan, layout: Layout, before: Remembered) -> Remembered:
 
 
 def fitted(
-    plan: Plan, topics: Topics, snapshot: DriverSnapshot, renamed_stores: Mapping[str, str]
+    plan: Plan, topics: TopicLogs, snapshot: DriverSnapshot, renamed_stores: Mapping[str, str]
 ) -> tuple[Plan, Layout, dict[TaskId, TaskState]]:
     """Fit a topology to a snapshot.
 

@@ -17,6 +17,7 @@ from millstream.testing.crash import (
     Kill,
     Report,
     Target,
+    crash_command,
     run_with_crashes,
     unspoiled,
 )

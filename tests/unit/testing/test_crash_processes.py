@@ -15,7 +15,7 @@ import pytest
 import millstream as ms
 from millstream.testing.crash import Topics
 from millstream.testing.crash.app import Job
-from millstream.testing.crash.processes import Program, kill_one
+from millstream.testing.crash.processes import CrashedProgram, kill_one
 
 TOPICS = Topics("input", "output", "ask", "contents")
 
@@ -37,20 +37,20 @@ def await_that(holds: Callable[[], object], what: str, within_s: float = 30) -> 
         time.sleep(0.02)
 
 
-def program_of(home: Path, topology: Callable[[Topics], ms.Topology]) -> Program:
-    return Program(home, Job("sleeper", topology, TOPICS, {"bootstrap_servers": "localhost:1"}))
+def program_of(home: Path, topology: Callable[[Topics], ms.Topology]) -> CrashedProgram:
+    return CrashedProgram(home, Job("sleeper", topology, TOPICS, {"bootstrap_servers": "localhost:1"}))
 
 
 def is_alive(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def sleepers(program: Program) -> list[psutil.Process]:
+def sleepers(program: CrashedProgram) -> list[psutil.Process]:
     return [process for process in program.family() if process.name() == "sleep"]
 
 
 @pytest.fixture
-def sleeper(tmp_path: Path) -> Iterator[Program]:
+def sleeper(tmp_path: Path) -> Iterator[CrashedProgram]:
     program = program_of(tmp_path, sleeping)
     program.start()
     await_that(lambda: sleepers(program), "the sleeper")
@@ -58,14 +58,14 @@ def sleeper(tmp_path: Path) -> Iterator[Program]:
     program.kill()
 
 
-def test_a_kill_takes_the_program_and_what_it_has_started(sleeper: Program) -> None:
+def test_a_kill_takes_the_program_and_what_it_has_started(sleeper: CrashedProgram) -> None:
     assert len(sleeper.family()) == 2
     sleeper.kill()
     assert sleeper.family() == []
     assert sleeper.exit_code() == -signal.SIGKILL
 
 
-def test_what_a_dead_program_has_left_is_found_and_ended(sleeper: Program) -> None:
+def test_what_a_dead_program_has_left_is_found_and_ended(sleeper: CrashedProgram) -> None:
     (orphan,) = sleepers(sleeper)
     parent = orphan.parent()
     assert parent is not None
@@ -76,14 +76,14 @@ def test_what_a_dead_program_has_left_is_found_and_ended(sleeper: Program) -> No
     assert not is_alive(orphan)
 
 
-def test_nothing_is_touched_that_was_not_started_here(sleeper: Program, tmp_path: Path) -> None:
+def test_nothing_is_touched_that_was_not_started_here(sleeper: CrashedProgram, tmp_path: Path) -> None:
     stranger = program_of(tmp_path, sleeping)
     assert stranger.family() == []
     stranger.kill()
     assert sleeper.exit_code() is None
 
 
-def test_one_process_can_be_killed_alone(sleeper: Program) -> None:
+def test_one_process_can_be_killed_alone(sleeper: CrashedProgram) -> None:
     (victim,) = sleepers(sleeper)
     assert kill_one(victim).endswith("sleep 60")
     assert not is_alive(victim)
@@ -91,7 +91,7 @@ def test_one_process_can_be_killed_alone(sleeper: Program) -> None:
     assert sleeper.exit_code() == 1
 
 
-def test_a_program_without_spark_has_no_such_victims(sleeper: Program) -> None:
+def test_a_program_without_spark_has_no_such_victims(sleeper: CrashedProgram) -> None:
     assert [sleeper.victims(target) for target in ("driver", "executor", "worker", "async-worker")] == [
         []
     ] * 4  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_the_last_words_of_a_program_say_why_it_ended(tmp_path: Path) -> None:
     assert program.last_error() == "millstream.core.model.errors.MillstreamError: cannot read input"
 
 
-def test_it_can_be_started_again(sleeper: Program) -> None:
+def test_it_can_be_started_again(sleeper: CrashedProgram) -> None:
     sleeper.kill()
     sleeper.start()
     await_that(lambda: sleepers(sleeper), "the sleeper")

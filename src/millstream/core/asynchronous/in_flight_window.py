@@ -33,7 +33,7 @@ class InFlightWindow:
         self._limit_per_key = limit_per_key
         self._raised: dict[Hashable, int] = {}
         self._blocking = blocking
-        self._queues: dict[Hashable, _KeyQueue] = {}
+        self._queues: dict[Hashable, _KeyWindow] = {}
         self._key_of: dict[int, Hashable] = {}
         self._turns: deque[Hashable] = deque()
         self._due: list[tuple[int, int]] = []
@@ -197,8 +197,8 @@ class InFlightWindow:
                 queue.limit = self._raised.get(key, self._limit_per_key)
                 self._give_turn(key, queue)
 
-    def _new_queue(self, key: Hashable) -> _KeyQueue:
-        queue = self._queues[key] = _KeyQueue(self._raised.get(key, self._limit_per_key))
+    def _new_queue(self, key: Hashable) -> _KeyWindow:
+        queue = self._queues[key] = _KeyWindow(self._raised.get(key, self._limit_per_key))
         return queue
 
     def _release(self, now_ms: int) -> None:
@@ -220,7 +220,7 @@ class InFlightWindow:
         while due and self._waiting.get(due[0][1]) != due[0][0]:
             heappop(due)
 
-    def _back(self, number: int) -> tuple[Hashable, _KeyQueue]:
+    def _back(self, number: int) -> tuple[Hashable, _KeyWindow]:
         key = self._key_of[number]
         queue = self._queues[key]
         queue.in_flight -= 1
@@ -228,24 +228,24 @@ class InFlightWindow:
         self._waited.discard(number)
         return key, queue
 
-    def _taken(self, number: int, key: Hashable, queue: _KeyQueue) -> int:
+    def _taken(self, number: int, key: Hashable, queue: _KeyWindow) -> int:
         queue.in_flight += 1
         self.in_flight += 1
         if queue.queue:
             self._give_turn(key, queue)
         return number
 
-    def _may_send(self, key: Hashable, queue: _KeyQueue) -> bool:
+    def _may_send(self, key: Hashable, queue: _KeyWindow) -> bool:
         free = key is None or queue.limit is None or queue.in_flight < queue.limit
         return bool(queue.queue) and free and not (queue.waiting and min(queue.waiting) < queue.queue[0])
 
-    def _give_turn(self, key: Hashable, queue: _KeyQueue) -> None:
+    def _give_turn(self, key: Hashable, queue: _KeyWindow) -> None:
         if not queue.has_turn and self._may_send(key, queue):
             queue.has_turn = True
             self._turns.append(key)
 
 
-class _KeyQueue:
+class _KeyWindow:
     """The records of a key: those not sent, how many are in flight, and those that wait and block it."""
 
     __slots__ = ("has_turn", "in_flight", "limit", "queue", "size", "waiting")

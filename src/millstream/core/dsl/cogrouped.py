@@ -39,7 +39,7 @@ A = TypeVar("A")
 W = TypeVar("W", bound=AnyTimeWindows | SessionWindows)
 
 
-class Input(NamedTuple):
+class CogroupedInput(NamedTuple):
     """A grouped stream of a cogroup.
 
     Attributes:
@@ -61,7 +61,7 @@ _KIND: Final = "COGROUPKSTREAM-AGGREGATE"
 class _Cogroup(Generic[K, A]):
     """Grouped streams that share an aggregation; the first one determines the path and the serde of the keys."""
 
-    def __init__(self, inputs: tuple[Input, ...]) -> None:
+    def __init__(self, inputs: tuple[CogroupedInput, ...]) -> None:
         self._inputs = inputs
         self._graph = inputs[0].grouping.graph
         self._key = inputs[0].grouping.key
@@ -214,7 +214,7 @@ class CogroupedKStream(_Cogroup[K, A]):
 class _WindowedCogroup(_Cogroup[K, A], Generic[K, A, W]):
     """Grouped streams with their windows."""
 
-    def __init__(self, inputs: tuple[Input, ...], windows: W, late: LateConsumer | None) -> None:
+    def __init__(self, inputs: tuple[CogroupedInput, ...], windows: W, late: LateConsumer | None) -> None:
         super().__init__(inputs)
         self._windows = windows
         self._late = late

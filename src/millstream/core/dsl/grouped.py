@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from millstream.core.dsl.builtin_aggregations import Folding
-from millstream.core.dsl.cogrouped import CogroupedKStream, Input
-from millstream.core.dsl.operators.aggregation import Aggregation, Grouping, folding, reducing
+from millstream.core.dsl.cogrouped import CogroupedInput, CogroupedKStream
+from millstream.core.dsl.operators.aggregation import GroupedAggregation, Grouping, folding, reducing
 from millstream.core.dsl.windowed_streams import SessionWindowedKStream, TimeWindowedKStream
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.calendars import Windows
@@ -87,7 +87,7 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
             name: As in :meth:`count`.
         """
         value = value or self._grouping.graph.default_value
-        return self._aggregated(Aggregation("aggregate", initializer, aggregator, value), store, name)
+        return self._aggregated(GroupedAggregation("aggregate", initializer, aggregator, value), store, name)
 
     def cogroup(self, aggregator: Callable[[K, V, A], A | None]) -> CogroupedKStream[K, A]:
         """Begin an aggregation that several grouped streams share.
@@ -116,8 +116,8 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
         """
         return CogroupedKStream((self._input(aggregator),))
 
-    def _input(self, aggregator: Callable[[K, V, A], A | None]) -> Input:
-        return Input(self._grouping, aggregator, self._grouping.needs_name)
+    def _input(self, aggregator: Callable[[K, V, A], A | None]) -> CogroupedInput:
+        return CogroupedInput(self._grouping, aggregator, self._grouping.needs_name)
 
     @overload
     def windowed_by(
@@ -180,7 +180,7 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
         return self._aggregated(folding(fold, self._grouping.value), store, name)
 
     def _aggregated(
-        self, aggregation: Aggregation, store: StoreLike | None, name: str | None
+        self, aggregation: GroupedAggregation, store: StoreLike | None, name: str | None
     ) -> KTable[Any, Any]:
         grouping, graph, kind = self._grouping, self._grouping.graph, aggregation.kind
         options = graph.store_options(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from millstream.core.dsl.joinable_table import JoinableTable
 from millstream.core.dsl.operators.aggregation import (
     MEAN,
-    Aggregation,
+    GroupedAggregation,
     Grouping,
     combining,
     folding,
@@ -296,7 +296,7 @@ class KGroupedTable(Generic[K, V]):
             >>> [record.value for record in driver.read("sums")]
             [3, 7, 9]
         """
-        adding = Aggregation("sum", None, combining(operator.add), self._grouping.value)
+        adding = GroupedAggregation("sum", None, combining(operator.add), self._grouping.value)
         return self._aggregated(adding, combining(operator.sub), store, name)
 
     def mean(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[K, float]:
@@ -328,7 +328,7 @@ class KGroupedTable(Generic[K, V]):
             store: Name of the store of the results.
             name: As in :meth:`count`.
         """
-        reducing = Aggregation("reduce", None, combining(adder), self._grouping.value)
+        reducing = GroupedAggregation("reduce", None, combining(adder), self._grouping.value)
         return self._aggregated(reducing, combining(subtractor), store, name)
 
     def aggregate(
@@ -352,11 +352,13 @@ class KGroupedTable(Generic[K, V]):
             name: As in :meth:`count`.
         """
         value = value or self._grouping.graph.default_value
-        return self._aggregated(Aggregation("aggregate", initializer, adder, value), subtractor, store, name)
+        return self._aggregated(
+            GroupedAggregation("aggregate", initializer, adder, value), subtractor, store, name
+        )
 
     def _aggregated(
         self,
-        adding: Aggregation,
+        adding: GroupedAggregation,
         subtractor: Callable[[Any, Any, Any], Any],
         store: StoreLike | None,
         name: str | None,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millstream.core.dsl.builtin_aggregations import Folding
-from millstream.core.dsl.operators.aggregation import Aggregation, Grouping, folding, reducing
+from millstream.core.dsl.operators.aggregation import GroupedAggregation, Grouping, folding, reducing
 from millstream.core.dsl.operators.late import pass_late
 from millstream.core.dsl.operators.store_specs import (
     AnyTimeWindows,
@@ -63,7 +63,7 @@ class _WindowedKStream(Folding["Windowed[K]", V], Generic[K, V, W]):
         return self._aggregated(folding(fold, self._grouping.value), store, name)
 
     def _aggregated(
-        self, aggregation: Aggregation, store: StoreLike | None, name: str | None
+        self, aggregation: GroupedAggregation, store: StoreLike | None, name: str | None
     ) -> KTable[Windowed[K], Any]:
         grouping, graph, kind = self._grouping, self._grouping.graph, aggregation.kind
         operation = f"{window_word(self._windows)}-{aggregation.operation}"
@@ -80,7 +80,7 @@ class _WindowedKStream(Folding["Windowed[K]", V], Generic[K, V, W]):
         """The serde of the keys of results."""
 
     @abstractmethod
-    def _add(self, name: str, aggregation: Aggregation, options: StoreOptions) -> None:
+    def _add(self, name: str, aggregation: GroupedAggregation, options: StoreOptions) -> None:
         """Add the node of an aggregation, with its stores."""
 
 
@@ -164,13 +164,13 @@ class TimeWindowedKStream(_WindowedKStream[K, V, AnyTimeWindows]):
             TopologyError: As in :meth:`count`.
         """
         value = value or self._grouping.graph.default_value
-        return self._aggregated(Aggregation("aggregate", initializer, aggregator, value), store, name)
+        return self._aggregated(GroupedAggregation("aggregate", initializer, aggregator, value), store, name)
 
     @property
     def _result_key(self) -> Serde[Windowed[Any]]:
         return windowed_key(self._grouping.key, self._windows)
 
-    def _add(self, name: str, aggregation: Aggregation, options: StoreOptions) -> None:
+    def _add(self, name: str, aggregation: GroupedAggregation, options: StoreOptions) -> None:
         grouping, graph, windows, emit = self._grouping, self._grouping.graph, self._windows, self._emit
         spec = window_store(options, windows, emit, grouping.key, aggregation.value)
         graph.topology.add_store(spec)
@@ -270,14 +270,14 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
             TopologyError: As in :meth:`count`.
         """
         value = value or self._grouping.graph.default_value
-        aggregation = Aggregation("aggregate", initializer, aggregator, value, merger)
+        aggregation = GroupedAggregation("aggregate", initializer, aggregator, value, merger)
         return self._aggregated(aggregation, store, name)
 
     @property
     def _result_key(self) -> Serde[Windowed[Any]]:
         return serdes.session_windowed(self._grouping.key)
 
-    def _add(self, name: str, aggregation: Aggregation, options: StoreOptions) -> None:
+    def _add(self, name: str, aggregation: GroupedAggregation, options: StoreOptions) -> None:
         grouping, graph, windows, emit = self._grouping, self._grouping.graph, self._windows, self._emit
         spec = session_store(options, windows, emit, grouping.key, aggregation.value)
         graph.topology.add_store(spec)

@@ -54,7 +54,7 @@ class Subscription(NamedTuple):
     subscriber: bytes
 
 
-class Answer(NamedTuple):
+class SubscriptionAnswer(NamedTuple):
     """The reply, keyed by the left row.
 
     Attributes:
@@ -102,7 +102,7 @@ SUBSCRIPTION: Final[Serde[Subscription]] = Serde(
 """instruction (1) | length of the mark (1) | mark | serialised key of the left row"""
 
 
-def answer(of: Serde[Any]) -> Serde[Answer]:
+def answer(of: Serde[Any]) -> Serde[SubscriptionAnswer]:
     """Create the serde of answers: flags (1) | length of the mark (1) | mark | serialised right value.
 
     Args:
@@ -111,16 +111,18 @@ def answer(of: Serde[Any]) -> Serde[Answer]:
     Example:
         >>> from millstream.core.model import serdes
         >>> serde = answer(serdes.string)
-        >>> serde.deserialize(serde.serialize(Answer(None, "row", quiet=False)))
-        Answer(mark=None, value='row', quiet=False)
+        >>> serde.deserialize(serde.serialize(SubscriptionAnswer(None, "row", quiet=False)))
+        SubscriptionAnswer(mark=None, value='row', quiet=False)
     """
 
-    def write(sent: Answer) -> bytes:
+    def write(sent: SubscriptionAnswer) -> bytes:
         flags = (_QUIET if sent.quiet else 0) | (0 if sent.value is None else _HAS_VALUE)
         return _with_mark(flags, sent.mark, b"" if sent.value is None else of.serialize(sent.value))
 
-    def read(data: bytes) -> Answer:
+    def read(data: bytes) -> SubscriptionAnswer:
         flags, mark, value = _split(data)
-        return Answer(mark, of.deserialize(value) if flags & _HAS_VALUE else None, bool(flags & _QUIET))
+        return SubscriptionAnswer(
+            mark, of.deserialize(value) if flags & _HAS_VALUE else None, bool(flags & _QUIET)
+        )
 
     return Serde(f"answer({of.name})", write, read, of.immutable)

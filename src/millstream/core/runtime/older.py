@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from millstream.core.model.errors import IncompatibleTopologyError
-from millstream.core.topology.evolution import Part, Remembered
+from millstream.core.topology.evolution import ComparedPart, Remembered
 from millstream.core.topology.routing import BY_KEY, BY_PRODUCER, Route, Routing, check_routing
 
 
@@ -41,7 +41,7 @@ def _partitions(topic: str, before: Remembered) -> int:
     return before.internal.get(topic) or max(before.positions.get(topic, ()), default=-1) + 1
 
 
-def _origins(part: Part, now: Routing) -> set[str]:
+def _origins(part: ComparedPart, now: Routing) -> set[str]:
     """Return the topics, and the marks of patterns, whose records now reach the stores of a part."""
     return {origin for store in part.stores for origin in now.reaching.get(store, ())}
 
@@ -57,7 +57,7 @@ def _assumed_route(
     return Route(next(alike, tuple(range(count))), BY_KEY if topic in before.internal else BY_PRODUCER)
 
 
-def _check_tasks(part: Part, before: Remembered, now: Routing) -> None:
+def _check_tasks(part: ComparedPart, before: Remembered, now: Routing) -> None:
     """Reject a grouping that forms another number of tasks from the previous partitions.
 
     A part may once have had more tasks than it has partitions now, for example if a topic was created again with fewer partitions.

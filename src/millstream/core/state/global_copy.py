@@ -30,7 +30,7 @@ _BEYOND: Final = "it is ahead of the micro-batch, which belongs to an earlier ti
 
 
 @dataclass(frozen=True)
-class Progress:
+class CopyProgress:
     """Position of a global copy in its topic.
 
     Attributes:
@@ -54,11 +54,11 @@ class Progress:
         return json.dumps(data, separators=(",", ":")).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Progress:
+    def from_bytes(cls, data: bytes) -> CopyProgress:
         """Decode the result of :meth:`to_bytes`.
 
         Example:
-            >>> Progress.from_bytes(Progress("products", {0: 7}).to_bytes()).positions
+            >>> CopyProgress.from_bytes(CopyProgress("products", {0: 7}).to_bytes()).positions
             {0: 7}
         """
         decoded = json.loads(data)
@@ -70,12 +70,12 @@ def progress_store(store: str) -> str:
     return f"{store}/progress"
 
 
-def with_progress(store: str, progress: Progress) -> dict[str, list[tuple[bytes, bytes | None]]]:
+def with_progress(store: str, progress: CopyProgress) -> dict[str, list[tuple[bytes, bytes | None]]]:
     """Return the change that writes the progress; it must come last in a transaction."""
     return {progress_store(store): [(_PROGRESS, progress.to_bytes())]}
 
 
-def progress_of(store: str, version: Version | None, view: ByteStores) -> Progress | None:
+def progress_of(store: str, version: Version | None, view: ByteStores) -> CopyProgress | None:
     """Return the progress of a copy, or None if its content is not consistent.
 
     Args:
@@ -84,23 +84,23 @@ def progress_of(store: str, version: Version | None, view: ByteStores) -> Progre
     stored = None if version is None else view.open(progress_store(store)).get(_PROGRESS)
     if version is None or stored is None or version.toward or version.token != _token(stored):
         return None
-    return Progress.from_bytes(stored)
+    return CopyProgress.from_bytes(stored)
 
 
 def _token(stored: bytes) -> str:
     return f"{zlib.crc32(stored):08x}"
 
 
-def why_begun_anew(progress: Progress, identity: str, planned: Mapping[int, int]) -> str | None:
+def why_begun_anew(progress: CopyProgress, identity: str, planned: Mapping[int, int]) -> str | None:
     """Return why a copy cannot continue from its position, as text for users; None if it can.
 
     Args:
         planned: For each partition, the offset up to which to fill the copy.
 
     Example:
-        >>> why_begun_anew(Progress("t", {0: 7}), "t", {0: 9, 1: 3}) is None
+        >>> why_begun_anew(CopyProgress("t", {0: 7}), "t", {0: 9, 1: 3}) is None
         True
-        >>> why_begun_anew(Progress("t", {0: 7}), "t", {0: 5})
+        >>> why_begun_anew(CopyProgress("t", {0: 7}), "t", {0: 5})
         'it is ahead of the micro-batch, which belongs to an earlier time'
     """
     if progress.identity != identity:

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from millstream.core.state.contract import Drained
 from millstream.core.state.objects import Objects
-from millstream.core.state.rows import Rows
+from millstream.core.state.rows import KeyValueRows
 from millstream.core.topology.stores import StoreSpec
 
 K = TypeVar("K")
@@ -29,7 +29,7 @@ class KeyValueStore(Generic[K, V]):
 
     __slots__ = ("_objects", "_rows", "fetch", "name", "write", "write_fitting")
 
-    def __init__(self, spec: StoreSpec, objects: Objects[K, V], rows: Rows) -> None:
+    def __init__(self, spec: StoreSpec, objects: Objects[K, V], rows: KeyValueRows) -> None:
         self.name = spec.name
         self._objects = objects
         self._rows = rows

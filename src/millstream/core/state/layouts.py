@@ -24,7 +24,7 @@ from millstream.core.state.keys import after, closed, pack_time, split, time_at
 from millstream.core.state.slices import Slice, scan, scan_key
 
 
-class Layout(Protocol):
+class WindowLayout(Protocol):
     """Maps windows to the keys of their entries in the slices. Stateless; all keys are serialised."""
 
     def stored(self, key: bytes, start: int) -> bytes:

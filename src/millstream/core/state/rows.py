@@ -13,7 +13,7 @@ from millstream.core.state.contract import Drained
 from millstream.core.state.overlay import Overlay
 
 
-class Rows(Protocol):
+class KeyValueRows(Protocol):
     """Entries by serialised key, including the micro-batch's own writes."""
 
     @property

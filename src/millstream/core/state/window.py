@@ -18,7 +18,7 @@ from millstream.core.model.windowed import Windowed, window_end
 from millstream.core.ports import ByteStores
 from millstream.core.state.contract import Drained, Surroundings
 from millstream.core.state.keys import FOREVER, checked_time
-from millstream.core.state.layouts import ByKey, ByTime, Layout
+from millstream.core.state.layouts import ByKey, ByTime, WindowLayout
 from millstream.core.state.objects import Objects
 from millstream.core.state.overlay import Overlay
 from millstream.core.state.slices import Slices
@@ -74,7 +74,7 @@ class WindowStore(Generic[K, V]):
         self._duplicates = spec.retain_duplicates
         self._expired = spec.expired
         self._count: int = memory.get("count", 0)
-        self._layout: Layout = ByTime() if spec.by_time else ByKey(duplicates=spec.retain_duplicates)
+        self._layout: WindowLayout = ByTime() if spec.by_time else ByKey(duplicates=spec.retain_duplicates)
 
     def put(self, key: K, value: V | None, window_start: int) -> None:
         """Set the value of a key in a window; None deletes it, or does nothing if duplicates are retained.

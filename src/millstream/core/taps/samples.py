@@ -104,7 +104,7 @@ class Taps:
 
     def __init__(self, nodes: Collection[str]) -> None:
         self._left = MAX_BYTES
-        self._on = {node: Tap(self) for node in nodes}
+        self._on = {node: NodeTap(self) for node in nodes}
 
     def points(self) -> dict[str, TapPoint]:
         """Return what the nodes call."""
@@ -128,7 +128,7 @@ class Taps:
         return tuple(report for report in reports if report.passed)
 
 
-class Tap:
+class NodeTap:
     """The tap of one node. Used by the task's thread, but for :meth:`sample`.
 
     Args:

@@ -36,7 +36,7 @@ from millstream.core.topology.routing import Routing
 V = TypeVar("V")
 
 
-class Part(NamedTuple):
+class ComparedPart(NamedTuple):
     """The entry of a checkpoint for a sub-topology.
 
     Attributes:
@@ -63,7 +63,7 @@ class Remembered:
 
     stores: Mapping[str, str] = field(default_factory=dict)
     internal: Mapping[str, int] = field(default_factory=dict)
-    parts: Mapping[int, Part] = field(default_factory=dict)
+    parts: Mapping[int, ComparedPart] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     positions: Offsets = field(default_factory=dict)
     unfinished: frozenset[str] = frozenset()
@@ -132,7 +132,7 @@ class Lineage:
         routing: How records reach tasks.
     """
 
-    parts: Mapping[int, Part] = field(default_factory=dict)
+    parts: Mapping[int, ComparedPart] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     renamed_stores: Mapping[str, str] = field(default_factory=dict)
     appeared: frozenset[str] = frozenset()
@@ -143,12 +143,15 @@ class Lineage:
         return _tasks([number for number, part in self.parts.items() if not part.topics], self.parts)
 
 
-def parts_from_json(data: Mapping[str, Any]) -> dict[int, Part]:
+def parts_from_json(data: Mapping[str, Any]) -> dict[int, ComparedPart]:
     """Decode the parts from the result of :meth:`Remembered.to_json`."""
-    return {int(n): Part(tuple(topics), tuple(stores), tasks) for n, (topics, stores, tasks) in data.items()}
+    return {
+        int(n): ComparedPart(tuple(topics), tuple(stores), tasks)
+        for n, (topics, stores, tasks) in data.items()
+    }
 
 
-def continued(plan: Plan, before: Mapping[int, Part]) -> Plan:
+def continued(plan: Plan, before: Mapping[int, ComparedPart]) -> Plan:
     """Return a plan with the numbers of sub-topologies under which a checkpoint has their state.
 
     Args:
@@ -172,7 +175,7 @@ def continued(plan: Plan, before: Mapping[int, Part]) -> Plan:
     return replace(plan, subtopologies=subs, internal_topics=internal, global_parts=global_parts)
 
 
-def parts_of(plan: Plan, layout: Layout, before: Mapping[int, Part]) -> dict[int, Part]:
+def parts_of(plan: Plan, layout: Layout, before: Mapping[int, ComparedPart]) -> dict[int, ComparedPart]:
     """Return the parts for the checkpoint of a running plan.
 
     Args:
@@ -181,7 +184,10 @@ def parts_of(plan: Plan, layout: Layout, before: Mapping[int, Part]) -> dict[int
     tasks = {number: part.tasks for number, part in before.items()}
     for task in layout.tasks:
         tasks[task.subtopology] = max(tasks.get(task.subtopology, 0), task.partition + 1)
-    return {sub.id: Part(sub.origins, tuple(sub.stores), tasks.get(sub.id, 0)) for sub in plan.subtopologies}
+    return {
+        sub.id: ComparedPart(sub.origins, tuple(sub.stores), tasks.get(sub.id, 0))
+        for sub in plan.subtopologies
+    }
 
 
 def appeared(plan: Plan, before: Remembered) -> frozenset[str]:
@@ -212,17 +218,17 @@ def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
             )
 
 
-def newly_gone(before: Mapping[int, Part], after: Mapping[int, Part]) -> list[TaskId]:
+def newly_gone(before: Mapping[int, ComparedPart], after: Mapping[int, ComparedPart]) -> list[TaskId]:
     """Return the tasks whose state must be deleted in the micro-batch between two plans, given the parts of both."""
     gone = [n for n, part in before.items() if part.topics and n in after and not after[n].topics]
     return _tasks(gone, before)
 
 
-def _tasks(numbers: Iterable[int], parts: Mapping[int, Part]) -> list[TaskId]:
+def _tasks(numbers: Iterable[int], parts: Mapping[int, ComparedPart]) -> list[TaskId]:
     return [TaskId(number, index) for number in sorted(numbers) for index in range(parts[number].tasks)]
 
 
-def _matched(subs: Iterable[SubTopology], before: Mapping[int, Part]) -> dict[int, int]:
+def _matched(subs: Iterable[SubTopology], before: Mapping[int, ComparedPart]) -> dict[int, int]:
     """Return the number in the checkpoint by number of ``split``."""
     subs = list(subs)
     numbers = _by_stores(subs, before)
@@ -243,7 +249,7 @@ def _matched(subs: Iterable[SubTopology], before: Mapping[int, Part]) -> dict[in
     return numbers
 
 
-def _by_stores(subs: Iterable[SubTopology], before: Mapping[int, Part]) -> dict[int, int]:
+def _by_stores(subs: Iterable[SubTopology], before: Mapping[int, ComparedPart]) -> dict[int, int]:
     part_of = {store: number for number, part in before.items() for store in part.stores}
     numbers: dict[int, int] = {}
     taken: dict[int, str] = {}

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from millstream.core.asynchronous.async_worker import Answered
 from millstream.core.asynchronous.start import Start
 from millstream.drivers.async_worker.task_session import Session
-from millstream.drivers.async_worker.worker_messages import Question
+from millstream.drivers.async_worker.worker_messages import WorkerQuestion
 
 _THREADS = 1_024
 _PULSE_S = 0.1
@@ -78,7 +78,7 @@ class Runner:
         """Whether there is nothing to run and nothing to fetch."""
         return not self._tasks and all(session.idle for session in self._sessions.values())
 
-    def ask(self, question: Question, loaded: dict[bytes, Any]) -> Answered:
+    def ask(self, question: WorkerQuestion, loaded: dict[bytes, Any]) -> Answered:
         """Process a question, and start what may begin.
 
         Raises:

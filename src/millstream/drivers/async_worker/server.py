@@ -28,8 +28,8 @@ from millstream.core.model.errors import AsyncWorkerError
 from millstream.drivers.async_worker.runner import Runner
 from millstream.drivers.async_worker.worker_messages import (
     LENGTH_BYTES,
-    Answer,
-    Question,
+    WorkerAnswer,
+    WorkerQuestion,
     answer_bytes,
     dumped,
     framed,
@@ -137,20 +137,20 @@ class AsyncWorkerServer:
     def _answer(self, message: bytes) -> bytes:
         """Answer a message, if necessary with an error."""
         try:
-            question: Question = pickle.loads(message)
+            question: WorkerQuestion = pickle.loads(message)
             self._asked_at = asyncio.get_running_loop().time()
             return self._answer_to(question)
         except AsyncWorkerError as refused:
-            return dumped(Answer(refused=refused.message))
+            return dumped(WorkerAnswer(refused=refused.message))
         except Exception as error:
-            return dumped(Answer(refused=_refusal(error)))
+            return dumped(WorkerAnswer(refused=_refusal(error)))
 
-    def _answer_to(self, question: Question) -> bytes:
+    def _answer_to(self, question: WorkerQuestion) -> bytes:
         """Answer a question, or ask for unknown functions."""
         self._functions.load(question.pickles)
         unknown = self._functions.missing(question.needed())
         if unknown:
-            return dumped(Answer(unknown=unknown))
+            return dumped(WorkerAnswer(unknown=unknown))
         return answer_bytes(self._runner.ask(question, self._functions.by_digest), question.apart)
 
 

@@ -21,7 +21,7 @@ from millstream.core.asynchronous.result_buffer import ResultBuffer
 from millstream.core.asynchronous.start import Start
 from millstream.core.model.durations import earliest
 from millstream.core.model.errors import AsyncWorkerError
-from millstream.drivers.async_worker.worker_messages import Question
+from millstream.drivers.async_worker.worker_messages import WorkerQuestion
 
 _LATELY = 50
 _STEP_MS = 1_000
@@ -65,7 +65,7 @@ class Session:
         """Whether no call runs or waits, and no result is left."""
         return all(channel.results.idle for channel in self._channels.values())
 
-    def ask(self, question: Question, loaded: Mapping[bytes, Any], now_ms: int) -> Answered:
+    def ask(self, question: WorkerQuestion, loaded: Mapping[bytes, Any], now_ms: int) -> Answered:
         """Answer the question of a task.
 
         Args:

@@ -23,9 +23,9 @@ from millstream.core.model.calls import Calls
 from millstream.core.model.errors import AsyncWorkerError
 from millstream.drivers.async_worker.worker_messages import (
     LENGTH_BYTES,
-    Answer,
     Orders,
-    Question,
+    WorkerAnswer,
+    WorkerQuestion,
     columns,
     dumped,
     framed,
@@ -109,7 +109,7 @@ class AsyncWorkerConnection:
             self._pickles.clear()
         digests = {name: self._digest(option) for name, option in (options or {}).items()}
         tickets = None if in_flight is None else grouped(in_flight)
-        answer = self._answer(Question(task, batch, now_ms, tickets, self._orders(calls), digests))
+        answer = self._answer(WorkerQuestion(task, batch, now_ms, tickets, self._orders(calls), digests))
         answered = unpacked(answer)
         if answered is None:
             raise AsyncWorkerError(answer.refused)
@@ -144,7 +144,7 @@ class AsyncWorkerConnection:
         self._pickles[digest] = data
         return digest
 
-    def _answer(self, question: Question) -> Answer:
+    def _answer(self, question: WorkerQuestion) -> WorkerAnswer:
         """Ask; send functions that the async worker does not know, repeatedly if it forgets others meanwhile."""
         answer = self._asked(question)
         if answer.unknown:
@@ -153,19 +153,19 @@ class AsyncWorkerConnection:
             answer = self._asked(self._with_pickles(question, question.needed()))
         return answer
 
-    def _with_pickles(self, question: Question, digests: Collection[bytes]) -> Question:
+    def _with_pickles(self, question: WorkerQuestion, digests: Collection[bytes]) -> WorkerQuestion:
         return replace(question, pickles={option: self._pickles[option] for option in digests})
 
-    def _asked(self, question: Question) -> Answer:
+    def _asked(self, question: WorkerQuestion) -> WorkerAnswer:
         """Ask; if a result cannot be unpickled, ask again for each result separately."""
         data = self._sent(question)
         try:
-            answer: Answer = pickle.loads(data)
+            answer: WorkerAnswer = pickle.loads(data)
         except Exception:
             answer = pickle.loads(self._sent(replace(question, apart=True)))
         return answer
 
-    def _sent(self, question: Question) -> bytes:
+    def _sent(self, question: WorkerQuestion) -> bytes:
         """Send a question; if the old connection is dead, through a new one: questions may be repeated."""
         message = framed(dumped(question))
         for _ in range(_ATTEMPTS):

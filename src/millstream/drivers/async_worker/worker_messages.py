@@ -44,7 +44,7 @@ def columns(orders: Iterable[tuple[Any, ...]]) -> Orders:
 
 
 @dataclass(frozen=True)
-class Question:
+class WorkerQuestion:
     """A task's question to its async worker.
 
     Attributes:
@@ -72,7 +72,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class WorkerAnswer:
     """The async worker's answer.
 
     Attributes:
@@ -118,7 +118,7 @@ def answer_bytes(answered: Answered, apart: bool = False) -> bytes:
         return dumped(packed(replace(answered, settled=settled)))
 
 
-def unpacked(answer: Answer) -> Answered | None:
+def unpacked(answer: WorkerAnswer) -> Answered | None:
     """Return the results; a result that cannot be unpickled becomes a failure."""
     answered = answer.answered
     if answered is None:
@@ -136,19 +136,19 @@ def unpacked(answer: Answer) -> Answered | None:
     return replace(answered, settled=settled)
 
 
-def _packed(answered: Answered) -> Answer:
+def _packed(answered: Answered) -> WorkerAnswer:
     rows = (
         (*ticket, True, settled_call.value)
         if isinstance(settled_call, Done)
         else (*ticket, False, _can_be_raised(settled_call))
         for ticket, settled_call in answered.settled
     )
-    return Answer(replace(answered, settled=()), columns(rows))
+    return WorkerAnswer(replace(answered, settled=()), columns(rows))
 
 
-def _apart(answered: Answered) -> Answer:
+def _apart(answered: Answered) -> WorkerAnswer:
     apart = tuple((ticket, dumped(_can_be_raised(settled_call))) for ticket, settled_call in answered.settled)
-    return Answer(replace(answered, settled=()), apart=apart)
+    return WorkerAnswer(replace(answered, settled=()), apart=apart)
 
 
 def _loaded(ticket: Ticket, data: bytes) -> Settled:

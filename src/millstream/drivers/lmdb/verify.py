@@ -74,7 +74,7 @@ def verify(path: Path) -> None:
         return
     for left in reversed(range(_CHANGED)):
         with path.open("rb", buffering=0) as file:
-            walk = _Walk(file.fileno())
+            walk = _PageWalk(file.fileno())
             try:
                 walk.run()
                 return
@@ -84,7 +84,7 @@ def verify(path: Path) -> None:
                     raise DamagedFileError(f"{path.name}: {error}") from error
 
 
-class _Walk:
+class _PageWalk:
     def __init__(self, file: int) -> None:
         self._file = file
         self._head = os.pread(file, 1 << 17, 0)

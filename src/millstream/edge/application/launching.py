@@ -18,7 +18,7 @@ from millstream.core.topology.plan import Plan
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.marks import Mark
 from millstream.drivers.spark.clock import Clock
-from millstream.drivers.spark.driver.checkpoint import Progress, files_of, manifests
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, files_of, manifests
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.driver.query import QuerySpec, start
 from millstream.drivers.spark.driver.spark_session import configured, partitions_of
@@ -78,7 +78,7 @@ class Continued:
         continuity: The plan as it continues the checkpoint.
     """
 
-    progress: Progress | None
+    progress: CheckpointProgress | None
     existing: Mapping[str, int]
     continuity: Continuity
     layout: Layout
@@ -201,7 +201,7 @@ class Launch:
             check_left_behind(now.continuity, now.layout, remembered, unfinished=unfinished)
         return session
 
-    def _manifests(self, progress: Progress) -> list[bytes]:
+    def _manifests(self, progress: CheckpointProgress) -> list[bytes]:
         """Read the manifests of the checkpoint's tasks."""
         settings, session = self.settings, self._session()
         if progress.last_complete < 0:

@@ -30,7 +30,7 @@ from millstream.edge.taps.tap_buffers import QUESTION as TAP_QUESTION
 log = logging.getLogger("millstream.application")
 
 
-class Application(Controllable, Protocol):
+class ApplicationView(Controllable, Protocol):
     """An application that takes commands and answers questions about its stores."""
 
     def stores(self) -> Mapping[str, str]:
@@ -47,7 +47,7 @@ class SparkRequests:
         application: Executes commands and answers questions about stores.
     """
 
-    def __init__(self, run: ApplicationRun, application: Application) -> None:
+    def __init__(self, run: ApplicationRun, application: ApplicationView) -> None:
         self._run = run
         self._application = application
 

@@ -23,7 +23,7 @@ from millstream.core.model.positions import Offsets
 from millstream.core.runtime.reset import LogOffsets, Move, Target, internal_topics, moves
 from millstream.core.topology.evolution import Remembered
 from millstream.drivers.kafka.broker import RESET, Broker
-from millstream.drivers.spark.driver.checkpoint import Files, Progress, progress_of
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, Files, progress_of
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ResetPlan:
     internal: dict[str, int]
     kept_internal: Offsets
     others: dict[str, str]
-    progress: Progress | None
+    progress: CheckpointProgress | None
     stores: tuple[str, ...]
     local_copies: Path | None
     damage: str = ""
@@ -103,7 +103,7 @@ def planned(request: ResetRequest, broker: Broker, files: Files, home: Path) -> 
     )
 
 
-def read_progress(files: Files) -> tuple[Progress | None, str]:
+def read_progress(files: Files) -> tuple[CheckpointProgress | None, str]:
     """Read how far the checkpoint has come, or why it cannot be read: a reset replaces a damaged one, too."""
     try:
         return progress_of(files), ""
@@ -111,7 +111,7 @@ def read_progress(files: Files) -> tuple[Progress | None, str]:
         return None, error.message
 
 
-def _current(progress: Progress | None, broker: Broker, existing: dict[str, int]) -> Offsets:
+def _current(progress: CheckpointProgress | None, broker: Broker, existing: dict[str, int]) -> Offsets:
     """Return the processed positions: the checkpoint's, and the group's where the checkpoint has none."""
     current = broker.committed_offsets(existing)
     done = Remembered.from_offset({} if progress is None else progress.processed)

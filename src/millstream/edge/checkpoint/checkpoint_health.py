@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream.core.model.errors import CheckpointError
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.driver.checkpoint import Files, Progress, progress_from
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, Files, progress_from
 from millstream.drivers.spark.driver.damage import findings, look
 
 _MOST_SHOWN = 5
@@ -13,7 +13,7 @@ _MOST_SHOWN = 5
 
 def sound_progress(
     files: Files, location: str, plan: Plan | None = None, *, exactly_once: bool = False
-) -> Progress | None:
+) -> CheckpointProgress | None:
     """Read how far a query has come, and refuse a damaged checkpoint.
 
     Args:

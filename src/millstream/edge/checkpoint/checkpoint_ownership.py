@@ -16,7 +16,7 @@ from millstream.core.runtime.batch_plan import batch_id
 from millstream.core.topology.plan import Plan
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.marks import Mark, ahead_of
-from millstream.drivers.spark.driver.checkpoint import Progress
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
 from millstream.edge.broker.topic_preparation import TopicPreparation
 from millstream.edge.settings.settings import Settings
 
@@ -57,12 +57,12 @@ def start_facts(
     )
 
 
-def newest_of(checkpoint: str, progress: Progress | None) -> BatchId:
+def newest_of(checkpoint: str, progress: CheckpointProgress | None) -> BatchId:
     """Return the micro-batch that a checkpoint has planned last; number -1 for a new checkpoint."""
     return BatchId(checkpoint, -1) if progress is None else batch_id(progress.planned)
 
 
-def checkpoint_id(start: StartFacts, progress: Progress | None, marks: Mapping[int, Mark]) -> str:
+def checkpoint_id(start: StartFacts, progress: CheckpointProgress | None, marks: Mapping[int, Mark]) -> str:
     """Return the checkpoint id that a start may deliver under.
 
     Args:

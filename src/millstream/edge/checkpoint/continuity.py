@@ -31,7 +31,7 @@ from millstream.core.topology.patterns import source_of
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.routing import Routing, check_routing, left_by, routing_of
 from millstream.drivers.kafka.broker import Broker
-from millstream.drivers.spark.driver.checkpoint import Progress
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
 from millstream.drivers.spark.executor.snapshots import TaskMemory
 
 
@@ -118,7 +118,9 @@ class Continuity:
             raise recreated_error(again)
 
 
-def continuity(plan: Plan, progress: Progress | None, renamed_stores: Mapping[str, str]) -> Continuity:
+def continuity(
+    plan: Plan, progress: CheckpointProgress | None, renamed_stores: Mapping[str, str]
+) -> Continuity:
     """Fit a plan to a checkpoint.
 
     Args:
@@ -218,7 +220,9 @@ def check_left_behind(
         check_finished(now, manifests)
 
 
-def check_drained(plan: Plan, progress: Progress | None, broker: Broker, existing: Mapping[str, int]) -> None:
+def check_drained(
+    plan: Plan, progress: CheckpointProgress | None, broker: Broker, existing: Mapping[str, int]
+) -> None:
     """Refuse to leave unread records in an internal topic that the topology no longer reads.
 
     Raises:

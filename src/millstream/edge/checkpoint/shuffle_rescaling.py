@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from millstream.core.model.errors import SettingsError
 from millstream.drivers.spark.driver import checkpoint
-from millstream.drivers.spark.driver.checkpoint import Progress
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
 
 log = logging.getLogger("millstream.application")
 
@@ -29,7 +29,7 @@ OnChanged = Literal["rescale", "keep", "fail"]
 
 
 def decided(
-    progress: Progress | None, wanted: int | None, policy: OnChanged
+    progress: CheckpointProgress | None, wanted: int | None, policy: OnChanged
 ) -> Literal["nothing", "rescale", "later"]:
     """Decide what a start does about the number of partitions.
 
@@ -58,7 +58,7 @@ def decided(
 
 
 def at_start(
-    progress: Progress | None,
+    progress: CheckpointProgress | None,
     wanted: int | None,
     policy: OnChanged,
     location: str,

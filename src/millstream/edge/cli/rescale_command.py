@@ -8,7 +8,7 @@ import typer
 
 from millstream.core.model.errors import MillstreamError
 from millstream.core.model.topics import checked_name
-from millstream.drivers.spark.driver.checkpoint import Progress, files_of
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, files_of
 from millstream.edge.checkpoint.checkpoint_health import sound_progress
 from millstream.edge.checkpoint.shuffle_rescaling import moved
 from millstream.edge.checkpoint.state_lease import Lease
@@ -62,7 +62,7 @@ def rescale(options: RescaleOptions, settings: Settings) -> None:
     )
 
 
-def _worthwhile(progress: Progress | None, wanted: int, location: str) -> bool:
+def _worthwhile(progress: CheckpointProgress | None, wanted: int, location: str) -> bool:
     if progress is None:
         raise NotRescalableError(
             f"there is no checkpoint at {location}. Give --state-dir or --checkpoint-location as the application has them; an "

@@ -34,12 +34,14 @@ def record(
 ) -> None:
     """Write a slice of topics to a file, to replay it in a test; reading commits nothing."""
     from millstream.core.runtime.reset import timestamp_ms
-    from millstream.edge.slices.recording import Slice
+    from millstream.edge.slices.recording import RecordedRange
     from millstream.edge.slices.recording import record as write
 
     with reporting_errors("record"):
         since_ms, until_ms = (None if text is None else timestamp_ms(text) for text in (since, until))
-        wanted = Slice(tuple(dict.fromkeys(topics)), frozenset(partition or ()), since_ms, until_ms, last)
+        wanted = RecordedRange(
+            tuple(dict.fromkeys(topics)), frozenset(partition or ()), since_ms, until_ms, last
+        )
         counts = write(wanted, file, settings_of(bootstrap_servers=bootstrap_servers), limit=limit)
         for topic, count in counts.items():
             typer.echo(f"{count:,} of {topic}")

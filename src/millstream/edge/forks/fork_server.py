@@ -65,7 +65,7 @@ _LONGEST_NAME: Final = 15
 
 
 @dataclass(frozen=True)
-class Request:
+class ForkRequest:
     """A request for a fork.
 
     Attributes:
@@ -112,13 +112,13 @@ def _line_of_fork(listening: socket.socket) -> socket.socket:
         line.close()
 
 
-def _received(line: socket.socket) -> tuple[Request, list[int]]:
+def _received(line: socket.socket) -> tuple[ForkRequest, list[int]]:
     _, streams, _, _ = socket.recv_fds(line, 1, 3)
     with line.makefile("rb") as text:
-        return Request(**json.load(text)), streams
+        return ForkRequest(**json.load(text)), streams
 
 
-def _become(request: Request, streams: list[int], installed: list[str]) -> None:
+def _become(request: ForkRequest, streams: list[int], installed: list[str]) -> None:
     """Turn this fork into what a plain start would be."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)

@@ -53,7 +53,7 @@ class View:
         return found
 
 
-class Reading(NamedTuple):
+class MetricsReading(NamedTuple):
     """A metric of an application, and the function that reads its values from a view."""
 
     metric: Metric
@@ -89,15 +89,15 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 _WHOLE: Final = (
-    Reading(
+    MetricsReading(
         Metric("state", ("state",), "1 for the state of the application, 0 for the others", "state"),
         lambda view: [((state,), float(state == view.status.state)) for state in STATES],
     ),
-    Reading(
+    MetricsReading(
         Metric("tasks", (), "tasks that have reported so far", "task-created-total"),
         lambda view: _one(view.status.tasks),
     ),
-    Reading(
+    MetricsReading(
         Metric(
             "commit_total",
             (),
@@ -106,7 +106,7 @@ _WHOLE: Final = (
         ),
         lambda view: _one(view.metrics["batches"]),
     ),
-    Reading(
+    MetricsReading(
         Metric(
             "commit_latency_seconds",
             (),
@@ -115,7 +115,7 @@ _WHOLE: Final = (
         ),
         lambda view: _one(view.status.batch_s),
     ),
-    Reading(
+    MetricsReading(
         Metric(
             "last_commit_timestamp_seconds",
             (),
@@ -123,22 +123,22 @@ _WHOLE: Final = (
         ),
         lambda view: _one(_seconds(view.metrics.get("last_batch_ms"))),
     ),
-    Reading(
+    MetricsReading(
         Metric("task_runs_total", (), "runs of tasks: one per task and micro-batch with work for it"),
         lambda view: _one(view.metrics["task_runs"]),
     ),
-    Reading(
+    MetricsReading(
         Metric("task_moved_total", (), "runs of tasks on another executor than before"),
         lambda view: _one(view.metrics["moved_tasks"]),
     ),
-    Reading(
+    MetricsReading(
         Metric("waiting_tasks", (), "tasks that have records and wait for another input"),
         lambda view: _one(len(view.status.waiting)),
     ),
 )
 
 _TOPICS: Final = (
-    Reading(
+    MetricsReading(
         Metric(
             "topic_records_lag",
             ("topic",),
@@ -147,11 +147,11 @@ _TOPICS: Final = (
         ),
         lambda view: _each(view.status.lag),
     ),
-    Reading(
+    MetricsReading(
         Metric("topic_paused", ("topic",), "1 for a topic that is paused; absent for others"),
         lambda view: _each(dict.fromkeys(view.status.paused, 1)),
     ),
-    Reading(
+    MetricsReading(
         Metric(
             "topic_records_per_second_limit",
             ("topic",),
@@ -159,7 +159,7 @@ _TOPICS: Final = (
         ),
         lambda view: _each(view.status.throttled),
     ),
-    Reading(
+    MetricsReading(
         Metric(
             "throttled_seconds_total",
             (),
@@ -170,11 +170,11 @@ _TOPICS: Final = (
 )
 
 _CALLS: Final = (
-    Reading(
+    MetricsReading(
         Metric("task_calls_running", ("task",), "calls of asynchronous operators that are running now"),
         lambda view: _calls(view, lambda calls: calls.running),
     ),
-    Reading(
+    MetricsReading(
         Metric(
             "task_calls_waiting",
             ("task", "reason"),
@@ -182,11 +182,11 @@ _CALLS: Final = (
         ),
         _waiting,
     ),
-    Reading(
+    MetricsReading(
         Metric("task_event_loop_lag_seconds", ("task",), "recent delay of the event loop of an async worker"),
         lambda view: _calls(view, lambda calls: calls.loop_lag_ms / 1000),
     ),
-    Reading(
+    MetricsReading(
         Metric(
             "operator_records_per_second_ceiling",
             ("task", "operator"),
@@ -194,7 +194,7 @@ _CALLS: Final = (
         ),
         _ceilings,
     ),
-    Reading(
+    MetricsReading(
         Metric(
             "task_thread_records_total",
             ("task",),

@@ -12,7 +12,7 @@ from millstream.core.model.errors import MillstreamError, SettingsError
 from millstream.core.topology.describe import short_lines
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.driver.checkpoint import Progress, files_of
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, files_of
 from millstream.edge.application.application import Application
 from millstream.edge.application.topology_edits import stores_of_edit
 from millstream.edge.checkpoint.checkpoint_health import sound_progress
@@ -100,7 +100,7 @@ def _counted(name: str, existing: Mapping[str, int], verb: str) -> str:
     return f"{name}: {verb}, {existing[name]} partition{'' if existing[name] == 1 else 's'}"
 
 
-def _progress(application: Application) -> Progress | None:
+def _progress(application: Application) -> CheckpointProgress | None:
     location = application.settings.checkpoint(application.id)
 
     def session() -> SparkSession:
@@ -128,7 +128,7 @@ def _creates(
         yield f"{plan.commits_topic}: one partition per Spark partition, compacted"
 
 
-def _checkpoint(progress: Progress | None, now: Continuity) -> Iterator[str]:
+def _checkpoint(progress: CheckpointProgress | None, now: Continuity) -> Iterator[str]:
     if progress is None:
         yield "there is none: the application begins"
         return

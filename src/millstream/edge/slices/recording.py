@@ -30,7 +30,7 @@ _ID: Final = "replay"
 
 
 @dataclass(frozen=True)
-class Slice:
+class RecordedRange:
     """Which records of topics to record.
 
     Attributes:
@@ -47,7 +47,9 @@ class Slice:
     last: int | None = None
 
 
-def record(wanted: Slice, file: Path, settings: Settings, *, limit: int | None = None) -> dict[str, int]:
+def record(
+    wanted: RecordedRange, file: Path, settings: Settings, *, limit: int | None = None
+) -> dict[str, int]:
     """Write a slice of topics to a new file that only this user may read; return the number of records by topic.
 
     Args:
@@ -104,7 +106,7 @@ def replayed(file: Path, topology: Topology) -> Iterator[str]:
             yield from written_table(rows, ("time", "key", "value"))
 
 
-def _records(wanted: Slice, settings: Settings) -> Iterator[SliceRecord]:
+def _records(wanted: RecordedRange, settings: Settings) -> Iterator[SliceRecord]:
     timeout_s = settings.request_timeout_ms / 1000
     broker = Broker(settings.client("admin", GROUP), GROUP, True, timeout_s)
     fetcher = KafkaFetcher(settings.client("consumer", GROUP), GROUP, True, timeout_s, skip_lost=True)

@@ -13,7 +13,7 @@ from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.runtime.task_report import CallReport, TaskReport
 from millstream.edge.application.draining import Left
-from millstream.edge.status.hot_key_status import HotKey, HotKeys
+from millstream.edge.status.hot_key_status import HotKey, HotKeyStatuses
 
 _MOST_PARKED: Final = 10_000
 
@@ -50,7 +50,7 @@ class CallStatus:
     hottest: Mapping[str, HotKey]
 
 
-def call_status(report: CallReport, hottest: Mapping[str, HotKeys]) -> CallStatus:
+def call_status(report: CallReport, hottest: Mapping[str, HotKeyStatuses]) -> CallStatus:
     return CallStatus(
         report.running,
         report.with_async_worker,
@@ -140,7 +140,7 @@ def call_counts(report: CallReport) -> dict[str, int]:
 
 
 def call_metrics(
-    reports: Iterable[CallReport], totals: Mapping[str, int], hottest: Iterable[HotKeys]
+    reports: Iterable[CallReport], totals: Mapping[str, int], hottest: Iterable[HotKeyStatuses]
 ) -> dict[str, int]:
     """Return the metrics of all tasks together; empty without asynchronous operators."""
     all_reports = list(reports)

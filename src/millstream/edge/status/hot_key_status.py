@@ -34,11 +34,11 @@ class HotKey:
     ceiling_per_s: float | None
 
 
-class HotKeys:
+class HotKeyStatuses:
     """Sums up the samples that a task reports of an operator. Guarded by the lock of its owner.
 
     Example:
-        >>> hot = HotKeys()
+        >>> hot = HotKeyStatuses()
         >>> for key, count in (("'a'", 30), ("'b'", 10), ("'a'", 10)):
         ...     hot.note(HotKeySample("call", key, count, of=100, call_ms=10.0, per_call=1))
         >>> hot.now()

@@ -29,7 +29,7 @@ from millstream.edge.status.async_status import (
     capacity_of,
     left_of,
 )
-from millstream.edge.status.hot_key_status import HotKeys
+from millstream.edge.status.hot_key_status import HotKeyStatuses
 from millstream.edge.status.thread_status import thread_metrics, thread_status
 
 _LOG_EVERY_S = 10.0
@@ -57,7 +57,7 @@ class TaskReports:
     gauges: dict[str, Numbers] = field(default_factory=dict)
     """Gauges of each task's last report."""
     threads: dict[str, ThreadFigures] = field(default_factory=dict)
-    hottest: dict[str, dict[str, HotKeys]] = field(default_factory=dict)
+    hottest: dict[str, dict[str, HotKeyStatuses]] = field(default_factory=dict)
     finished: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     """Finished and read offsets of topics whose records pass through Spark's shuffle and are finished later."""
     times: Offsets = field(default_factory=dict)
@@ -166,7 +166,9 @@ class TaskReports:
         if report.calls is not None:
             self.totals.update(call_counts(report.calls))
             for hottest in report.calls.hottest:
-                self.hottest.setdefault(report.task, {}).setdefault(hottest.operator, HotKeys()).note(hottest)
+                self.hottest.setdefault(report.task, {}).setdefault(hottest.operator, HotKeyStatuses()).note(
+                    hottest
+                )
         if (threads := added([self.threads.get(report.task), report.threads])) is not None:
             self.threads[report.task] = threads
         if report.first_record_ms is not None:

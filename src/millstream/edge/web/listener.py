@@ -84,7 +84,7 @@ class Listener:
     def __init__(
         self, host: str, port: int, routes: Mapping[tuple[str, str], Route], guard: Guard = allow_all
     ) -> None:
-        made = type("_Handler", (_Handler,), {"routes": routes, "guard": staticmethod(guard)})
+        made = type("_PageHandler", (_PageHandler,), {"routes": routes, "guard": staticmethod(guard)})
         try:
             self._server = _Server((host, port), made)
         except OSError as error:
@@ -130,7 +130,7 @@ class _Server(ThreadingHTTPServer):
         log.debug("a request from %s ended early", client_address, exc_info=True)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _PageHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "Millstream"
     sys_version = ""

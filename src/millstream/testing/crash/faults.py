@@ -16,7 +16,7 @@ from millstream.testing.crash.crash_report import Kill
 from millstream.testing.crash.kill_plan import Target
 from millstream.testing.crash.movable_clock import JUMPS_S, JumpingClock
 from millstream.testing.crash.network import Network
-from millstream.testing.crash.processes import Program, kill_one, named, signalled
+from millstream.testing.crash.processes import CrashedProgram, kill_one, named, signalled
 from millstream.testing.crash.space import Space
 from millstream.testing.kafka import EmbeddedKafka
 
@@ -30,7 +30,7 @@ _STANDS_S, _RUNS_S = 0.18, 0.02
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class Environment:
     """The surroundings of an application that faults affect.
 
     Attributes:
@@ -68,7 +68,9 @@ class Run(Protocol):
 class Faults:
     """Carries out faults. Use it from one thread."""
 
-    def __init__(self, surroundings: Surroundings, application: str, program: Program, run: Run) -> None:
+    def __init__(
+        self, surroundings: Environment, application: str, program: CrashedProgram, run: Run
+    ) -> None:
         self._around = surroundings
         self._id = application
         self._program = program

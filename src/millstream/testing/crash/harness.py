@@ -26,10 +26,10 @@ from millstream.core.topology.internal import commits_topic
 from millstream.testing.crash.app import App, Entry, Guarantee, Job
 from millstream.testing.crash.comparison import Course, outcome
 from millstream.testing.crash.crash_report import Kill, Report
-from millstream.testing.crash.faults import Faults, Surroundings
+from millstream.testing.crash.faults import Environment, Faults
 from millstream.testing.crash.journal import journals_of
 from millstream.testing.crash.kill_plan import FAULTS, Again, Fault, KillPoint, Target, plan_kills
-from millstream.testing.crash.processes import CrashTestError, Program
+from millstream.testing.crash.processes import CrashedProgram, CrashTestError
 from millstream.testing.crash.setup import (
     BATCH_RECORDS,
     PARTITIONS,
@@ -129,7 +129,7 @@ def run_with_crashes(
     report = None
     try:
         with ExitStack() as stack:
-            run = _Run(setup, surroundings(setup, home, stack), home)
+            run = _CrashRun(setup, surroundings(setup, home, stack), home)
             stack.callback(run.close)
             report = run.conduct(points)
         return report if report.ok else replace(report, data=str(home))
@@ -139,10 +139,10 @@ def run_with_crashes(
             shutil.rmtree(setup.state(home), ignore_errors=True)
 
 
-class _Run:
+class _CrashRun:
     """One run of an application under the harness, from its start to its report."""
 
-    def __init__(self, setup: Setup, around: Surroundings, home: Path) -> None:
+    def __init__(self, setup: Setup, around: Environment, home: Path) -> None:
         self._began = self._progress_at = time.monotonic()
         self._setup = setup
         self._id = setup.app.name
@@ -152,7 +152,9 @@ class _Run:
         servers = kafka.bootstrap_servers if around.network is None else around.network.servers
         settings = setup.settings(servers, str(self._state))
         self._stall_s = settings.get("task_timeout_ms", _TASK_TIMEOUT_MS) / 1000 + _LONGER_S
-        self._program = Program(home, Job(self._id, setup.app.topology, self._topics, settings, around.clock))
+        self._program = CrashedProgram(
+            home, Job(self._id, setup.app.topology, self._topics, settings, around.clock)
+        )
         self._faults = Faults(around, self._id, self._program, self)
         self._feeder = self._fed()
         self._watch = Watch(kafka, self._id, self._topics.input, self._topics.output)

@@ -60,7 +60,7 @@ class CrashTestError(MillstreamError):
 
 
 @final
-class Program:
+class CrashedProgram:
     """An application in a separate process, which can be restarted. Use it from one thread.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from millstream.core.topology.async_nodes import Asynchronous, IssuingProcess
 from millstream.core.topology.plan import Plan
 from millstream.testing.crash.app import App, Guarantee, Topics
-from millstream.testing.crash.faults import Surroundings
+from millstream.testing.crash.faults import Environment
 from millstream.testing.crash.kill_plan import ON_REQUEST, Target, possible_targets
 from millstream.testing.crash.movable_clock import JumpingClock
 from millstream.testing.crash.network import Network
@@ -93,7 +93,7 @@ def home_of(keep_logs: str | Path | None) -> Path:
     return home
 
 
-def surroundings(setup: Setup, home: Path, stack: ExitStack) -> Surroundings:
+def surroundings(setup: Setup, home: Path, stack: ExitStack) -> Environment:
     """Start the brokers and the other surroundings that faults affect; all end with the stack."""
     targets, state = setup.targets, setup.state(home)
     if state.exists():
@@ -105,7 +105,7 @@ def surroundings(setup: Setup, home: Path, stack: ExitStack) -> Surroundings:
         brokers=setup.brokers,
         relayed=() if network is None else network.ports,
     )
-    return Surroundings(
+    return Environment(
         stack.enter_context(kafka),
         state,
         JumpingClock(home / "clock") if "clock" in targets else None,

@@ -48,7 +48,7 @@ def _line(record: ConsumedRecord) -> str:
 
 
 def _state(value: bytes) -> str:
-    reader = _Reader(value)
+    reader = _LogReader(value)
     (version,) = reader.take(">h")
     producer, epoch, _, state = reader.take(">qhib")
     compact = version > 0
@@ -62,7 +62,7 @@ def _state(value: bytes) -> str:
 
 
 @final
-class _Reader:
+class _LogReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0

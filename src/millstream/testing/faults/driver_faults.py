@@ -17,7 +17,7 @@ from millstream.core.model.record import Records
 from millstream.core.topology.evolution import Remembered
 from millstream.testing._counters import Counters
 from millstream.testing._driver_topics import DriverTopics
-from millstream.testing._runner import Runner
+from millstream.testing._runner import DriverRunner
 from millstream.testing.snapshot import (
     DriverSnapshot,
     TaskState,
@@ -143,7 +143,7 @@ class DriverFaults(DriverTopics):
         before = self._runner
         before.close(gently=False)
         before.topics.ends = defaultdict(int, begin.ends)
-        after = Runner(before.plan, before.layout, before.topics, before.settings, begin)
+        after = DriverRunner(before.plan, before.layout, before.topics, before.settings, begin)
         for topic, sent in before.sent.items():
             after.sent[topic].extendleft(reversed(sent))
         after.produced |= before.produced
@@ -151,7 +151,7 @@ class DriverFaults(DriverTopics):
         self._runner = after
 
 
-def kept(runner: Runner, before: Remembered) -> DriverSnapshot:
+def kept(runner: DriverRunner, before: Remembered) -> DriverSnapshot:
     """Return what is committed now; ``before`` is the topology from which it continued."""
     return DriverSnapshot(
         runner.plan.application_id,

@@ -10,7 +10,7 @@ import pytest
 import millstream as ms
 from millstream.core.model.errors import TopologyError
 from millstream.core.topology.describe import parts_of, started_text
-from millstream.core.topology.evolution import Part, continued
+from millstream.core.topology.evolution import ComparedPart, continued
 from millstream.core.topology.layout import lay_out
 from millstream.core.topology.pictures.svg import laid_out
 
@@ -223,7 +223,7 @@ def test_a_plan_that_starts_tells_numbers_and_leaves_out_what_is_gone() -> None:
     builder = ms.StreamsBuilder()
     regions = builder.table("people").group_by(lambda _, region: (region, "1")).count(store="counts")
     regions.to_stream().to("out", value=ms.serdes.int64)
-    plan = continued(builder.build().plan("app"), {0: Part(("gone",), (), 1)})
+    plan = continued(builder.build().plan("app"), {0: ComparedPart(("gone",), (), 1)})
     told = started_text(plan, lay_out(plan, {"people": 3}), "app")
     assert told == STARTED
     assert "Sub-topology: 0" not in str(plan)

@@ -9,8 +9,8 @@ import pytest
 import millstream as ms
 from millstream.core.model.errors import IncompatibleTopologyError, SettingsError
 from millstream.core.topology.evolution import (
+    ComparedPart,
     Lineage,
-    Part,
     Remembered,
     checked_renames,
     continued,
@@ -39,9 +39,9 @@ def plan(**subs: tuple[str, ...]) -> Plan:
     return topology.plan("app")
 
 
-def parts(**numbers: tuple[tuple[str, ...], tuple[str, ...]]) -> dict[int, Part]:
+def parts(**numbers: tuple[tuple[str, ...], tuple[str, ...]]) -> dict[int, ComparedPart]:
     """Make parts, as in ``_0=(topics, stores)``."""
-    return {int(name[1:]): Part(topics, stores, 2) for name, (topics, stores) in numbers.items()}
+    return {int(name[1:]): ComparedPart(topics, stores, 2) for name, (topics, stores) in numbers.items()}
 
 
 def numbers(continued_plan: Plan) -> dict[int, tuple[str, ...]]:
@@ -68,9 +68,9 @@ class TestNumbers:
         layout = lay_out(now, {"b": 3, "c": 1})
         assert sorted(map(str, layout.tasks)) == ["1_0", "1_1", "1_2", "2_0"]
         assert parts_of(now, layout, before) == {
-            0: Part((), (), 2),
-            1: Part(("b",), ("t",), 3),
-            2: Part(("c",), ("u",), 1),
+            0: ComparedPart((), (), 2),
+            1: ComparedPart(("b",), ("t",), 3),
+            2: ComparedPart(("c",), ("u",), 1),
         }
         again = continued(plan(a=("s",)), parts_of(now, layout, before))
         assert numbers(again) == {0: (), 1: (), 2: (), 3: ("a",)}

@@ -12,7 +12,7 @@ from millstream.core.engine.task import Task
 from millstream.core.model.errors import StoreError, TopologyError
 from millstream.core.model.ids import TaskId
 from millstream.core.state.memory import MemoryStores
-from millstream.core.topology.evolution import Part, continued
+from millstream.core.topology.evolution import ComparedPart, continued
 
 STRING = ms.serdes.string
 NAMES = ms.stores.key_value("names", STRING, STRING)
@@ -81,7 +81,9 @@ class TestPlan:
         assert (sub.stateless, dict(sub.global_stores)) == (True, {})
 
     def test_numbers_of_a_checkpoint_leave_the_global_parts_last(self) -> None:
-        plan = continued(enriched().plan(), {0: Part(("gone",), (), 1), 3: Part(("in",), (), 1)})
+        plan = continued(
+            enriched().plan(), {0: ComparedPart(("gone",), (), 1), 3: ComparedPart(("in",), (), 1)}
+        )
         assert [sub.id for sub in (*plan.subtopologies, *plan.global_parts)] == [0, 1, 2, 3, 4]
 
     def test_a_task_without_the_stores_it_may_read_is_a_bug(self) -> None:

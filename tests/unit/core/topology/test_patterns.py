@@ -9,7 +9,7 @@ import pytest
 
 import millstream as ms
 from millstream.core.model.errors import TopicNotFoundError, TopologyError
-from millstream.core.topology.evolution import Part, Remembered, appeared, continued, parts_of
+from millstream.core.topology.evolution import ComparedPart, Remembered, appeared, continued, parts_of
 from millstream.core.topology.layout import lay_out
 
 ORDERS = re.compile("orders-.*")
@@ -80,21 +80,23 @@ class TestACheckpoint:
     def test_finds_the_state_when_every_topic_is_another_one(self) -> None:
         old = counting().plan("app", existing=["orders-2025"])
         parts = parts_of(old, lay_out(old, {"orders-2025": 2}), {})
-        assert parts == {0: Part(("orders-2025", "/orders-.*/"), ("counts",), 2)}
+        assert parts == {0: ComparedPart(("orders-2025", "/orders-.*/"), ("counts",), 2)}
         nothing = counting().plan("app")
-        assert parts_of(continued(nothing, parts), lay_out(nothing, {}), parts)[0] == Part(
+        assert parts_of(continued(nothing, parts), lay_out(nothing, {}), parts)[0] == ComparedPart(
             ("/orders-.*/",), ("counts",), 2
         )
 
     def test_finds_a_part_without_stores_by_its_pattern(self) -> None:
         topology = ms.Topology().add_source("new", "other").add_source("in", ORDERS)
-        plan = continued(topology.plan("app", existing=["orders-b"]), {0: Part(("/orders-.*/",), (), 1)})
+        plan = continued(
+            topology.plan("app", existing=["orders-b"]), {0: ComparedPart(("/orders-.*/",), (), 1)}
+        )
         assert plan.subtopologies[0].source_topics == ("orders-b",)
 
     def test_knows_which_topics_have_appeared(self) -> None:
         plan = counting().plan("app", existing=["orders-a", "orders-b"])
         known = Remembered(
-            parts={0: Part(("orders-a", "/orders-.*/"), (), 1)}, positions={"orders-a": {0: 7}}
+            parts={0: ComparedPart(("orders-a", "/orders-.*/"), (), 1)}, positions={"orders-a": {0: 7}}
         )
         assert appeared(plan, known) == {"orders-b"}
         assert appeared(plan, Remembered(positions={"orders-a": {0: 7}})) == set()

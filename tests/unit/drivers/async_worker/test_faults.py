@@ -24,7 +24,7 @@ from millstream.core.model.calls import CircuitBreaker
 from millstream.core.model.errors import AsyncWorkerError
 from millstream.drivers.async_worker import AsyncWorkerAddress, AsyncWorkerConnection
 from millstream.drivers.async_worker.runner import now_ms
-from millstream.drivers.async_worker.worker_messages import Answer, Question
+from millstream.drivers.async_worker.worker_messages import WorkerAnswer, WorkerQuestion
 from millstream.drivers.private import process_directory
 from unit.drivers.async_worker.asking import Asker, added, await_end, doubled, executor
 
@@ -151,7 +151,7 @@ class Interrupted(AsyncWorkerConnection):
         super().__init__(address)
         self.meanwhile = meanwhile
 
-    def _asked(self, question: Question) -> Answer:
+    def _asked(self, question: WorkerQuestion) -> WorkerAnswer:
         if question.pickles:
             self.meanwhile()
         return super()._asked(question)

@@ -15,7 +15,7 @@ from millstream.core.asynchronous.effects import Acting, Performing
 from millstream.core.model.calls import Calls
 from millstream.drivers.async_worker import runner as module
 from millstream.drivers.async_worker.runner import Runner, _is_coroutine, ended_ms, now_ms
-from millstream.drivers.async_worker.worker_messages import Order, Question, columns
+from millstream.drivers.async_worker.worker_messages import Order, WorkerQuestion, columns
 
 
 async def coroutine(*args: Any) -> None: ...
@@ -44,9 +44,9 @@ def test_an_end_is_never_counted_before_it_was() -> None:
         assert ended_ms() * 1_000_000 >= before
 
 
-def question(batch: int, *orders: Any, held: int = 0) -> Question:
+def question(batch: int, *orders: Any, held: int = 0) -> WorkerQuestion:
     told = {"call": {("e", 1): set(range(held))}}
-    return Question("t", batch, now_ms(), told, {"call": columns(orders)}, {"call": b"options"})
+    return WorkerQuestion("t", batch, now_ms(), told, {"call": columns(orders)}, {"call": b"options"})
 
 
 def order(number: int) -> Order:

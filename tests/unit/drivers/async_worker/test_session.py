@@ -13,7 +13,7 @@ from millstream.core.model.answers import delay
 from millstream.core.model.calls import Calls, CircuitBreaker, Retry
 from millstream.core.model.errors import AsyncWorkerError
 from millstream.drivers.async_worker.task_session import Session
-from millstream.drivers.async_worker.worker_messages import Order, Question, columns
+from millstream.drivers.async_worker.worker_messages import Order, WorkerQuestion, columns
 
 DAY_MS = 86_400_000
 FUNCTION, OPTIONS, OTHERS = b"function", b"options", b"others"
@@ -34,9 +34,9 @@ def order(at: Ticket, line: str = "k") -> Order:
 
 def question(
     *orders: Order, held: tuple[Ticket, ...] = (), batch: int = 1, options: bytes = OPTIONS, now_ms: int = 0
-) -> Question:
+) -> WorkerQuestion:
     every = [*held, *(Ticket("call", *each[:3]) for each in orders)]
-    return Question("0_0", batch, now_ms, grouped(every), {"call": columns(orders)}, {"call": options})
+    return WorkerQuestion("0_0", batch, now_ms, grouped(every), {"call": columns(orders)}, {"call": options})
 
 
 def starts(session: Session, now_ms: int = 0) -> list[Start]:
@@ -235,7 +235,7 @@ def test_it_tells_that_there_is_something_to_fetch() -> None:
     one, other = starts(session)
     session.end("call", one.number, ["V"], 5)
     session.end("call", other.number, [Raised(OSError("down"))], 5)
-    answered = session.ask(Question("0_0", 1, 6, None, {}, {"call": OPTIONS}), LOADED, 6)
+    answered = session.ask(WorkerQuestion("0_0", 1, 6, None, {}, {"call": OPTIONS}), LOADED, 6)
     assert answered.work["call"].next_ms == 0
     answered = session.ask(question(held=(first, second), batch=2), LOADED, 7)
     assert answered.work["call"].next_ms is None

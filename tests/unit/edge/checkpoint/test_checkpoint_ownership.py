@@ -9,7 +9,7 @@ import pytest
 
 from millstream.core.model.errors import OtherCheckpointError
 from millstream.drivers.kafka.marks import Mark
-from millstream.drivers.spark.driver.checkpoint import Progress
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
 from millstream.edge.checkpoint.checkpoint_ownership import StartFacts, checkpoint_id
 
 
@@ -27,9 +27,9 @@ def start(
     return StartFacts("app", "file:/here", begun, take_over, was_reset, goes_on)
 
 
-def progress(checkpoint: str, number: int, run: str = "") -> Progress:
+def progress(checkpoint: str, number: int, run: str = "") -> CheckpointProgress:
     planned: dict[str, Any] = {"checkpoint": checkpoint, "batch": number, "run": run}
-    return Progress(number, True, False, 2, planned, planned, number)
+    return CheckpointProgress(number, True, False, 2, planned, planned, number)
 
 
 def marks(*found: tuple[str, int] | tuple[str, int, str]) -> dict[int, Mark]:

@@ -11,7 +11,7 @@ from millstream.core.model.errors import IncompatibleTopologyError
 from millstream.core.state.segments.log import Manifest, encode_manifest
 from millstream.core.topology.async_nodes import with_additional_stores
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.driver.checkpoint import Progress
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
 from millstream.edge.checkpoint.continuity import Continuity, check_finished, continuity
 
 
@@ -38,7 +38,7 @@ def remembered(plan: Plan) -> dict[str, Any]:
 def going_on(plan: Plan, before: Plan, renamed: dict[str, str] | None = None) -> Continuity:
     offset = remembered(before)
     names = with_additional_stores(renamed or {}, plan.keepers)
-    return continuity(plan, Progress(3, True, False, 2, offset, offset, 3), names)
+    return continuity(plan, CheckpointProgress(3, True, False, 2, offset, offset, 3), names)
 
 
 def left(*counts: int) -> list[bytes]:

@@ -25,7 +25,7 @@ from millstream.core.runtime.batch_plan import BatchPlan
 from millstream.core.state.segments.log import Manifest, encode_manifest
 from millstream.core.topology.layout import Layout, default_grouper
 from millstream.core.topology.topology import Topology
-from millstream.drivers.spark.driver.checkpoint import Progress
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
 from millstream.drivers.spark.executor.snapshots import snapshot_to_json
 from millstream.drivers.spark.spec import TopologySpec
 from millstream.edge.checkpoint.continuity import Continuity, check_held, continuity
@@ -88,11 +88,13 @@ class Program:
     def plan(self) -> Any:
         return self.topology.plan("app", existing=self.partitions)
 
-    def continuing(self, checkpoint: Progress | None) -> tuple[Continuity, Layout]:
+    def continuing(self, checkpoint: CheckpointProgress | None) -> tuple[Continuity, Layout]:
         found = continuity(self.plan(), checkpoint, self.renamed)
         return found, found.laid_out(self.partitions, self.grouper)
 
-    def checkpoint(self, before: Progress | None = None, *, older: bool = False) -> Progress:
+    def checkpoint(
+        self, before: CheckpointProgress | None = None, *, older: bool = False
+    ) -> CheckpointProgress:
         """What it leaves behind; an older Millstream did not write the routing."""
         found, layout = self.continuing(before)
         spec = TopologySpec(found.plan, layout, {}, ErrorPolicies(), {}, found.lineage(layout, {}))
@@ -103,7 +105,7 @@ class Program:
         kept: dict[str, Any] = json.loads(json.dumps(plan.to_json()))
         if older:
             del kept["routing"]
-        return Progress(3, True, False, 2, kept, kept, 3)
+        return CheckpointProgress(3, True, False, 2, kept, kept, 3)
 
 
 def program(build: Build, grouper: PartitionGrouper = default_grouper, /, **partitions: int) -> Program:

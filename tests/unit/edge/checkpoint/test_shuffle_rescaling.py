@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from millstream.core.model.errors import SettingsError
-from millstream.drivers.spark.driver.checkpoint import Progress
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
 from millstream.edge.checkpoint.shuffle_rescaling import decided
 
 
-def progress(**changed: Any) -> Progress:
-    return Progress(
+def progress(**changed: Any) -> CheckpointProgress:
+    return CheckpointProgress(
         **{
             "batch": 7,
             "committed": True,
@@ -37,7 +37,9 @@ def progress(**changed: Any) -> Progress:
         (progress(committed=False, rescaling=True), None, "keep", "rescale"),
     ],
 )
-def test_follows_the_setting(before: Progress | None, wanted: int | None, policy: Any, expected: str) -> None:
+def test_follows_the_setting(
+    before: CheckpointProgress | None, wanted: int | None, policy: Any, expected: str
+) -> None:
     assert decided(before, wanted, policy) == expected
 
 

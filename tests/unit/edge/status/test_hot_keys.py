@@ -8,7 +8,7 @@ import pytest
 
 from millstream.core.runtime.task_report import CallReport, HotKeySample, TaskReport
 from millstream.edge.cli.control_commands import status_lines
-from millstream.edge.status.hot_key_status import HotKeys
+from millstream.edge.status.hot_key_status import HotKeyStatuses
 from millstream.edge.status.task_reports import TaskReports
 
 
@@ -17,7 +17,7 @@ def step(key: str, records: int, of: int = 100, call_ms: float = 10.0, per_call:
 
 
 def test_a_key_that_leads_in_most_steps_is_hot_and_its_ceiling_is_that_of_the_last_calls() -> None:
-    hot = HotKeys()
+    hot = HotKeyStatuses()
     for turn in range(50):
         hot.note(step("hot", 18, call_ms=5.0 + turn) if turn % 5 else step(f"cold {turn}", 20))
     hot.note(step("hot", 18, call_ms=10.0, per_call=5))
@@ -29,7 +29,7 @@ def test_a_key_that_leads_in_most_steps_is_hot_and_its_ceiling_is_that_of_the_la
 
 
 def test_keys_that_come_one_by_one_are_not_hot() -> None:
-    hot = HotKeys()
+    hot = HotKeyStatuses()
     for number in range(1_000):
         hot.note(step(f"k{number % 100}", 1, of=1))
     now = hot.now()
@@ -38,7 +38,7 @@ def test_keys_that_come_one_by_one_are_not_hot() -> None:
 
 
 def test_another_key_becomes_hot_after_a_while() -> None:
-    hot = HotKeys()
+    hot = HotKeyStatuses()
     for key in ["old"] * 200 + ["new"] * 200:
         hot.note(step(key, 50))
     now = hot.now()
@@ -47,7 +47,7 @@ def test_another_key_becomes_hot_after_a_while() -> None:
 
 
 def test_without_an_answer_yet_there_is_no_ceiling() -> None:
-    hot = HotKeys()
+    hot = HotKeyStatuses()
     assert hot.now() is None
     hot.note(step("a", 1, call_ms=0.0))
     now = hot.now()

@@ -18,7 +18,7 @@ MEAN = applied(means.mean_of, col())
 
 
 @dataclass(frozen=True)
-class Aggregation:
+class GroupedAggregation:
     """An aggregation of a grouped stream.
 
     Attributes:
@@ -48,21 +48,21 @@ class Aggregation:
         return fits_always(self.fold)
 
 
-def folding(fold: Fold, value: Serde[Any]) -> Aggregation:
+def folding(fold: Fold, value: Serde[Any]) -> GroupedAggregation:
     """Return a built-in aggregation of values with the given serde."""
     recipe = RECIPES[fold]
-    return Aggregation(
+    return GroupedAggregation(
         fold.value, recipe.initializer, recipe.aggregator, aggregate_serde(fold, value), recipe.merger, fold
     )
 
 
-def reducing(reducer: Callable[[Any, Any], Any], value: Serde[Any]) -> Aggregation:
+def reducing(reducer: Callable[[Any, Any], Any], value: Serde[Any]) -> GroupedAggregation:
     """Return the aggregation that combines values with a function of two values."""
 
     def merge(key: Any, aggregate: Any, other: Any) -> Any:
         return reducer(aggregate, other)
 
-    return Aggregation("reduce", None, combining(reducer), value, merge)
+    return GroupedAggregation("reduce", None, combining(reducer), value, merge)
 
 
 def combining(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:

@@ -27,7 +27,7 @@ _MAX_SPILLED: Final = 100_000
 """How many spilled records of hot keys are accepted before no more records are taken."""
 
 
-class FlowControl:
+class Backpressure:
     """The limits of one operator. Owned by its in-flight records.
 
     Args:

@@ -46,7 +46,7 @@ from millstream.core.asynchronous.call import (
 from millstream.core.asynchronous.operator_state import CallFigures
 from millstream.core.asynchronous.reorder_buffer import ReorderBuffer
 from millstream.core.engine.asynchronous.backlog import Backlog, Stored
-from millstream.core.engine.asynchronous.backpressure import FlowControl
+from millstream.core.engine.asynchronous.backpressure import Backpressure
 from millstream.core.engine.asynchronous.call_failures import CallFailures
 from millstream.core.engine.asynchronous.hot_keys import HotKeys
 from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore, Request
@@ -97,7 +97,7 @@ class InFlightRecords:
         self._memory = runtime.memory(carried.store.name)
         self._ordering = Ordering.of(node.calls)
         self._one_by_one = self._ordering.by_key and per_key == 1
-        self._flow = FlowControl(node.calls, self._ordering, per_key, self._memory)
+        self._flow = Backpressure(node.calls, self._ordering, per_key, self._memory)
         self._window = self._flow.window
         self._reorder_buffer = ReorderBuffer()
         self._backlog = Backlog(node, runtime, self._ordering, self._window, self._reorder_buffer)

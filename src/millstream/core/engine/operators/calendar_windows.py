@@ -21,7 +21,7 @@ from millstream.core.topology.window_nodes import CalendarAggregate
 
 @compile_node.register
 def _compile(node: CalendarAggregate, compiled: Compiled) -> Call:
-    windows = _Open(node, compiled) if node.emit.at_close else None
+    windows = _OpenCalendarWindows(node, compiled) if node.emit.at_close else None
     add, grace = _adding(node, compiled, windows), node.windows.grace_ms
     observe = _observing(node, compiled)
     return aggregation(
@@ -41,7 +41,7 @@ def _observing(node: CalendarAggregate, compiled: Compiled) -> Callable[[int], N
     return observe
 
 
-def _adding(node: CalendarAggregate, compiled: Compiled, open_ones: _Open | None) -> Add:
+def _adding(node: CalendarAggregate, compiled: Compiled, open_ones: _OpenCalendarWindows | None) -> Add:
     runtime, name, store = compiled.runtime, node.name, compiled.runtime.stores[node.store.name]
     windows_of, child = node.windows.checked, compiled.children(node)
     initializer, aggregator = node.initializer, node.aggregator
@@ -80,7 +80,7 @@ def _adding(node: CalendarAggregate, compiled: Compiled, open_ones: _Open | None
     return add
 
 
-class _Open:
+class _OpenCalendarWindows:
     """The windows that have not closed. Owned by the task."""
 
     def __init__(self, node: CalendarAggregate, compiled: Compiled) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.lookups import lookup
 from millstream.core.model.record import Headers
-from millstream.core.model.subscriptions import Answer, Instruction, Subscription, mark_of
+from millstream.core.model.subscriptions import Instruction, Subscription, SubscriptionAnswer, mark_of
 from millstream.core.state.keys import FOREVER, closed
 from millstream.core.topology import join_nodes as f
 
@@ -91,7 +91,7 @@ def _compile_subscriptions(node: f.Subscriptions, compiled: Compiled) -> Call:
             return None
         value, then = (None, -1) if row is None else row[:2]
         quiet = instruction in _QUIET and (row is None or not joining)
-        answer = Answer(mark, value if joining else None, quiet)
+        answer = SubscriptionAnswer(mark, value if joining else None, quiet)
         return child(subscriber_of(subscriber), answer, max(timestamp, then), headers)
 
     return subscriptions
@@ -114,7 +114,7 @@ def _compile_subscribed_changes(node: f.SubscribedChanges, compiled: Compiled) -
         except Exception as error:
             return runtime.on_error("process", name, error)
         for subscriber, mark in subscribers:
-            child(subscriber, Answer(mark, new, quiet=False), timestamp, headers)
+            child(subscriber, SubscriptionAnswer(mark, new, quiet=False), timestamp, headers)
         return None
 
     return subscribed_changes
@@ -128,7 +128,7 @@ def _compile_resolve(node: f.Resolve, compiled: Compiled) -> Call:
     result_of, key_bytes = runtime.stores[node.results.name].fetch, node.results.key.serialize
     value_bytes = node.value.serialize
 
-    def resolve(key: Any, answer: Answer, timestamp: int, headers: Headers) -> None:
+    def resolve(key: Any, answer: SubscriptionAnswer, timestamp: int, headers: Headers) -> None:
         mark, other, quiet = answer
         try:
             row = row_of(key, FOREVER)

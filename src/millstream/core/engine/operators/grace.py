@@ -37,7 +37,7 @@ _NUMBER: Final = 8
 @compile_node.register
 def _compile_grace_buffer(node: j.GraceBuffer, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
-    buffer, grace, memory = _Buffer(node, runtime), node.grace, runtime.memory(node.remembered_as)
+    buffer, grace, memory = _GraceBuffer(node, runtime), node.grace, runtime.memory(node.remembered_as)
     memory.setdefault("time", -1)
 
     def wait(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -93,7 +93,7 @@ class _BufferedRecord(NamedTuple):
         return partition, offset, self.key, self.value, self.timestamp, self.headers
 
 
-class _Buffer:
+class _GraceBuffer:
     """The records that wait. Owned by the task."""
 
     def __init__(self, node: j.GraceBuffer, runtime: Runtime) -> None:

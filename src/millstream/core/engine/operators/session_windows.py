@@ -27,7 +27,7 @@ Sessions = list[tuple[int, int, Any]]
 
 @compile_node.register
 def _compile(node: SessionAggregate, compiled: Compiled) -> Call:
-    sessions = None if node.open is None else _Open(node, compiled)
+    sessions = None if node.open is None else _OpenSessions(node, compiled)
     emit = replace(node.emit, loses=False)  # reads of a session store hide none that has not closed
     wait = node.windows.gap_ms + node.windows.grace_ms
     add = _adding(node, compiled, sessions)
@@ -36,7 +36,7 @@ def _compile(node: SessionAggregate, compiled: Compiled) -> Call:
     return aggregation(node, compiled, windower).call
 
 
-def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _Open | None) -> Add:
+def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _OpenSessions | None) -> Add:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store, key_bytes = runtime.stores[node.store.name], node.store.key.serialize
     find, write, aggregated = store.find, store.write, _aggregation(node)
@@ -92,7 +92,7 @@ def _aggregation(node: SessionAggregate) -> Callable[[Any, Any, Sessions], Any]:
     return aggregated
 
 
-class _Open:
+class _OpenSessions:
     """The sessions that have not closed. Owned by the task."""
 
     def __init__(self, node: SessionAggregate, compiled: Compiled) -> None:

@@ -116,7 +116,7 @@ def touched_early(windows: Iterable[tuple[int, Entry]], time: int) -> list[Touch
 
 @compile_node.register
 def _compile(node: SlidingAggregate, compiled: Compiled) -> Call:
-    windows = None if node.open is None else _Open(node, compiled)
+    windows = None if node.open is None else _OpenSlidingWindows(node, compiled)
     add, grace = _adding(node, compiled, windows), node.windows.grace_ms
     open_ms = node.windows.difference_ms + grace
     store, difference = compiled.runtime.stores[node.store.name], node.windows.difference_ms
@@ -132,7 +132,7 @@ def _compile(node: SlidingAggregate, compiled: Compiled) -> Call:
     return aggregation(node, compiled, windower).call
 
 
-def _adding(node: SlidingAggregate, compiled: Compiled, open_ones: _Open | None) -> Add:
+def _adding(node: SlidingAggregate, compiled: Compiled, open_ones: _OpenSlidingWindows | None) -> Add:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store, key_bytes = runtime.stores[node.store.name], node.store.key.serialize
     difference, added = node.windows.difference_ms, _aggregation(node)
@@ -187,7 +187,7 @@ def _aggregation(node: SlidingAggregate) -> Callable[[Any, Any, int, Touch], Ent
     return added
 
 
-class _Open:
+class _OpenSlidingWindows:
     """The windows that have not closed, by start, then key. Owned by the task."""
 
     def __init__(self, node: SlidingAggregate, compiled: Compiled) -> None:

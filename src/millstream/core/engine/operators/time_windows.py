@@ -86,7 +86,7 @@ class Shared(NamedTuple):
     """
 
     advance: Callable[[int], None]
-    closing: Closing | None = None
+    closing: WindowClosing | None = None
     clock: IdleClock | None = None
 
 
@@ -128,7 +128,7 @@ def _opening(
     return opened, slots
 
 
-class Closing(NamedTuple):
+class WindowClosing(NamedTuple):
     """The closed windows of an aggregation that were not emitted.
 
     Attributes:
@@ -144,7 +144,7 @@ class Closing(NamedTuple):
     due: Callable[[], int]
 
 
-def _closing(node: WindowedAggregate, compiled: Compiled) -> Closing:
+def _closing(node: WindowedAggregate, compiled: Compiled) -> WindowClosing:
     child, windows = compiled.children(node), node.windows
     store, memory = compiled.runtime.stores[node.store.name], compiled.runtime.memory(node.remembered_as)
     between = store.fetch_all if node.emit.loses else store.kept
@@ -165,4 +165,4 @@ def _closing(node: WindowedAggregate, compiled: Compiled) -> Closing:
         first = next(between(max(closed + 1, 0), FOREVER), None)
         return NEVER if first is None else int(first[0].end) + windows.grace_ms
 
-    return Closing(close, next_close, lambda: store.gone_at(closed + 1), lambda: due)
+    return WindowClosing(close, next_close, lambda: store.gone_at(closed + 1), lambda: due)

@@ -120,7 +120,7 @@ def files_of(location: str, session: Callable[[], SparkSession]) -> Files:
 
 
 @dataclass(frozen=True)
-class Progress:
+class CheckpointProgress:
     """How far a query has come.
 
     Attributes:
@@ -142,7 +142,7 @@ class Progress:
     last_complete: int = -1
 
 
-def progress_of(files: Files) -> Progress | None:
+def progress_of(files: Files) -> CheckpointProgress | None:
     """Read how far a query has come; None if no micro-batch was planned.
 
     Raises:
@@ -154,7 +154,7 @@ def progress_of(files: Files) -> Progress | None:
 
 def progress_from(
     planned: Sequence[int], committed: Collection[int], text: Callable[[int], str]
-) -> Progress | None:
+) -> CheckpointProgress | None:
     """Return how far a query has come; None if no micro-batch was planned.
 
     Args:
@@ -172,11 +172,13 @@ def progress_from(
     before = [number for number in planned[:-1] if number in committed][-1:]
     if complete or not before:
         done = planned[-1] if complete else -1
-        return Progress(planned[-1], complete, False, partitions, last, last if complete else {}, done)
+        return CheckpointProgress(
+            planned[-1], complete, False, partitions, last, last if complete else {}, done
+        )
     # Nothing but a rescale changes the number of partitions from one micro-batch to the next.
     partitions_before, processed = offset_of(text(before[0]), before[0])
     rescaling = partitions != partitions_before
-    return Progress(planned[-1], False, rescaling, partitions, last, processed, before[0])
+    return CheckpointProgress(planned[-1], False, rescaling, partitions, last, processed, before[0])
 
 
 def numbers(names: list[str]) -> list[int]:

@@ -26,7 +26,7 @@ _WITHOUT_COLUMNS: Final = ".HDFSBackedStateStoreProvider"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedSetting:
     """A Spark setting that a query needs.
 
     Attributes:
@@ -42,49 +42,49 @@ class Wanted:
 
 
 WANTED: Final = (
-    Wanted(
+    WantedSetting(
         "spark.sql.adaptive.enabled",
         "false",
         "the shuffle in front of the tasks is planned anew in each micro-batch",
     ),
-    Wanted(
+    WantedSetting(
         PROVIDER,
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         "a topology cannot keep state",
     ),
-    Wanted(
+    WantedSetting(
         f"{STATE_STORE}rocksdb.changelogCheckpointing.enabled",
         "true",
         "each micro-batch writes a snapshot of the whole state of each partition (377 instead of 238 ms for two small ones)",
     ),
-    Wanted(
+    WantedSetting(
         f"{STATE_STORE}rocksdb.trackTotalNumberOfRows",
         "false",
         "each change of the state is looked up first, to count rows",
     ),
-    Wanted(
+    WantedSetting(
         "spark.sql.streaming.noDataMicroBatches.enabled",
         "false",
         "a micro-batch without records follows each one with records",
     ),
-    Wanted(
+    WantedSetting(
         "spark.sql.streaming.numRecentProgressUpdates",
         "200",
         "Spark forgets sooner how long micro-batches took",
     ),
-    Wanted(
+    WantedSetting(
         "spark.python.daemon.module",
         "millstream.edge.daemon",
         "each new Python worker imports everything itself, 0.7 s of a core",
         default="pyspark.daemon",
     ),
-    Wanted(
+    WantedSetting(
         "spark.python.worker.reuse",
         "true",
         "each Spark task starts a Python worker of its own, which has to connect to Kafka and to open the local copies",
         default="true",
     ),
-    Wanted(
+    WantedSetting(
         "spark.python.unix.domain.socket.enabled",
         "true",
         # That can be a client that looks for what listened on the port before, such as a broker.
@@ -92,13 +92,13 @@ WANTED: Final = (
         "or hangs",
         default="false",
     ),
-    Wanted(
+    WantedSetting(
         "spark.shuffle.compress",
         "false",
         "Spark compresses a few large byte strings, which it reads back at once (8.1 instead of 7.7 core-seconds for a million records)",
         default="true",
     ),
-    Wanted(
+    WantedSetting(
         "spark.authenticate",
         "true",
         "who reaches a port of this session can read what it sends to tasks, secrets of Kafka's clients among it",

@@ -22,7 +22,7 @@ from millstream.core.ports import ByteStores, Fetcher, LocalCopy, OffsetRange, T
 from millstream.core.state.global_copy import (
     BEHIND,
     CUT_OFF,
-    Progress,
+    CopyProgress,
     progress_of,
     why_begun_anew,
     with_progress,
@@ -148,7 +148,7 @@ class GlobalRestore:
         return copy.open_view()
 
     def _bring_up(
-        self, previous: Progress | None, planned: Mapping[int, int], counts: GlobalRestoreCounts
+        self, previous: CopyProgress | None, planned: Mapping[int, int], counts: GlobalRestoreCounts
     ) -> None:
         """Read from the progress of the copy to the planned offsets."""
         reached, why = self._start(previous, planned)
@@ -171,7 +171,9 @@ class GlobalRestore:
         progress.finish(count)
         counts.records += count
 
-    def _start(self, previous: Progress | None, planned: Mapping[int, int]) -> tuple[Progress, str | None]:
+    def _start(
+        self, previous: CopyProgress | None, planned: Mapping[int, int]
+    ) -> tuple[CopyProgress, str | None]:
         """Return where to continue, and why the copy begins anew, if it does; it is empty then."""
         copy, identity = self._copy, self._part.identity
         version = copy.version()
@@ -179,7 +181,7 @@ class GlobalRestore:
         why = empty if previous is None else why_begun_anew(previous, identity, planned)
         if why and version is not None:
             copy.wipe()
-        kept = Progress(identity) if why or previous is None else previous
+        kept = CopyProgress(identity) if why or previous is None else previous
         known = {
             partition: position for partition, position in kept.positions.items() if partition in planned
         }
@@ -207,7 +209,9 @@ class GlobalRestore:
             chunks.append(_Chunk(planned.partition, None, planned.end))
         yield chunks
 
-    def _applied(self, reached: Progress, chunks: list[_Chunk], counts: GlobalRestoreCounts) -> Progress:
+    def _applied(
+        self, reached: CopyProgress, chunks: list[_Chunk], counts: GlobalRestoreCounts
+    ) -> CopyProgress:
         """Process records, and write the changes; return the progress."""
         try:
             task = global_task(
@@ -231,7 +235,7 @@ class GlobalRestore:
             self._copy.close_view()
         counts.add(task.id, outcome)
         positions = {**reached.positions, **{chunk.partition: chunk.position for chunk in chunks}}
-        after = Progress(reached.identity, positions, snapshot_to_json(task.snapshot()))
+        after = CopyProgress(reached.identity, positions, snapshot_to_json(task.snapshot()))
         changes = {**outcome.changes, **with_progress(self._part.store, after)}
         self._copy.apply(changes, after.version, outcome.dropped_slices)
         return after

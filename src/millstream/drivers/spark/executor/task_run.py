@@ -68,7 +68,7 @@ log = logging.getLogger("millstream.task")
 M = TypeVar("M")
 
 
-class _Committed(NamedTuple):
+class _CommittedStores(NamedTuple):
     """The state of a task before the micro-batch.
 
     Attributes:
@@ -134,7 +134,7 @@ class TaskRun:
         )
         yield self._report(replace(facts, stores=memory.store_memories()))
 
-    def _committed(self, sub: SubTopology, changelogs: Changelogs) -> _Committed:
+    def _committed(self, sub: SubTopology, changelogs: Changelogs) -> _CommittedStores:
         """Load the state of the task for the stores of the topology.
 
         Raises:
@@ -156,7 +156,7 @@ class TaskRun:
             memory = changelogs.memory(self._spec.changelogs, renamed)
             check_stores(memory.stores, fingerprints)
             manifest = self._log.load(changelogs.content(self._spec.changelogs, memory, self._listener))
-        return _Committed(encoded, manifest, memory, removed)
+        return _CommittedStores(encoded, manifest, memory, removed)
 
     def _memory(self, sub: SubTopology, changelogs: Changelogs, task: Task, outcome: Outcome) -> TaskMemory:
         """Return the task's memory after the step."""
@@ -281,7 +281,7 @@ class TaskRun:
             report = TaskReport(str(self._id), times=times)
             yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
-    def _snapshot(self, before: _Committed) -> Snapshot | None:
+    def _snapshot(self, before: _CommittedStores) -> Snapshot | None:
         """Return the snapshot; a rebuilt task reads its buffered records from the broker again."""
         snapshot = before.memory.snapshot
         return snapshot if snapshot is None or before.encoded is not None else snapshot.without_committed()

@@ -14,7 +14,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Step:
+class BoardStep:
     """A step of the demo; times are monotonic seconds.
 
     Attributes:
@@ -45,7 +45,7 @@ class Scene:
     """
 
     total: int
-    steps: tuple[Step, ...] = ()
+    steps: tuple[BoardStep, ...] = ()
     written: int = 0
     counted: int = 0
     state: str = ""
@@ -82,7 +82,7 @@ class Board:
         """Show a step while the block runs; the block appends its result to the list."""
         result: list[str] = []
         with self._lock:
-            self._scene = replace(self._scene, steps=(*self._scene.steps, Step(name, monotonic())))
+            self._scene = replace(self._scene, steps=(*self._scene.steps, BoardStep(name, monotonic())))
         try:
             yield result
         except BaseException:

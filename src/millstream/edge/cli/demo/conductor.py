@@ -22,7 +22,7 @@ from millstream.edge.application.running_application import RunningApplication
 from millstream.edge.cli.demo.board import Board, Scene
 from millstream.edge.cli.demo.demo_spark import kill_spark, settings_in, start_spark, stop_spark
 from millstream.edge.cli.demo.sonnets import repeated
-from millstream.edge.cli.demo.traffic import DemoError, Feeder, Observer, Reader, Traffic
+from millstream.edge.cli.demo.traffic import DemoError, LineFeeder, Observer, Reader, Traffic
 from millstream.edge.cli.demo.wordcount import COUNTS, LINES, topology, words
 from millstream.testing.kafka import EmbeddedKafka
 
@@ -145,7 +145,7 @@ class Conductor(threading.Thread):
             result.append(f"{LINES} and {COUNTS}, {PARTITIONS} partitions each")
         ending.callback(observer.close)
         ending.callback(reader.halt)
-        feeder = Feeder(self.servers, LINES, lines, self._halt)
+        feeder = LineFeeder(self.servers, LINES, lines, self._halt)
         ending.callback(feeder.halt)
         return Traffic(feeder, reader, observer)
 

@@ -17,7 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from millstream.edge.cli.demo.board import Scene, Step
+from millstream.edge.cli.demo.board import BoardStep, Scene
 
 TITLE = "Millstream demo: words of Shakespeare's sonnets, from Kafka through Spark to Kafka"
 TOP = 10
@@ -152,12 +152,12 @@ def _progress(scene: Scene) -> Table:
     return table
 
 
-def _mark(step: Step, spinner: Spinner) -> RenderableType:
+def _mark(step: BoardStep, spinner: Spinner) -> RenderableType:
     if step.ended is None:
         return spinner
     return Text("✗", style="red") if step.failed else Text("✓", style="green")
 
 
-def _step_line(step: Step, now: float) -> str:
+def _step_line(step: BoardStep, now: float) -> str:
     ending = "failed" if step.failed else "done"
     return f"{step.name}: {ending} after {step.seconds(now):.1f} s{'  ' + step.result if step.result else ''}"

@@ -31,7 +31,7 @@ class DemoError(MillstreamError):
     """The demo cannot continue."""
 
 
-class Feeder(threading.Thread):
+class LineFeeder(threading.Thread):
     """Writes lines at a steady pace. Its producer connects at once, so that the first line does not wait for it."""
 
     def __init__(self, servers: str, topic: str, lines: Sequence[str], stop: threading.Event) -> None:
@@ -165,6 +165,6 @@ class Observer:
 class Traffic:
     """All clients of the broker besides the application."""
 
-    feeder: Feeder
+    feeder: LineFeeder
     reader: Reader
     observer: Observer

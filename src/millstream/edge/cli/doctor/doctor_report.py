@@ -32,24 +32,24 @@ _NO_SERVERS = "localhost:9092"
 
 
 @dataclass(frozen=True)
-class Entry:
+class DoctorEntry:
     """A check in the table; ``required`` if Millstream cannot work without it."""
 
     check: Check
     required: bool = True
 
 
-CHECKS: tuple[Entry, ...] = (
-    Entry(check_python),
-    Entry(check_java),
-    Entry(check_packages),
-    Entry(check_memory),
-    Entry(check_disk),
-    Entry(check_lmdb_file),
-    Entry(check_loopback),
-    Entry(check_brokers),
-    Entry(check_executors),
-    Entry(check_jars, required=False),
+CHECKS: tuple[DoctorEntry, ...] = (
+    DoctorEntry(check_python),
+    DoctorEntry(check_java),
+    DoctorEntry(check_packages),
+    DoctorEntry(check_memory),
+    DoctorEntry(check_disk),
+    DoctorEntry(check_lmdb_file),
+    DoctorEntry(check_loopback),
+    DoctorEntry(check_brokers),
+    DoctorEntry(check_executors),
+    DoctorEntry(check_jars, required=False),
 )
 
 
@@ -113,7 +113,7 @@ def _inquiry(settings: Settings, servers: str | None, topics: tuple[str, ...]) -
     return Inquiry(servers, topics, Path(settings.state_dir), client, spark=settings.spark)
 
 
-def _listed(entry: Entry, inquiry: Inquiry) -> list[Finding]:
+def _listed(entry: DoctorEntry, inquiry: Inquiry) -> list[Finding]:
     """Return the findings of a check, also if its package cannot be imported."""
     try:
         found = entry.check(inquiry)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.core.model.errors import SparkRuntimeError
-from millstream.drivers.spark.driver.checkpoint import LocalFiles, Progress, files_of, progress_of
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, LocalFiles, files_of, progress_of
 
 
 class Checkpoint:
@@ -28,7 +28,7 @@ class Checkpoint:
     def commit(self, batch: int) -> None:
         (self.root / "commits" / str(batch)).write_text("v1\n{}")
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> CheckpointProgress | None:
         return progress_of(LocalFiles(self.root))
 
 
@@ -45,15 +45,15 @@ def test_numbers_are_numbers(checkpoint: Checkpoint) -> None:
     for batch in (8, 9, 10):
         checkpoint.plan(batch)
         checkpoint.commit(batch)
-    assert checkpoint.progress() == Progress(10, True, False, 4, {"tick": 10}, {"tick": 10}, 10)
+    assert checkpoint.progress() == CheckpointProgress(10, True, False, 4, {"tick": 10}, {"tick": 10}, 10)
 
 
 def test_the_last_micro_batch_was_interrupted(checkpoint: Checkpoint) -> None:
     checkpoint.plan(0)
-    assert checkpoint.progress() == Progress(0, False, False, 4, {"tick": 0}, {})
+    assert checkpoint.progress() == CheckpointProgress(0, False, False, 4, {"tick": 0}, {})
     checkpoint.commit(0)
     checkpoint.plan(1)
-    assert checkpoint.progress() == Progress(1, False, False, 4, {"tick": 1}, {"tick": 0}, 0)
+    assert checkpoint.progress() == CheckpointProgress(1, False, False, 4, {"tick": 1}, {"tick": 0}, 0)
 
 
 def test_a_rescale_was_interrupted(checkpoint: Checkpoint) -> None:

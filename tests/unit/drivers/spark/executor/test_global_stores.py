@@ -18,7 +18,7 @@ import millstream as ms
 from millstream.core.model.errors import DeserializationError, StoreError
 from millstream.core.ports import Version
 from millstream.core.runtime.task_report import TaskReport
-from millstream.core.state.global_copy import Progress, with_progress
+from millstream.core.state.global_copy import CopyProgress, with_progress
 from millstream.core.state.opening import open_store
 from millstream.core.topology.evolution import Lineage
 from millstream.core.topology.layout import lay_out
@@ -269,7 +269,7 @@ def test_progress_that_belongs_to_another_content_is_not_believed(tmp_path: Path
     filled(hosts)
     hosts.content()
     copy = hosts.engine.open(str(hosts.directory()))
-    copy.apply(with_progress(STORE, Progress("other", {0: 11})), Version(11, "00000000"))
+    copy.apply(with_progress(STORE, CopyProgress("other", {0: 11})), Version(11, "00000000"))
     assert hosts.content() == EXPECTED
 
 

@@ -20,7 +20,7 @@ from millstream.core.runtime.remaining_inputs import TaskInput
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.state.segments.log import decode_manifest
 from millstream.core.taps.samples import Sample
-from millstream.core.topology.evolution import Lineage, Part, continued, parts_of
+from millstream.core.topology.evolution import ComparedPart, Lineage, continued, parts_of
 from millstream.core.topology.layout import Layout, lay_out
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark import wire
@@ -91,7 +91,7 @@ class Spark:
         rows: Sequence[Row],
         *,
         commit: bool = True,
-        before: Mapping[int, Part] | None = None,
+        before: Mapping[int, ComparedPart] | None = None,
         renamed: Mapping[str, str] | None = None,
     ) -> list[Row]:
         plan = continued(topology.plan("app"), before or {})
@@ -454,7 +454,7 @@ def test_the_state_of_a_part_that_is_gone_is_deleted(spark: Spark) -> None:
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
     builder = ms.StreamsBuilder()
     builder.stream("elsewhere").group_by_key().count(store="others")
-    gone = {0: Part(("in",), ("counts",), 1)}
+    gone = {0: ComparedPart(("in",), ("counts",), 1)}
     for _ in range(2):
         assert spark.batch(builder.build(), [row(wire.TICK)], before=gone) == []
         assert (spark.head, spark.log) == (None, {})
