@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from millstream.core.ports import LocalCopy
-from millstream.drivers.lmdb import copy as lmdb
-from millstream.drivers.memory import copy as memory
-from millstream.drivers.rocksdb import copy as rocksdb
+from millstream.drivers.lmdb import lmdb_copy as lmdb
+from millstream.drivers.memory import memory_copy as memory
+from millstream.drivers.rocksdb import rocksdb_copy as rocksdb
 
 MEMORY_BYTES = 16 << 20
 
