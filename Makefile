@@ -4,6 +4,9 @@ BIN := .venv/bin
 SEED ?= 1
 JOB ?= count
 SERVICE ?= pypi
+# Tests start hundreds of Python processes; without bytecode, each of them would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Processes share out the tests by file, in the order of tests/conftest.py instead of by number of tests.
 BY_FILE := --dist=loadfile --no-loadscope-reorder --durations=20
 
