@@ -4,8 +4,11 @@ BIN := .venv/bin
 SEED ?= 1
 JOB ?= count
 SERVICE ?= pypi
-# Two processes share out the tests by file, each with a broker and a Spark session of its own.
-SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --durations=20
+# Tests start hundreds of Python processes; without bytecode, each of them would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Processes share out the tests by file, in the order of tests/conftest.py instead of by number of tests.
+BY_FILE := --dist=loadfile --no-loadscope-reorder --durations=20
 
 # A wait that took too long is tried again, once: another program may have had the machine. A wrong result never is.
 TRY_AGAIN := --reruns=1 --only-rerun='Failed: (Timeout|waited)'
@@ -31,11 +34,11 @@ demo: setup ## Word count on a real broker, through Spark, in the terminal
 	$(BIN)/millstream demo
 
 test: setup ## All tests: core, real broker, real Spark, crashes
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(TRY_AGAIN) -m "not alone"
+	$(BIN)/python -m pytest --numprocesses=4 $(BY_FILE) $(TRY_AGAIN) -m "not alone"
 	$(BIN)/python -m pytest --durations=20 $(TRY_AGAIN) -m alone
 
 test-unit: setup ## Only the tests that need no Java
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not broker and not spark"
+	$(BIN)/python -m pytest --numprocesses=2 $(BY_FILE) -m "not broker and not spark"
 
 check: setup ## Format, lint, types, import rules, limits of size
 	$(BIN)/ruff format --check .

@@ -11,6 +11,7 @@ import faulthandler
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,20 @@ _SESSIONS: list[pytest.Session] = []
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     _SESSIONS.append(session)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files that need a broker or Spark first, beginning with the longest time limits, and files that only compute last.
+
+    The first mostly wait, so several of them share the processor. At the end, files that only compute leave no core idle.
+    """
+    order: dict[Path, tuple[bool, float]] = {}
+    for item in items:
+        waits = any(item.get_closest_marker(name) for name in ("broker", "spark"))
+        limit = item.get_closest_marker("timeout")
+        rank = (not waits, -limit.args[0] if limit else 0.0)
+        order[item.path] = min(order.get(item.path, rank), rank)
+    items.sort(key=lambda item: order[item.path])  # stable: the tests of a file stay together
 
 
 def pytest_unconfigure() -> None:

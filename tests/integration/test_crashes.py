@@ -27,7 +27,7 @@ RUNS: list[tuple[str, int, tuple[Target, ...]]] = [
     ("ranges", 17, ("executor", "worker")),
 ]
 
-pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def crashed(app: str, seed: int, targets: tuple[Target, ...], logs: Path) -> Report:

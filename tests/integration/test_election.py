@@ -70,6 +70,7 @@ def test_a_driver_that_joins_takes_nothing_and_follows_at_once_when_the_first_le
         second.leave()
 
 
+@pytest.mark.alone  # it measures how long the election takes
 def test_a_driver_that_is_killed_is_replaced_within_ten_seconds(apps_without_spark: Apps) -> None:
     with another_process(apps_without_spark) as process:
         second = candidate(apps_without_spark)

@@ -21,7 +21,7 @@ from .helpers import Apps, committed_records, eventually, lag
 if TYPE_CHECKING:
     import psutil
 
-pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
 
 APP = APPS["word-count"]
 TIMEOUT_MS = 2_000

@@ -221,7 +221,7 @@ def count_keys(topics: Mapping[str, str]) -> ms.Topology:
     return builder.build()
 
 
-@pytest.mark.alone
+@pytest.mark.timeout(600)
 def test_no_answer_is_older_than_one_before_though_everything_is_killed(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from millstream.testing.crash.processes import CrashedProgram
 from .helpers import Apps, committed_records, eventually
 from .topologies import counts_in_kafka
 
-pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 log = logging.getLogger(__name__)
@@ -86,6 +86,7 @@ def two(drivers: Drivers, **second: Any) -> Iterator[tuple[CrashedProgram, Crash
             program.kill()
 
 
+@pytest.mark.alone  # it measures how long the election takes
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 def test_a_driver_that_is_killed_is_replaced(
     apps_without_spark: Apps, tmp_path: Path, guarantee: str

@@ -148,6 +148,7 @@ class TestAnInputThatStalls:
             assert (counted["buffered_records_max"], counted["enforced_records"]) == (500, 0)
         assert by_key(apps.kafka.consume(joined.sink)) == joined.merged(orders, rates)
 
+    @pytest.mark.alone  # a micro-batch has three seconds
     def test_is_right_again_when_it_comes_within_the_idle_time(self, apps: Apps) -> None:
         """Rates come two seconds late, and an order waits five."""
         joined = Joined.of(apps, 1)

@@ -25,7 +25,7 @@ from millstream.testing.crash.processes import CrashedProgram
 from .helpers import Apps, committed_records, eventually, lag, values_by_key
 from .topologies import counts_in_kafka, word_count
 
-pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(480)]
 
 ONCE = {"processing_guarantee": "exactly_once"}
 

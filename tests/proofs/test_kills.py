@@ -34,7 +34,6 @@ from .sizes import FULL, sized
 from .spark_batches import committed_batches
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.broker,
     pytest.mark.spark,
     pytest.mark.timeout(sized(600, 3_600)),
