@@ -20,7 +20,7 @@ as long as what feeds it lags, so that its virtual head bounds it also while it 
 
 Source: KIP-353, KIP-695; Kafka Streams ``PartitionGroup.readyToProcess``. Unlike there, the look does not end at the first
 input that is not ready, so that every idle time begins when its input is first seen empty; and choices are counted per
-record, also when nothing is waited for (see docs/decisions/0021-waiting-for-inputs.md).
+record, also when nothing is waited for (see docs/decisions/0021-waiting-for-empty-inputs.md).
 """
 
 from __future__ import annotations
