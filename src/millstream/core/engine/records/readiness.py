@@ -91,7 +91,7 @@ class Waiting:
 _MEANING: Mapping[Reason, str] = {
     "lag": "is empty here and has more records on the broker",
     "unknown lag": "is empty here, and no broker says whether it has more records",
-    "behind": "has not been read as far in time as the records at hand",
+    "behind": "has not been read up to the time of the buffered records",
     "idle": "is empty (setting max_task_idle_ms)",
 }
 _LASTING: Mapping[Reason, int] = {"unknown lag": 0, "lag": 1, "idle": 2, "behind": 3}
