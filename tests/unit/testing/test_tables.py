@@ -79,7 +79,7 @@ def test_a_difference_shows_what_is_missing_and_what_is_too_much(driver: Any) ->
     with pytest.raises(AssertionError) as error:
         driver.expect("out", "| key | value |\n| a | 1 |\n| a | 3 |\n| a | 2 |")
     assert str(error.value).splitlines() == [
-        "topic out is not as expected (- is missing, + is too much):",
+        "topic out is not as expected (- missing, + unexpected):",
         "  | key | value |",
         "  |-----|-------|",
         "  | a   | 1     |",

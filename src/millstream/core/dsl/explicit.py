@@ -30,7 +30,7 @@ def check_explicit_names(topology: Topology, generated: Collection[str]) -> None
     if unnamed:
         listed = "\n  ".join(unnamed)
         raise TopologyError(
-            "build(explicit_names=True) insists on names of your own, but these would be generated, and may become others "
+            "build(explicit_names=True) requires explicit names, but these names would be generated, and may change "
             f"when the program is edited:\n  {listed}"
         )
 
@@ -54,7 +54,7 @@ def _topics(nodes: Mapping[str, Node], generated: Collection[str]) -> Iterator[s
 
 def _behind(nodes: Mapping[str, Node], node: Node) -> str:
     topics = dict.fromkeys(_topics_read(nodes, node))
-    return f"behind topic{'s' if len(topics) > 1 else ''} {', '.join(map(repr, topics))}"
+    return f"downstream of topic{'s' if len(topics) > 1 else ''} {', '.join(map(repr, topics))}"
 
 
 def _topics_read(nodes: Mapping[str, Node], node: Node) -> Iterator[str]:

@@ -16,7 +16,7 @@ topics, and the schedules of a processor. The *naming* of the builder determines
     The number of the operator in the program, exactly as in Kafka Streams (``KSTREAM-AGGREGATE-STATE-STORE-0000000002``).
     Inserting an operator upstream changes these names.
 
-Kafka Streams counts some names that it does not use, and so does this; see docs/decisions/0040-stable-names.md.
+Kafka Streams counts some names that it does not use, and so does this; see docs/decisions/0040-stable-names-for-stores-and-topics.md.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ the user is not called again: the records before the bad one go down first, then
 Keys and values stay serialised as long as nobody needs objects. That is possible where the serde says that it writes exactly
 what it read (``Serde.verbatim``), so that a count by text never makes text.
 
-The core stays pure: columns are lists. Why not Arrow, see docs/decisions/0037-columns-are-lists.md.
+The core stays pure: columns are lists. Why not Arrow, see docs/decisions/0037-columnar-processing-uses-lists.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Entries are in the slice of their session's end, in one of two orders (``millstream.core.state.session_layouts``).
 
 The store's time is the largest end put or removed. Sessions that end at or before ``time - retention`` cannot be read; a put
-is dropped, and counted as a dropped record, once its slice has expired (see docs/decisions/0014-slices-of-time.md). A *strict*
+is dropped, and counted as a dropped record, once its slice has expired (see docs/decisions/0014-windowed-stores-expire-in-time-slices.md). A *strict*
 store behaves like the in-memory store of Kafka Streams: it drops every put that could not be read, and its time is the largest
 end put.
 """

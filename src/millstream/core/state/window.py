@@ -4,7 +4,7 @@ Entries are in the slice of their window's start, in one of two orders (``millst
 
 The store's time is the largest start put. Windows that start at or before ``time - retention`` cannot be read, to the
 millisecond; a put is dropped, and counted as a dropped record, once its slice has expired. This is how the window store of
-Kafka Streams over RocksDB behaves (see docs/decisions/0014-slices-of-time.md). A *strict* store drops every put that could not
+Kafka Streams over RocksDB behaves (see docs/decisions/0014-windowed-stores-expire-in-time-slices.md). A *strict* store drops every put that could not
 be read, like the in-memory store of Kafka Streams.
 """
 

@@ -14,7 +14,7 @@ Records must reach the tasks of a part with stores in the same way as before, se
 A part whose sub-topology has been removed keeps its number for ever, without topics: its state is deleted, and its number is not
 reused, so that a new sub-topology never finds old state. In a plan, such a number is a sub-topology without nodes.
 
-See docs/decisions/0018-edited-topologies.md.
+See docs/decisions/0018-edited-topologies-keep-their-state.md.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ store. The routing of the next start is compared with it, store by store:
 A new store has no state to lose. Neither has a part without stores, except for records that its tasks buffer
 (:func:`left_by`).
 
-See docs/decisions/0055-routing-is-remembered.md.
+See docs/decisions/0055-checkpoint-records-the-routing-of-keys.md.
 """
 
 from __future__ import annotations

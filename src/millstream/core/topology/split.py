@@ -9,7 +9,7 @@ records are read, before Spark's shuffle, and its repartitions are then Spark's 
 Kafka topic (see docs/decisions/0003-repartition-through-the-shuffle.md).
 
 The parts that fill global stores are separate from the sub-topologies: they form no tasks, so adding a global table renumbers
-nothing (see docs/decisions/0032-global-stores-beside-the-tasks.md).
+nothing (see docs/decisions/0032-global-stores-are-not-part-of-tasks.md).
 """
 
 from __future__ import annotations

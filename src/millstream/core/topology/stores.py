@@ -182,7 +182,7 @@ class LruSpec(StoreSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class SlicedSpec(StoreSpec):
-    """A store in slices (see docs/decisions/0014-slices-of-time.md)."""
+    """A store in slices (see docs/decisions/0014-windowed-stores-expire-in-time-slices.md)."""
 
     @property
     def retention_ms(self) -> int:

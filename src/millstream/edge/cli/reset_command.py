@@ -57,7 +57,7 @@ def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Cal
 def plan_lines(plan: ResetPlan, files: Files, location: str, now_ms: int) -> Iterator[str]:
     yield f"Reset of application {plan.application_id!r}"
     yield ""
-    yield "Where the next start begins, in every partition (- is not known):"
+    yield "Start position in each partition (- means unknown):"
     width = max(len(move.topic) for move in plan.moves)
     yield f"  {'topic':<{width}}  partition  processed up to  begins at"
     for move in plan.moves:
@@ -67,7 +67,7 @@ def plan_lines(plan: ResetPlan, files: Files, location: str, now_ms: int) -> Ite
     if plan.damage:
         yield f"The checkpoint is damaged ({plan.damage}), so this is what the group has committed."
     yield ""
-    yield "What is deleted:"
+    yield "To be deleted:"
     if files.exists():
         stores = f"; the stores {', '.join(plan.stores)} will be empty" if plan.stores else ""
         yield f"  checkpoint      {location}{stores}"
@@ -80,10 +80,10 @@ def plan_lines(plan: ResetPlan, files: Files, location: str, now_ms: int) -> Ite
     for topic, group in plan.others.items():
         yield f"Not deleted: {topic}, which seems to belong to the group {group!r}."
     yield ""
-    yield "The application does not run on this host. Whether it runs on another one cannot be known: its group has no members."
+    yield "The application is not running on this host. It may be running on another host: the group has no members that would show this."
     if plan.progress is not None and "now_ms" in plan.progress.planned:
         ago = (now_ms - plan.progress.planned["now_ms"]) / 1000
-        yield f"Its last micro-batch was planned {ago:,.0f} s ago."
+        yield f"The last micro-batch was planned {ago:,.0f} s ago."
 
 
 def target_of(

@@ -171,14 +171,15 @@ _TOPICS: Final = (
 
 _CALLS: Final = (
     MetricsReading(
-        Metric("task_calls_running", ("task",), "calls of asynchronous operators that are running now"),
+        Metric("task_calls_running", ("task",), "running calls of asynchronous operators"),
         lambda view: _calls(view, lambda calls: calls.running),
     ),
     MetricsReading(
         Metric(
             "task_calls_waiting",
             ("task", "reason"),
-            "in-flight records whose call waits: for a retry, a delay, their line, a place, the rate, a breaker, their time",
+            "in-flight records whose call waits, by reason: retry, delay, line (earlier records of the key), "
+            "place (max_in_flight), rate (rate limit), breaker (open circuit breaker), time (due within two seconds)",
         ),
         _waiting,
     ),

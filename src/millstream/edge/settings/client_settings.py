@@ -62,23 +62,23 @@ def _refused(instead: str, meaning: str, *names: str) -> Rule:
     return Rule(names, meaning, (), instead)
 
 
-_COMMITTED = "nothing: offsets are committed when they are processed"
-_NO_MEMBER = "nothing: Spark gives partitions to tasks, and nobody joins the group"
+_COMMITTED = "nothing: offsets are committed after their records are processed"
+_NO_MEMBER = "nothing: Spark assigns partitions to tasks, and the application does not join the group"
 
 RULES: Final[tuple[Rule, ...]] = (
     # Where to connect, and who it is.
     _refused(
         "bootstrap_servers",
-        "all clients talk to one cluster: a transaction covers records and offsets",
+        "all clients must use one cluster: a transaction covers records and offsets",
         "bootstrap.servers",
         "metadata.broker.list",
     ),
     _any("the name in logs and quotas of the brokers", "client.id"),
     # Groups and offsets.
-    _refused("the application id, which is the group", "whose offsets are committed", "group.id"),
+    _refused("the application id, which is the group", "the group whose offsets are committed", "group.id"),
     _refused(
         _NO_MEMBER,
-        "who reads which partition",
+        "the assignment of partitions",
         "group.instance.id",
         "group.protocol",
         "group.protocol.type",
@@ -86,7 +86,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "partition.assignment.strategy",
     ),
     _any(
-        "no effect: nobody joins the group",
+        "no effect: the application does not join the group",
         "session.timeout.ms",
         "heartbeat.interval.ms",
         "max.poll.interval.ms",
@@ -112,16 +112,16 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     _refused(
         "auto_offset_reset, or offset_reset=... at the source",
-        "nothing but the plan decides where reading begins",
+        "the planner decides where reading begins",
         "auto.offset.reset",
     ),
     _refused(
         "nothing: Millstream needs these events",
-        "the end of a range may hold no records (compaction, transaction markers)",
+        "the last offsets of a range may contain no records (compaction, transaction markers)",
         "enable.partition.eof",
     ),
     _any("whether checksums of records are verified; false is the default", "check.crcs"),
-    _any("a replica near by is read, which may be a little behind", "client.rack"),
+    _any("a nearby replica is read, which may lag slightly", "client.rack"),
     _any(
         "how long a reader waits for the broker",
         "fetch.wait.max.ms",
@@ -138,58 +138,61 @@ RULES: Final[tuple[Rule, ...]] = (
         "queued.max.messages.kbytes",
         "receive.message.max.bytes",
     ),
-    _refused("max_batch_records", "how much is read at once", "max.poll.records"),
+    _refused("max_batch_records", "maximum number of records per read", "max.poll.records"),
     _only(
         ("false",),
-        "a source topic that was deleted would come back empty, and nobody would notice what was lost; in kafka={...} false "
-        "also keeps brokers from creating topics that are written",
+        "a deleted source topic would be created again, empty, and the loss would not be "
+        "detected; in kafka={...}, false also keeps brokers from creating output topics",
         "allow.auto.create.topics",
     ),
     # Writing.
-    _only(("true",), "retries of the client neither duplicate nor reorder", "enable.idempotence"),
+    _only(
+        ("true",), "retries of the client must neither duplicate nor reorder records", "enable.idempotence"
+    ),
     _only(
         ("all", "-1"),
-        "a record that one broker has taken may be lost with it",
+        "a record that only one broker has stored is lost if that broker fails",
         "acks",
         "request.required.acks",
     ),
     _only(
         ("1", "2", "3", "4", "5"),
-        "a retry of more requests could change the order of records",
+        "with more requests in flight, a retry could change the order of records",
         "max.in.flight",
         "max.in.flight.requests.per.connection",
     ),
     _only(("fifo",), "records of a key keep their order", "queuing.strategy"),
     _only(
         ("murmur2_random", "murmur2"),
-        "keys go where Java producers put them, those of repartition topics too; give a sink partitioner=... for another "
-        "partition",
+        "keys go to the same partitions as with Java producers, also in repartition topics; to "
+        "choose partitions yourself, pass partitioner=... to the sink",
         "partitioner",
     ),
-    _refused("partitioner=... at the sink", "where records of a key go", "partitioner.class"),
+    _refused("partitioner=... at the sink", "the partition of a key", "partitioner.class"),
     _refused(
         "processing_guarantee='exactly_once'",
-        "each Spark partition has its own, and a zombie is known by it",
+        "each Spark partition has its own id, which fences zombies",
         "transactional.id",
     ),
     _refused(
         "transaction_timeout_ms",
-        "when the broker ends a transaction that nobody has ended",
+        "time after which the broker aborts a transaction that is still open",
         "transaction.timeout.ms",
     ),
     _any(
-        "what is not delivered by then ends the application, and the micro-batch is done again; at least 1 retry, and no "
-        "longer than transaction_timeout_ms under exactly_once",
+        "a record that is not delivered by then stops the application, and the micro-batch is "
+        "repeated at the next start; set at least 1 retry, and under exactly_once at most "
+        "transaction_timeout_ms",
         "retries",
         "message.send.max.retries",
         "message.timeout.ms",
         "delivery.timeout.ms",
         "request.timeout.ms",
     ),
-    _any("a larger result follows on_produce_error", "message.max.bytes"),
-    _refused("message.max.bytes", "how large a record may be", "max.request.size"),
+    _any("on_produce_error applies to larger results", "message.max.bytes"),
+    _refused("message.max.bytes", "maximum size of a record", "max.request.size"),
     _any(
-        "requests of a micro-batch; it ends when everything is acknowledged",
+        "size of requests; a micro-batch ends when all records are acknowledged",
         "linger.ms",
         "queue.buffering.max.ms",
         "batch.size",
@@ -197,11 +200,11 @@ RULES: Final[tuple[Rule, ...]] = (
         "sticky.partitioning.linger.ms",
     ),
     _any(
-        "records that wait to be sent; when there is no room the sink waits",
+        "buffer for records that wait to be sent; if it is full, the sink waits",
         "queue.buffering.max.messages",
         "queue.buffering.max.kbytes",
     ),
-    _refused("queue.buffering.max.kbytes", "bytes that wait to be sent", "buffer.memory"),
+    _refused("queue.buffering.max.kbytes", "size of the send buffer", "buffer.memory"),
     _any(
         "how records are compressed",
         "compression.type",
@@ -210,21 +213,22 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     _refused(
         "nothing: a record that is not delivered ends the application",
-        "whether everything was delivered",
+        "whether all records were delivered",
         "on_delivery",
         "delivery.report.only.error",
     ),
     # Callbacks and the rest.
     _any(
-        "called in every process that has such a client, so they must be picklable; they change nothing",
+        "called in every process that has such a client, so they must be picklable; they do not "
+        "affect the guarantees",
         "error_cb",
         "throttle_cb",
         "stats_cb",
         "oauth_cb",
         "logger",
     ),
-    _only(("true",), "without it neither headers nor timestamps are sure to be there", "api.version.request"),
-    _refused("its settings one by one", "settings of topics would pass unchecked", "default.topic.config"),
+    _only(("true",), "needed for headers and timestamps", "api.version.request"),
+    _refused("its settings one by one", "topic settings in it would not be checked", "default.topic.config"),
     _refused(
         "key=ms.serdes... at the source",
         "how keys are read",

@@ -56,28 +56,30 @@ class Settings(BaseSettings):
         description="directory of local copies and, unless checkpoint_location says otherwise, of checkpoints",
     )
     store_engine: Literal["lmdb", "rocksdb", "memory"] = Field(
-        "lmdb", description="what keeps the local copies of stores that do not say an engine themselves"
+        "lmdb", description="engine of the local copies of stores that do not set one"
     )
     worker_memory_bytes: int = Field(
         DEFAULT_MEMORY_BYTES,
         ge=16 << 20,
-        description="memory of a Python worker that its local copies may take: mapped pages, caches, buffers, content",
+        description="memory that local copies may use in a Python worker: mapped pages, caches, buffers, "
+        "content",
     )
     checkpoint_location: str | None = Field(
-        None, description="Spark checkpoint, a directory or URL of this application's own"
+        None, description="directory or URL of the Spark checkpoint, used by this application only"
     )
     checkpoint_is_shared: bool = Field(
         False,
-        description="whether a checkpoint in a local directory is one directory on all hosts of a cluster",
+        description="whether a checkpoint in a local directory is the same directory on all hosts of a "
+        "cluster",
     )
     auto_offset_reset: Literal["earliest", "latest", "none"] = Field(
-        "earliest", description="where to begin without offsets; none: that is an error"
+        "earliest", description="where to start reading a partition without an offset; none: raise an error"
     )
     processing_guarantee: Literal["at_least_once", "exactly_once"] = Field(
         "at_least_once", description="delivery guarantee"
     )
     transaction_timeout_ms: Milliseconds = Field(
-        60_000, ge=1_000, description="when the broker ends a transaction that nobody has ended"
+        60_000, ge=1_000, description="time after which the broker aborts a transaction that is still open"
     )
     max_batch_records: int = Field(
         1_000_000, ge=1, description="records per micro-batch, over all partitions"
@@ -88,33 +90,34 @@ class Settings(BaseSettings):
         description="bytes per micro-batch, by the average size of the records read so far",
     )
     max_records_per_second: dict[str, PositiveInt] = Field(
-        default_factory=dict, description="most records per second, per topic that is to be throttled"
+        default_factory=dict, description="maximum number of records per second, per topic to be throttled"
     )
     trigger_interval_ms: Milliseconds = Field(
         0,
         ge=0,
-        description="shortest time between the beginnings of micro-batches, unless a processor asks for a commit",
+        description="minimum time between the starts of micro-batches, unless a processor requests a commit",
     )
     parallelism: PositiveInt | dict[str, PositiveInt] = Field(1, description="workers per partition")
     shuffle_partitions: int | None = Field(
         None,
         ge=1,
         le=1024,
-        description="Spark partitions of the tasks; None: a power of two up to the cores, at most 8; with parallelism, at least that",
+        description="Spark partitions for the tasks; None: a power of two up to the number of cores, at most "
+        "8, and with parallelism at least that",
     )
     on_changed_shuffle_partitions: Literal["rescale", "keep", "fail"] = Field(
-        "rescale", description="what to do when the checkpoint has another number of shuffle partitions"
+        "rescale", description="what to do if the checkpoint has another number of shuffle partitions"
     )
     master: str | None = Field(
         None,
-        description="Spark master, if no session is active; None: the one that spark-submit or spark-defaults.conf gives, else "
-        "local[*]",
+        description="Spark master, if no session is active; None: the master that spark-submit or "
+        "spark-defaults.conf sets, else local[*]",
     )
-    spark: dict[str, str] = Field(default_factory=dict, description="further Spark settings", repr=False)
+    spark: dict[str, str] = Field(default_factory=dict, description="additional Spark settings", repr=False)
     py_modules: list[str] | None = Field(
         None,
-        description="modules and packages of the program that are sent to Spark's workers; None: those that its functions come from "
-        "and import, where workers cannot import them",
+        description="modules and packages of the program that are sent to Spark's workers; None: those that "
+        "contain its functions, with their imports, if workers cannot import them",
     )
     kafka: dict[str, Any] = Field(
         default_factory=dict, description="client settings for all clients", repr=False
@@ -133,103 +136,122 @@ class Settings(BaseSettings):
     max_task_idle_ms: Milliseconds = Field(
         0,
         ge=-1,
-        description="how long a task waits for an input that is empty and has nothing left on the broker; -1: for nothing, "
-        "also not for what is left there; 9223372036854775807: without end",
+        description="how long a task waits for an empty input that has no more records on the broker; -1: "
+        "never wait, not even for records that are still on the broker; 9223372036854775807: wait "
+        "forever",
     )
     buffered_records_per_partition: int = Field(
-        50_000, ge=1, description="records held per partition while a task waits for another input"
+        50_000,
+        ge=1,
+        description="maximum number of records buffered per partition while a task waits for another input",
     )
     buffered_bytes_per_partition: int = Field(
-        16_000_000, ge=1, description="bytes held per partition while a task waits for another input, about"
+        16_000_000,
+        ge=1,
+        description="approximate maximum of bytes buffered per partition while a task waits for another input",
     )
     statestore_cache_max_bytes: int = Field(
         DEFAULT_CACHE_BYTES,
         ge=0,
-        description="bytes per task, about, of updates of tables that wait to be merged with later ones of the same row until "
-        "the micro-batch ends; 0: every update is forwarded",
+        description="approximate maximum of bytes per task for table updates that wait until the end of the "
+        "micro-batch, so that later updates of the same row can replace them; 0: every update is "
+        "forwarded",
     )
     drain_timeout_ms: Milliseconds = Field(
         0,
         ge=0,
-        description="how long a stop may take to finish unfinished records of asynchronous operators; 0 carries them over to "
-        "the next start",
+        description="how long a stop may take to finish in-flight records of asynchronous operators; 0: they "
+        "are carried over to the next start",
     )
     num_threads_per_task: int = Field(
         1,
         ge=1,
-        description="threads that call the functions of a task's operators without state; 1: everything in one",
+        description="threads per task that call the functions of stateless operators; 1: the task uses one "
+        "thread for everything",
     )
     num_stream_threads: int | None = Field(
         None,
         ge=1,
-        description="most threads that call functions at the same time, over all tasks; None: each task has as many as it may",
+        description="maximum number of threads that call functions at the same time, over all tasks; None: no "
+        "limit besides num_threads_per_task",
     )
     task_timeout_ms: Milliseconds = Field(
-        300_000, ge=1_000, description="how long a batch waits for a broker that does not answer"
+        300_000, ge=1_000, description="how long a micro-batch waits for a broker that does not respond"
     )
     request_timeout_ms: Milliseconds = Field(
-        10_000, ge=100, description="how long one question to the broker may take"
+        10_000, ge=100, description="time limit of a single request to the broker"
     )
     app_config: dict[str, Any] = Field(
-        default_factory=dict, description="what processors find in context.app_config", repr=False
+        default_factory=dict,
+        description="dictionary that processors can read as context.app_config",
+        repr=False,
     )
     replication_factor: int = Field(
         -1, ge=-1, description="replicas of internal topics; -1: the broker's default"
     )
     internal_topic_config: dict[str, str] = Field(
-        default_factory=dict, description="further configuration of internal topics, by Kafka's names"
+        default_factory=dict, description="additional configuration of internal topics, with Kafka's names"
     )
     repartition_purge_interval_ms: Milliseconds = Field(
         30_000,
         ge=100,
-        description="shortest time between two deletions of what has been processed from repartition topics on the broker",
+        description="minimum time between two deletions of processed records from repartition topics on the "
+        "broker",
     )
     on_deserialize_error: Policy = Field("fail", description="fail, skip, dead_letter or an error handler")
     on_process_error: Policy = Field("fail", description="fail, skip, dead_letter or an error handler")
     on_produce_error: Policy = Field("fail", description="fail, skip, dead_letter or an error handler")
     on_operator_error: dict[str, Policy] = Field(
         default_factory=dict,
-        description="policies by the names of operators; they go before those of the stages",
+        description="policies by operator name; they take precedence over those of the stages",
     )
     dead_letter_topic: str | None = Field(
         None,
-        description="topic for records that fail under dead_letter, and for the one that stops the application",
+        description="topic for records that fail under the policy dead_letter, and for the record that stops "
+        "the application",
     )
     on_lost_offsets: Literal["fail", "skip"] = Field(
-        "fail", description="what to do when the broker no longer has the offsets that were reached"
+        "fail", description="what to do if the broker no longer has the next offset to be read"
     )
     on_other_checkpoint: Literal["fail", "take_over"] = Field(
         "fail",
-        description="what an exactly-once start without a checkpoint does when another checkpoint has delivered as this "
-        "application",
+        description="what a start under exactly_once without a checkpoint does if another checkpoint has "
+        "already delivered results of this application",
     )
     on_removed_operator: Literal["fail", "drop"] = Field(
         "fail",
-        description="what to do when an asynchronous operator is no longer in the topology and has unfinished records",
+        description="what to do if an asynchronous operator that has in-flight records is no longer in the "
+        "topology",
     )
     on_recreated_topic: Literal["fail", "restart_from_beginning"] = Field(
-        "fail", description="what to do when a topic that is read was deleted and created again"
+        "fail", description="what to do if a source topic was deleted and created again"
     )
     on_uneven_partitions: Literal["fail", "wait"] = Field(
-        "fail", description="what to do when co-partitioned topics no longer have equal numbers of partitions"
+        "fail", description="what to do if co-partitioned topics no longer have equal numbers of partitions"
     )
     on_unprotected_secrets: Literal["fail", "send"] = Field(
         "fail",
-        description="what to do when kafka, consumer or producer hold a secret and Spark would send it over a cluster without "
-        "spark.authenticate",
+        description="what to do if kafka, consumer or producer contain a secret that Spark would send over a "
+        "cluster without spark.authenticate",
     )
     metadata_max_age_ms: Milliseconds = Field(
-        30_000, ge=100, description="how long it may take to notice that a topic has changed"
+        30_000, ge=100, description="maximum time until a change of a topic is detected"
     )
     output: Output = Field(
         "lines",
-        description="what the terminal shows, if the program has not configured logging: lines, json, quiet (only warnings "
-        "and errors) or debug (also what Spark writes)",
+        description="what the terminal shows if the program has not configured logging: lines, json, quiet "
+        "(only warnings and errors) or debug (also the output of Spark)",
     )
-    metrics_port: Port = Field(None, description="port of /metrics, /healthz and /readyz; 0: any; None: none")
-    page_port: Port = Field(None, description="port of the application's page; 0: any; None: none")
+    metrics_port: Port = Field(
+        None, description="port of /metrics, /healthz and /readyz; 0: any free port; None: no port"
+    )
+    page_port: Port = Field(
+        None, description="port of the application's page; 0: any free port; None: no port"
+    )
     http_host: str = Field("127.0.0.1", description="address on which metrics_port and page_port listen")
-    opentelemetry: bool = Field(False, description="whether the program's OpenTelemetry SDK gets the metrics")
+    opentelemetry: bool = Field(
+        False, description="whether metrics are reported to the program's OpenTelemetry SDK"
+    )
 
     @classmethod
     def settings_customise_sources(

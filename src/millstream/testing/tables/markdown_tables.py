@@ -135,7 +135,7 @@ def check_same(what: str, expected: Sequence[Row], actual: Sequence[Row], column
             lines += [f"  {line}" for line in wanted[a:b]]
         else:
             lines += [f"- {line}" for line in wanted[a:b]] + [f"+ {line}" for line in rest[c:d]]
-    raise AssertionError("\n".join([f"{what} is not as expected (- is missing, + is too much):", *lines]))
+    raise AssertionError("\n".join([f"{what} is not as expected (- missing, + unexpected):", *lines]))
 
 
 def _cells(line: str) -> list[str]:

@@ -26,11 +26,11 @@ def both(left: Any, right: Any) -> Any:
 UNNAMED: dict[str, tuple[Callable[[ms.StreamsBuilder], object], list[str]]] = {
     "count": (
         lambda b: b.stream("in").group_by_key().count(),
-        ["store 'in-count' of operator KSTREAM-AGGREGATE-0000000002, behind topic 'in'"],
+        ["store 'in-count' of operator KSTREAM-AGGREGATE-0000000002, downstream of topic 'in'"],
     ),
     "grouping of a count without a name": (
         lambda b: b.stream("in").group_by(first).count(),
-        ["store 'in-rekeyed-count'", "internal topic 'in-rekeyed-count', behind topic 'in'"],
+        ["store 'in-rekeyed-count'", "internal topic 'in-rekeyed-count', downstream of topic 'in'"],
     ),
     "windowed count": (
         lambda b: b.stream("in").group_by_key().windowed_by(TUMBLING).count(),
@@ -48,7 +48,7 @@ UNNAMED: dict[str, tuple[Callable[[ms.StreamsBuilder], object], list[str]]] = {
     "join of streams": (
         lambda b: b.stream("in").select_key(first).join(b.stream("other"), both, windows=WINDOWS),
         [
-            "store 'in-rekeyed-other-join-left' of operator KSTREAM-JOINTHIS-0000000008, behind topic 'in'",
+            "store 'in-rekeyed-other-join-left' of operator KSTREAM-JOINTHIS-0000000008, downstream of topic 'in'",
             "store 'in-rekeyed-other-join-right'",
             "internal topic 'in-rekeyed-other-join-left'",
         ],
@@ -78,7 +78,7 @@ def test_a_generated_name_is_an_error_that_says_which_operator_lacks_one(
 ) -> None:
     builder = ms.StreamsBuilder()
     define(builder)
-    with pytest.raises(TopologyError, match=r"build\(explicit_names=True\) insists") as raised:
+    with pytest.raises(TopologyError, match=r"build\(explicit_names=True\) requires") as raised:
         builder.build(explicit_names=True)
     for part in expected:
         assert part in str(raised.value)
@@ -137,5 +137,5 @@ def test_all_missing_names_are_told_at_once() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("a").group_by_key().count()
     builder.stream("b").group_by_key().count()
-    with pytest.raises(TopologyError, match=r"(?s)behind topic 'a'.*behind topic 'b'"):
+    with pytest.raises(TopologyError, match=r"(?s)downstream of topic 'a'.*downstream of topic 'b'"):
         builder.build(explicit_names=True)

@@ -296,7 +296,7 @@ class TestClients:
         [
             ("ssl.truststore.location", r"use ssl\.ca\.location with a PEM file"),
             ("group.id", "use the application id, which is the group"),
-            ("enable.auto.commit", "use nothing: offsets are committed when they are processed"),
+            ("enable.auto.commit", "use nothing: offsets are committed after their records are processed"),
             ("value.deserializer", r"use value=ms\.serdes\.\.\. at the source"),
         ],
     )

@@ -20,7 +20,7 @@ as long as what feeds it lags, so that its virtual head bounds it also while it 
 
 Source: KIP-353, KIP-695; Kafka Streams ``PartitionGroup.readyToProcess``. Unlike there, the look does not end at the first
 input that is not ready, so that every idle time begins when its input is first seen empty; and choices are counted per
-record, also when nothing is waited for (see docs/decisions/0021-waiting-for-inputs.md).
+record, also when nothing is waited for (see docs/decisions/0021-waiting-for-empty-inputs.md).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Waiting:
 _MEANING: Mapping[Reason, str] = {
     "lag": "is empty here and has more records on the broker",
     "unknown lag": "is empty here, and no broker says whether it has more records",
-    "behind": "has not been read as far in time as the records at hand",
+    "behind": "has not been read up to the time of the buffered records",
     "idle": "is empty (setting max_task_idle_ms)",
 }
 _LASTING: Mapping[Reason, int] = {"unknown lag": 0, "lag": 1, "idle": 2, "behind": 3}

@@ -178,7 +178,7 @@ _FAILED: Final = Measure(
     Metric(
         "operator_failed_records_total",
         _OPERATOR,
-        "records that an operator failed on, under the policies `skip` and `dead_letter`",
+        "records that failed in an operator, under the policies `skip` and `dead_letter`",
     ),
     lambda step: _each(step, step.outcome.metrics.failed),
 )
@@ -188,7 +188,7 @@ _TASKS: Final = (
         Metric(
             SECONDS,
             _TASK,
-            "time that tasks took on their executors, with restores, sends and writes",
+            "execution time of tasks on their executors, including restores, sends and writes",
             "process-latency",
         ),
         lambda step: _one(step, step.seconds),
@@ -321,7 +321,7 @@ _CALLS: Final = (
         Metric(
             "operator_oldest_record_timestamp_seconds",
             _OPERATOR,
-            "when the oldest in-flight record came, seconds since the epoch; absent without one",
+            "when the oldest in-flight record arrived, seconds since the epoch; absent without one",
         ),
         lambda step: _calls(step, lambda calls: None if calls.oldest_ms is None else calls.oldest_ms / 1000),
     ),
@@ -334,7 +334,7 @@ TASK_METRICS: Final = tuple(measure.metric for measure in MEASURES)
 RESTORING: Final = Metric(
     "task_restore_remaining_records",
     _STORE,
-    "records that a restore under way still has to apply; absent without one",
+    "records that a running restore still has to apply; absent without one",
     "restore-remaining-records-total",
 )
 """Reported while a micro-batch runs, by ``millstream.drivers.spark.executor.restore_progress``."""
