@@ -40,7 +40,7 @@ class DividedTask:
 
 
 @dataclass
-class _Shares:
+class SharesOfTask:
     """The shares of one task's state, while its segments are read."""
 
     task: DividedTask
@@ -124,7 +124,7 @@ def _begun(
     checkpoint: tuple[str, int],
     divided: Mapping[TaskId, DividedTask],
     writers: Mapping[TaskId, ShareWriter],
-) -> Iterator[tuple[int, _Shares]]:
+) -> Iterator[tuple[int, SharesOfTask]]:
     """Return the shares of each task that has state, by its grouping key."""
     task_of = {group: task for task, group in grouping_keys(divided).items()}
     heads = state_of(session, *checkpoint, "head").selectExpr("key.group AS group", "value.manifest")
@@ -138,7 +138,7 @@ def _begun(
                 f"the state of task {task.id} cannot be divided into key ranges: its partitions no longer exist. Leave parallelism= as it "
                 "was"
             )
-        yield row.group, _Shares(task, *decode_manifest(bytes(row.manifest)), writers)
+        yield row.group, SharesOfTask(task, *decode_manifest(bytes(row.manifest)), writers)
 
 
 def _sync(directory: Path) -> None:
