@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -129,8 +130,9 @@ def test_state_of_undivided_tasks_is_divided_among_ranges(apps: Apps, guarantee:
             settings = {"parallelism": parallelism, "processing_guarantee": guarantee}
             running = apps.start(words.topology, **settings)
             eventually(words.processed, "the words to be processed")
+            wanted, found = entries(driver.store), partial(entries, running.store)
+            eventually(lambda now=found, then=wanted: now() == then, "the stores to be those of one task")
             assert len(running.status().placed) == tasks
-            assert entries(running.store) == entries(driver.store)
             running.stop()
     words.check(exactly_once=guarantee == "exactly_once")
     with pytest.raises(IncompatibleTopologyError, match="never into fewer"):
@@ -214,6 +216,23 @@ def test_a_join_by_foreign_key_leaves_the_rows_of_one_task(apps: Apps) -> None:
             apps.run(topology, parallelism=parallelism)
         wanted = {each.key: each.value for each in driver.read(out)}
     assert {each.key.decode(): each.value.decode() for each in apps.kafka.consume(out)} == wanted
+
+
+def test_a_division_that_was_interrupted_is_completed(apps: Apps) -> None:
+    words = Words(apps)
+    words.produce(200)
+    apps.run(words.topology, shuffle_partitions=2)
+    apps.run(words.topology, shuffle_partitions=2, parallelism=4)
+    checkpoint = apps.home / apps.id / "checkpoint"
+    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    assert '"divided"' in (checkpoint / f"offsets/{last}").read_text()
+    for name in (str(last), f".{last}.crc"):
+        (checkpoint / "commits" / name).unlink()
+    with pytest.raises(IncompatibleTopologyError, match="never into fewer"):
+        apps.run(words.topology)
+    words.produce(100)
+    apps.run(words.topology, shuffle_partitions=2, parallelism=4)
+    words.check(exactly_once=True)
 
 
 def test_state_that_cannot_be_divided_stays_as_it_is(apps: Apps) -> None:
