@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from millstream.core.model.ids import TaskId
 from millstream.core.ports import StoreChange
 from millstream.core.state.division.entry_keys import EntryKeys
 from millstream.core.state.division.shares import Division
+from millstream.core.state.segments import compaction
 from millstream.core.state.segments import segment as codec
 from millstream.core.state.segments.log import Manifest, catch_up, decode_manifest
 from millstream.drivers.spark.driver.dividing import DividedTask, SharesOfTask
@@ -80,10 +82,15 @@ def divided(log: Log, task: DividedTask, directory: Path) -> dict[TaskId, Log]:
     return found
 
 
-@given(before=batches, after=batches, division=divisions)
+@given(before=batches, after=batches, division=divisions, largest=st.sampled_from([2, 32_768]))
 def test_shares_have_the_content_of_the_task_and_go_on_with_it(
-    before: list[Batch], after: list[Batch], division: tuple[Division, int]
+    before: list[Batch], after: list[Batch], division: tuple[Division, int], largest: int
 ) -> None:
+    with patch.object(compaction, "LARGEST_CHANGES", largest):  # with 2, key groups are split
+        check_shares(before, after, division)
+
+
+def check_shares(before: list[Batch], after: list[Batch], division: tuple[Division, int]) -> None:
     whole = Log(MapState(), Manifest())
     for batch in before:
         whole.write(batch)
