@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -74,6 +77,10 @@ class Words:
                 windows[word, start] += 1
         return {place: count for place, count in windows.items() if place[1] + WINDOW_MS <= time}
 
+    def processed(self) -> bool:
+        """Return whether the offset behind all words is committed."""
+        return self.apps.kafka.committed(self.apps.id, self.source) == {0: len(self.all)}
+
     def check(self, *, exactly_once: bool) -> None:
         counts, windows, tallies = (self.apps.kafka.consume(sink) for sink in self.sinks)
         expected = Counter(word for word, _ in self.all)
@@ -102,6 +109,34 @@ def test_one_partition_in_sixteen_tasks_over_several_starts(apps: Apps, guarante
         assert len(running.status().placed) == 16
     words.check(exactly_once=guarantee == "exactly_once")
     assert apps.kafka.committed(apps.id, words.source) == {0: len(words.all)}
+
+
+def entries(store: Callable[[str], Any]) -> dict[str, set[tuple[Any, int]]]:
+    """Return keys and counts in the stores."""
+    return {
+        name: {(key, getattr(value, "value", value)) for key, value in store(name).all()}
+        for name in ("counts", "windows", "tally")
+    }
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_state_of_undivided_tasks_is_divided_among_ranges(apps: Apps, guarantee: str) -> None:
+    words = Words(apps)
+    with ms.testing.TopologyTestDriver(words.topology) as driver:
+        for parallelism, tasks in ((1, 1), (4, 16)):
+            words.produce(300)
+            for word, time in words.all[-300:]:
+                driver.pipe(words.source, word, "", timestamp=time)
+            settings = {"parallelism": parallelism, "processing_guarantee": guarantee}
+            running = apps.start(words.topology, **settings)
+            eventually(words.processed, "the words to be processed")
+            wanted, found = entries(driver.store), partial(entries, running.store)
+            eventually(lambda now=found, then=wanted: now() == then, "the stores to be those of one task")
+            assert len(running.status().placed) == tasks
+            running.stop()
+    words.check(exactly_once=guarantee == "exactly_once")
+    with pytest.raises(IncompatibleTopologyError, match="never into fewer"):
+        apps.run(words.topology, processing_guarantee=guarantee)
 
 
 def test_the_number_of_workers_changes_while_the_application_runs(apps: Apps) -> None:
@@ -183,14 +218,35 @@ def test_a_join_by_foreign_key_leaves_the_rows_of_one_task(apps: Apps) -> None:
     assert {each.key.decode(): each.value.decode() for each in apps.kafka.consume(out)} == wanted
 
 
-def test_a_checkpoint_without_ranges_is_not_divided_without_a_word(apps: Apps) -> None:
+def test_a_division_that_was_interrupted_is_completed(apps: Apps) -> None:
     words = Words(apps)
-    words.produce(20)
-    apps.run(words.topology)
+    words.produce(200)
+    apps.run(words.topology, shuffle_partitions=2)
+    apps.run(words.topology, shuffle_partitions=2, parallelism=4)
+    checkpoint = apps.home / apps.id / "checkpoint"
+    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    assert '"divided"' in (checkpoint / f"offsets/{last}").read_text()
+    for name in (str(last), f".{last}.crc"):
+        (checkpoint / "commits" / name).unlink()
+    with pytest.raises(IncompatibleTopologyError, match="never into fewer"):
+        apps.run(words.topology)
+    words.produce(100)
+    apps.run(words.topology, shuffle_partitions=2, parallelism=4)
+    words.check(exactly_once=True)
+
+
+def test_state_that_cannot_be_divided_stays_as_it_is(apps: Apps) -> None:
+    left, right, out = (apps.topic(name, 1) for name in ("left", "right", "out"))
+    apps.kafka.produce(left, [("k", "one", BEGIN_MS)])
+    topology = joined(left, right, out)
+    apps.run(topology)
     with pytest.raises(
-        IncompatibleTopologyError, match="divided into no key ranges and would be divided into 16"
+        IncompatibleTopologyError, match=r"cannot be divided .* the stores of node .* \(StreamJoin"
     ):
-        apps.run(words.topology, parallelism=4)
+        apps.run(topology, parallelism=4)
+    apps.kafka.produce(right, [("k", "other", BEGIN_MS + 1)])
+    apps.run(topology)
+    assert b"one+other" in [record.value for record in apps.kafka.consume(out)]
 
 
 def test_what_cannot_be_divided_is_refused_when_the_application_is_made(apps: Apps) -> None:

@@ -244,13 +244,18 @@ class TopologyTestDriver(DriverTables):
         return kept(self._runner, self._before)
 
     def edited(
-        self, topology: Topology, *, renamed_stores: Mapping[str, str] | None = None
+        self,
+        topology: Topology,
+        *,
+        renamed_stores: Mapping[str, str] | None = None,
+        parallelism: Parallelism | None = None,
     ) -> TopologyTestDriver:
         """Close this driver and return one that continues with another topology, as a restart on the same checkpoint does.
 
         Args:
             topology: The edited topology, or the same one.
             renamed_stores: New name per old name of a store.
+            parallelism: The new number of workers per partition; None keeps it.
 
         Raises:
             IncompatibleTopologyError: If the topology cannot continue from this driver's state; this driver stays open.
@@ -273,7 +278,8 @@ class TopologyTestDriver(DriverTables):
             ...     after.output_topic("out").read_pairs()
             [('to', 3)]
         """
-        after = self._next(topology, snapshot=self.snapshot(), renamed_stores=renamed_stores)
+        make = self._next if parallelism is None else partial(self._next, parallelism=parallelism)
+        after = make(topology, snapshot=self.snapshot(), renamed_stores=renamed_stores)
         self.close()
         return after
 

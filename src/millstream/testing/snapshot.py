@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.model.errors import IncompatibleTopologyError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.ports import StoreChange
+from millstream.core.state.division.divisions import divisions
+from millstream.core.state.division.entry_keys import entry_keys
 from millstream.core.state.memory import MemoryStores
 from millstream.core.topology.async_nodes import with_additional_stores
 from millstream.core.topology.evolution import (
@@ -133,8 +135,9 @@ def fitted(
     check_stores(before.stores, plan.store_fingerprints())
     layout = topics.laid_out(plan, before.internal)
     if before.routing is not None:
-        check_routing(before.routing, routing_of(plan, layout))
+        check_routing(before.routing, routing_of(plan, layout), divides=True)
     tasks = {task: _under_new_names(state, names) for task, state in snapshot.tasks.items()}
+    tasks = dict(_divided(plan, before, tasks))
     _check_finished(before, plan, tasks)
     _check_global(snapshot.global_fingerprints, global_fingerprints(plan))
     return plan, layout, _kept(plan, tasks)
@@ -152,6 +155,35 @@ def _check_global(before: Mapping[str, str], now: Mapping[str, str]) -> None:
                 f"global store {store!r} is {now[store]!r} in this topology, but {before[store]!r} in the snapshot. An application "
                 "fills it again from its topic, which a test driver does not have: begin with a driver without a snapshot"
             )
+
+
+def _divided(
+    plan: Plan, before: Remembered, tasks: Mapping[TaskId, TaskState]
+) -> Iterator[tuple[TaskId, TaskState]]:
+    """Return the tasks with the state of those whose partitions get more key ranges divided among them.
+
+    Raises:
+        IncompatibleTopologyError: If state cannot be divided, or a task has buffered records.
+    """
+    found = divisions(plan, before)
+    keys = {number: entry_keys(plan, plan.subtopologies[number]) for number in found}
+    for task, state in tasks.items():
+        if task.subtopology not in found:
+            yield task, state
+            continue
+        if state.snapshot.buffered:
+            raise IncompatibleTopologyError(
+                f"task {task} has records that wait for another input, so its state cannot be divided into key ranges: let them be "
+                "processed first, by records for that input or as the wall clock goes on"
+            )
+        content: dict[TaskId, dict[str, tuple[StoreChange, ...]]] = {}
+        division = found[task.subtopology]
+        for name, rows in state.content.items():
+            shares = division.shares(task, rows, keys[task.subtopology].of(name))
+            for new, own in shares.items():
+                content.setdefault(new, {})[name] = tuple(own)
+        for new in division.tasks(task):
+            yield new, TaskState(state.snapshot, content.get(new, {}), state.unfinished)
 
 
 def _under_new_names(state: TaskState, names: Mapping[str, str]) -> TaskState:

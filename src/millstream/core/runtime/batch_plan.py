@@ -39,6 +39,18 @@ class WallClock(NamedTuple):
     ahead_ms: int = 0
 
 
+class DividedState(NamedTuple):
+    """State that was divided among more key ranges, and lies beside the checkpoint's own.
+
+    Attributes:
+        name: Name of the directory with the shares of the tasks.
+        subtopologies: The sub-topologies whose tasks begin with a share.
+    """
+
+    name: str
+    subtopologies: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Initialization:
     """What tasks do in the first micro-batch of a run besides starting.
@@ -46,17 +58,26 @@ class Initialization:
     Attributes:
         rebuild: Whether tasks without state rebuild their stores from changelog topics.
         new_topics: Stores whose changelog topics are new, and get the whole content.
+        divided: The state that tasks of key ranges begin with; None if the ranges are those of before.
     """
 
     rebuild: bool = False
     new_topics: tuple[str, ...] = ()
+    divided: DividedState | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"rebuild": self.rebuild, "new_topics": list(self.new_topics)}
+        data: dict[str, Any] = {"rebuild": self.rebuild, "new_topics": list(self.new_topics)}
+        if self.divided is not None:
+            data["divided"] = [self.divided.name, list(self.divided.subtopologies)]
+        return data
 
     @staticmethod
     def from_json(data: JsonObject) -> Initialization:
-        return Initialization(data.get("rebuild", False), tuple(data.get("new_topics", ())))
+        divided = None
+        if "divided" in data:
+            name, subtopologies = data["divided"]
+            divided = DividedState(name, tuple(subtopologies))
+        return Initialization(data.get("rebuild", False), tuple(data.get("new_topics", ())), divided)
 
     def encode(self) -> bytes:
         return json.dumps(self.to_json()).encode()

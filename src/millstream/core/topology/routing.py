@@ -151,12 +151,13 @@ def _reaching(sub: SubTopology) -> Iterable[tuple[str, tuple[str, ...]]]:
         yield store, (*topics, *marks)
 
 
-def check_routing(before: Routing, now: Routing) -> None:
+def check_routing(before: Routing, now: Routing, *, divides: bool = False) -> None:
     """Check that records still reach the tasks with the state of their keys.
 
     Args:
         before: The routing of the checkpoint, with the new names of stores.
         now: The routing of the next start.
+        divides: Whether the state of a task can be divided among smaller key ranges.
 
     Raises:
         IncompatibleTopologyError: If records would reach a store in another way than before.
@@ -167,6 +168,7 @@ def check_routing(before: Routing, now: Routing) -> None:
         for topic in common:
             if topic in before.routes and topic in now.routes:
                 _check_route(store, topic, before.routes[topic], now.routes[topic])
+                _check_ranges(store, topic, (before.routes[topic], now.routes[topic]), divides=divides)
         if known and not common:
             _check_replaced(store, _of(before, known), _of(now, origins))
 
@@ -201,12 +203,6 @@ def _check_route(store: str, topic: str, before: Route, now: Route) -> None:
                 f"the repartition {topic!r} chose partitions by {before.by} and would choose them by {now.by}",
                 "Leave its partitioner, and the name of that function, as they were",
             )
-    if before.ranges != now.ranges:
-        raise _moved_state(
-            store,
-            f"the partitions of {topic!r} were divided into {_ranges(before)} and would be divided into {_ranges(now)}",
-            "Leave parallelism= as it was, or within the same number of ranges (2 to 16, 17 to 64, 65 to 256)",
-        )
     partition = _first_moved(before, now)
     if partition is not None:
         raise _moved_state(
@@ -216,6 +212,23 @@ def _check_route(store: str, topic: str, before: Route, now: Route) -> None:
             "Make the partition grouper leave partitions in their groups, and groups in their order; new partitions may join "
             "a group or make new ones at the end",
         )
+
+
+def _check_ranges(store: str, topic: str, routes: tuple[Route, Route], *, divides: bool) -> None:
+    before, now = routes
+    if before.ranges == now.ranges or (divides and is_division(before, now)):
+        return
+    raise _moved_state(
+        store,
+        f"the partitions of {topic!r} were divided into {_ranges(before)} and would be divided into {_ranges(now)}",
+        "Leave parallelism= as it was, or within the same number of ranges (2 to 16, 17 to 64, 65 to 256). A start on a checkpoint can "
+        "divide state into more ranges, never into fewer",
+    )
+
+
+def is_division(before: Route, now: Route) -> bool:
+    """Return whether partitions have more key ranges than before, and each is a part of one from before."""
+    return now.ranges > before.ranges and now.ranges % before.ranges == 0
 
 
 def _check_replaced(store: str, before: Mapping[str, Route], now: Mapping[str, Route]) -> None:

@@ -11,20 +11,21 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.ports import PartitionGrouper, TopicFacts
-from millstream.core.runtime.batch_plan import Initialization
+from millstream.core.runtime.batch_plan import DividedState, Initialization
 from millstream.core.topology.describe import short_lines, started_text
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.marks import Mark
 from millstream.drivers.spark.clock import Clock
-from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, files_of, manifests
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, Files, files_of, manifests
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.driver.query import QuerySpec, start
 from millstream.drivers.spark.driver.spark_session import configured, partitions_of
 from millstream.drivers.spark.driver.wanted import AS_READ_CONF
 from millstream.drivers.spark.executor.host_spec import HostSpec
 from millstream.drivers.spark.executor.restore_progress import ApplicationListener
+from millstream.drivers.spark.share_files import DIRECTORY
 from millstream.drivers.spark.sink import SinkSpec
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
 from millstream.drivers.threads import ThreadsOfTasks
@@ -43,6 +44,7 @@ from millstream.edge.checkpoint.continuity import (
     check_published,
     continuity,
 )
+from millstream.edge.checkpoint.key_range_division import KeyRangeDivision
 from millstream.edge.planning.async_workers import AsyncWorkers, makes_calls
 from millstream.edge.planning.plans import spark_partitions
 from millstream.edge.planning.programs import Program
@@ -134,6 +136,7 @@ class Launch:
         if self.settings.exactly_once:
             self._claim(now, checkpoint, marks, prepared.commits)
         self._log_plan(now, prepared.commits)
+        divided = self._divided(now, session)
         self._take_over(now, prepared)
         topology = self._topology_spec(now, prepared, session)
         source = SourceSpec(
@@ -145,7 +148,7 @@ class Launch:
             self.settings.max_batch_bytes,
             session.sparkContext.defaultParallelism,
             self.settings.auto_offset_reset,
-            Initialization(rebuild, tuple(prepared.new_changelogs)),
+            Initialization(rebuild, tuple(prepared.new_changelogs), divided),
             self.settings.on_lost_offsets == "skip",
             self.settings.on_recreated_topic == "restart_from_beginning",
             self.settings.waits,
@@ -169,8 +172,9 @@ class Launch:
         """Read the checkpoint, and fit the plan to it and to the existing topics."""
         run, settings = self.run, self.settings
         location = run.checkpoint = settings.checkpoint(run.id)
-        files = files_of(location, run.session.of(settings))
-        progress = sound_progress(files, location, self.program.plan, exactly_once=settings.exactly_once)
+        progress = sound_progress(
+            self._files(), location, self.program.plan, exactly_once=settings.exactly_once
+        )
         existing = self.environment.broker.partition_counts()
         plan = self.program.matching(settings, existing)
         continues = continuity(plan, progress, self.program.renamed_stores)
@@ -195,11 +199,26 @@ class Launch:
         session = self._session()
         check_secrets(settings, session)
         check_checkpoint(settings, self.run.id, session)
+        KeyRangeDivision(now.progress, now.continuity, now.layout, self._files()).check()
         if now.progress is not None:
             unfinished = settings.on_removed_operator == "fail"
             remembered = cache(partial(self._manifests, now.progress))
             check_left_behind(now.continuity, now.layout, remembered, unfinished=unfinished)
         return session
+
+    def _divided(self, now: Continued, session: SparkSession) -> DividedState | None:
+        """Divide the state of tasks whose partitions get more key ranges; None if there are none."""
+        settings = self.settings
+        division = KeyRangeDivision(now.progress, now.continuity, now.layout, self._files())
+        division.remove_old_shares()
+        if not division.needed:
+            return None
+        location = settings.checkpoint(self.run.id)
+        with configured(session, settings.spark, spark_partitions(settings), location):
+            return division.divide(session, location)
+
+    def _files(self) -> Files:
+        return files_of(self.settings.checkpoint(self.run.id), self.run.session.of(self.settings))
 
     def _manifests(self, progress: CheckpointProgress) -> list[bytes]:
         """Read the manifests of the checkpoint's tasks."""
@@ -291,6 +310,7 @@ class Launch:
             settings.statestore_cache_max_bytes,
             AsyncWorkers(self.run.checkpoint) if makes_calls(plan) else None,
             not settings.exactly_once,
+            self._files().local(DIRECTORY),
         )
 
     def _started(self, source: SourceSpec, session: SparkSession) -> StreamingQuery:

@@ -17,6 +17,9 @@ from millstream.core.model.errors import IncompatibleTopologyError
 from millstream.core.ports import PartitionGrouper, TopicFacts
 from millstream.core.runtime.changes import recreated, recreated_error
 from millstream.core.runtime.older import assumed, check_older
+from millstream.core.state.division.divisions import divisions
+from millstream.core.state.division.entry_keys import entry_keys
+from millstream.core.state.division.shares import Division
 from millstream.core.state.segments.log import decode_manifest
 from millstream.core.topology.evolution import (
     Lineage,
@@ -60,8 +63,14 @@ class Continuity:
         if self.remembered.routing is None:
             check_older(self.remembered, routing)
         else:
-            check_routing(self.remembered.routing, routing)
+            check_routing(self.remembered.routing, routing, divides=True)
+            for number in self.divisions():
+                entry_keys(self.plan, self.plan.subtopologies[number])
         return layout
+
+    def divisions(self) -> dict[int, Division]:
+        """Return how the state of tasks is divided among more key ranges, by sub-topology."""
+        return divisions(self.plan, self.remembered)
 
     def running_on(self, layout: Layout) -> Continuity:
         """Return what a restart in place continues: repartitions have their counts, and partitions their tasks."""

@@ -109,12 +109,12 @@ def check_workers(plan: Plan, undivided: Plan, workers: int) -> None:
     ranges = {sub.ranges for sub in plan.subtopologies if sub.ranges > 1}
     if not ranges:
         raise ControlError(
-            "the application runs without key ranges, so the number of workers per partition cannot change while it runs; start it "
-            "with parallelism=, under another application id or after `millstream reset`"
+            "the application runs without key ranges, so the number of workers per partition cannot change while it runs; stop it, and "
+            "start it with parallelism="
         )
     wanted = {sub.ranges for sub in divided_plan(undivided, workers).subtopologies if sub.ranges > 1}
     if wanted != ranges:
         raise ControlError(
             f"{workers} workers need {max(wanted, default=1)} key ranges per partition, and there are {max(ranges)}; the number of "
-            "ranges stays (2 to 16 workers: 16, 17 to 64: 64, 65 to 256: 256)"
+            "ranges stays while it runs (2 to 16 workers: 16, 17 to 64: 64, 65 to 256: 256), and a start can only increase it"
         )

@@ -214,6 +214,11 @@ def test_state_does_not_move_to_other_ranges_without_a_word() -> None:
         ):
             check_routing(routes[before], routes[now])
         assert left_by(routes[before], routes[now]) == {"words"}
+    for before, now in ((1, 2), (1, 17), (16, 17)):
+        check_routing(routes[before], routes[now], divides=True)
+    for before, now in ((17, 1), (17, 16), (16, 1)):
+        with pytest.raises(IncompatibleTopologyError, match="never into fewer"):
+            check_routing(routes[before], routes[now], divides=True)
 
 
 def test_a_call_that_hangs_holds_back_the_offset_and_no_other_range() -> None:

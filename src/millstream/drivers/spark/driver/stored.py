@@ -39,7 +39,7 @@ def stored_tasks(session: SparkSession, location: str, batch: int, store: str) -
         StoreError: If no task has such a store, or a segment is missing or damaged.
     """
     heads = (
-        _state(session, location, batch, "head")
+        state_of(session, location, batch, "head")
         .selectExpr("struct(key.*) AS task", "value.manifest")
         .collect()
     )
@@ -56,7 +56,7 @@ def stored_tasks(session: SparkSession, location: str, batch: int, store: str) -
     segments: dict[tuple[Any, ...], dict[int, bytes]] = {task: {} for task in having}
     wanted = {task: _wanted(manifest, store) for task, (manifest, _) in having.items()}
     numbers = sorted({number for of_task in wanted.values() for number in of_task})
-    log = _state(session, location, batch, "log").selectExpr(
+    log = state_of(session, location, batch, "log").selectExpr(
         "struct(key.*) AS task", "user_map_key.sequence AS sequence", "user_map_value.segment AS segment"
     )
     for row in log.where(log.sequence.isin(numbers)).toLocalIterator() if numbers else ():
@@ -68,7 +68,8 @@ def stored_tasks(session: SparkSession, location: str, batch: int, store: str) -
         yield StoredTask(memory.stores[store], own, _content(manifest, store, segments.pop(task)))
 
 
-def _state(session: SparkSession, location: str, batch: int, variable: str) -> DataFrame:
+def state_of(session: SparkSession, location: str, batch: int, variable: str) -> DataFrame:
+    """Return the groups of a state variable of the task host, as a complete micro-batch has left them."""
     reader = session.read.format("statestore").option("stateVarName", variable).option("batchId", batch)
     return reader.load(location)
 

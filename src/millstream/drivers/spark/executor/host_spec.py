@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from millstream.core.engine.records.readiness import NEVER_WAIT
 from millstream.core.model.ids import TaskId
@@ -27,6 +28,7 @@ class HostSpec:
         cache_bytes: Size limit of a task's caches; with 0 every update of a table is forwarded.
         async_workers: Returns the async worker beside an executor; None without asynchronous operators.
         repeats_sends: Whether a micro-batch that is run again sends the same again; if not, it sends nothing.
+        shares: Directory of the shares of divided state; None if the checkpoint is not on a disk that all hosts have.
     """
 
     topology: TopologySpec
@@ -38,6 +40,7 @@ class HostSpec:
     cache_bytes: int = 0
     async_workers: AsyncWorkerOf | None = None
     repeats_sends: bool = True
+    shares: Path | None = None
 
     @cached_property
     def inputs(self) -> Mapping[TaskId, tuple[Input, ...]]:

@@ -31,6 +31,7 @@ from millstream.core.state.segments.log import (
     without_stores,
 )
 from millstream.drivers.spark.executor.restore import Restore, RestoreSettings
+from millstream.drivers.spark.share_files import MANIFEST
 
 _CODEC: Final = "zstd"
 _COMPACTION_PER_WRITTEN = 3
@@ -70,6 +71,25 @@ class StateLog:
         """
         return Restore(str(self._task), self._get, self._settings).bring_up(manifest, copy)
 
+    def take_share(self, manifest: Manifest, share: Iterable[tuple[int, bytes]]) -> bytes | None:
+        """Replace the whole log by a share of divided state.
+
+        Args:
+            manifest: The manifest of the log that is replaced.
+            share: Numbers and bytes of the segments, and last the manifest.
+
+        Returns:
+            The manifest of the share, encoded; None if the share is empty.
+        """
+        self.forget_stores(manifest, ())
+        encoded = None
+        for number, data in share:  # to the end, where the checksum is
+            if number == MANIFEST:
+                encoded = data
+            else:
+                self._segments.updateValue((number,), (data,))
+        return encoded
+
     def load(self, content: Iterable[Mapping[str, list[StoreChange]]]) -> Manifest:
         """Begin a log with content from a changelog topic.
 
@@ -98,7 +118,7 @@ class StateLog:
         """Append changes of a byte store as one segment per key group; return the bytes written."""
         written = 0
         for number, part in by_key_group(items).items():
-            data = _packed(codec.encode(part))
+            data = packed(codec.encode(part))
             manifest, segment = appended(manifest, (store, number), len(data), len(part))
             self._put(segment, data)
             written += len(data)
@@ -143,7 +163,7 @@ class StateLog:
         return manifest
 
     def _merged(self, manifest: Manifest, step: Step, changes: list[StoreChange]) -> Manifest:
-        data = _packed(codec.encode(changes))
+        data = packed(codec.encode(changes))
         manifest, segment = compacted(manifest, step.group, step.merged, len(data), len(changes))
         self._put(segment, data)
         return manifest
@@ -152,7 +172,7 @@ class StateLog:
         store, number = step.group
         manifest, base = emptied(manifest, step)
         for lower, part in by_lower_group(number, changes).items():
-            data = _packed(codec.encode(part))
+            data = packed(codec.encode(part))
             manifest, segment = moved_down(manifest, (store, lower), step, len(data), len(part), base=base)
             self._put(segment, data)
         return manifest
@@ -176,7 +196,8 @@ class StateLog:
         return codec.decode(unpacked(bytes(stored[0]), where), where)
 
 
-def _packed(data: bytes) -> bytes:
+def packed(data: bytes) -> bytes:
+    """Compress a segment."""
     compressed: bytes = pa.compress(data, codec=_CODEC, asbytes=True)
     return len(data).to_bytes(4, "little") + compressed
 

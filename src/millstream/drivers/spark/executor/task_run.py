@@ -62,6 +62,7 @@ from millstream.drivers.spark.executor.statelog import StateLog
 from millstream.drivers.spark.executor.task_messages import decode_taps
 from millstream.drivers.spark.executor_id import this_executor
 from millstream.drivers.spark.logs import running_task
+from millstream.drivers.spark.share_files import read_share
 
 log = logging.getLogger("millstream.task")
 
@@ -142,6 +143,7 @@ class TaskRun:
         """
         lineage, fingerprints = self._spec.topology.lineage, self._spec.topology.plan.store_fingerprints()
         renamed = lineage.renamed_stores
+        self._take_share()
         encoded = self._stored()
         manifest, stored = decode_manifest(encoded)
         memory = TaskMemory.from_json(stored, renamed)
@@ -157,6 +159,23 @@ class TaskRun:
             check_stores(memory.stores, fingerprints)
             manifest = self._log.load(changelogs.content(self._spec.changelogs, memory, self._listener))
         return _CommittedStores(encoded, manifest, memory, removed)
+
+    def _take_share(self) -> None:
+        """Replace the state by the task's share of divided state, if the micro-batch begins with that.
+
+        What is replaced is the state of an undivided task with the same number.
+        """
+        divided = None if self._initialization is None else self._initialization.divided
+        if divided is None or self._id.subtopology not in divided.subtopologies:
+            return
+        assert self._spec.shares is not None
+        share = read_share(self._spec.shares / divided.name, self._id)
+        manifest, _ = decode_manifest(self._stored())
+        encoded = self._log.take_share(manifest, share)
+        if encoded is None:
+            self._head.clear()
+        else:
+            self._head.update((encoded,))
 
     def _memory(self, sub: SubTopology, changelogs: Changelogs, task: Task, outcome: Outcome) -> TaskMemory:
         """Return the task's memory after the step."""

@@ -1,0 +1,1 @@
+"""Division: the state of a task is divided among tasks with smaller key ranges."""

@@ -1,0 +1,164 @@
+"""Entry keys: the record key that an entry of a byte store belongs to.
+
+State can be divided among key ranges only if each entry belongs to one record key, and if the entry contains the bytes that the
+key has in the topic, because these decide its range. So stores whose entries belong to several keys, or whose serde may write other
+bytes than the topic has, are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from millstream.core.model import serdes
+from millstream.core.model.errors import IncompatibleTopologyError
+from millstream.core.model.serdes import Serde, window_bytes
+from millstream.core.ports import store_of
+from millstream.core.state.expiry import index_name
+from millstream.core.state.keys import split
+from millstream.core.topology import joins as j
+from millstream.core.topology import nodes as n
+from millstream.core.topology import windowed as w
+from millstream.core.topology.layout import sources_of_stores
+from millstream.core.topology.plan import Plan, SubTopology
+from millstream.core.topology.stores import KeyValueSpec, SessionSpec, StoreSpec, WindowSpec
+
+EntryKey = Callable[[bytes], bytes]
+"""Returns the serialised record key of an entry, from the key of the entry."""
+
+_DIVISIBLE: Final = (
+    n.TableSource,
+    n.Aggregate,
+    n.TableAggregate,
+    n.TableStore,
+    n.Process,
+    j.StreamTableJoin,
+    j.TableJoin,
+    w.WindowedAggregate,
+    w.SessionAggregate,
+    w.Suppress,
+)
+_EXACT: Final = (serdes.int16, serdes.int32, serdes.float64)
+"""Serdes that write the bytes that they have read, besides those with ``verbatim``."""
+_EXACT_IN_INTERNAL_TOPICS: Final = (serdes.json, serdes.uuid)
+"""Serdes that write the bytes that they have read, if they have written these themselves."""
+_TIME_BYTES: Final = 8
+
+
+@dataclass(frozen=True)
+class EntryKeys:
+    """Finds the record keys of the entries of a sub-topology's stores.
+
+    Attributes:
+        of_stores: By store, or by byte store where its entries differ from those of the store's others.
+    """
+
+    of_stores: dict[str, EntryKey] = field(default_factory=dict)
+
+    def of(self, byte_store: str) -> EntryKey:
+        """Return the function for the entries of a byte store.
+
+        Raises:
+            IncompatibleTopologyError: If the topology does not have the store.
+        """
+        found = self.of_stores.get(byte_store) or self.of_stores.get(store_of(byte_store))
+        if found is None:
+            raise IncompatibleTopologyError(
+                f"the checkpoint has a store {store_of(byte_store)!r}, which this topology does not have. Edit the topology in one "
+                "start, with parallelism= as it was, and change parallelism= in a later one"
+            )
+        return found
+
+
+def entry_keys(plan: Plan, sub: SubTopology) -> EntryKeys:
+    """Return the record keys of the entries of a sub-topology's stores.
+
+    Raises:
+        IncompatibleTopologyError: If the content of a store cannot be divided by key.
+    """
+    for reason in _obstacles(plan, sub):
+        raise IncompatibleTopologyError(
+            f"the state of sub-topology {sub.id} cannot be divided into key ranges: {reason}. Leave parallelism= as it was; or start "
+            "over with parallelism=, after `millstream reset` or under another application id"
+        )
+    keys = EntryKeys()
+    for spec in sub.stores.values():
+        keys.of_stores[spec.name] = _of_spec(spec)
+        if isinstance(spec, KeyValueSpec) and spec.ttl_ms is not None:
+            keys.of_stores[index_name(spec.name)] = _behind(_TIME_BYTES)
+    for node in sub.nodes.values():
+        if isinstance(node, w.SessionAggregate) and node.open is not None:
+            keys.of_stores[node.open.name] = _behind(2 * _TIME_BYTES)
+        elif isinstance(node, w.Suppress):
+            windows = _window_bytes(sub, node)
+            keys.of_stores[node.buffer.name] = _behind(_TIME_BYTES, windows)
+            if node.buffer_times is not None:
+                keys.of_stores[node.buffer_times.name] = _behind(0, windows)
+    return keys
+
+
+def _of_spec(spec: StoreSpec) -> EntryKey:
+    if isinstance(spec, WindowSpec):
+        if spec.by_time:
+            return _behind(_TIME_BYTES)
+        width = 12 if spec.retain_duplicates else 8
+        return lambda entry: split(entry, width)[0]
+    if isinstance(spec, SessionSpec):
+        if spec.by_time:
+            return lambda entry: split(entry[_TIME_BYTES:], 8)[0]
+        return lambda entry: split(entry, 16)[0]
+    return _behind(0)
+
+
+def _behind(front: int, back: int = 0) -> EntryKey:
+    """Return a function that removes bytes in front of the key and behind it."""
+    return lambda entry: entry[front : len(entry) - back]
+
+
+def _obstacles(plan: Plan, sub: SubTopology) -> Iterator[str]:
+    """Return why the content of stores cannot be divided by key."""
+    for node in sub.nodes.values():
+        if node.store_names and type(node) not in _DIVISIBLE:
+            yield f"nothing divides the stores of node {node.name!r} ({type(node).__name__})"
+    for spec in sub.stores.values():
+        if not isinstance(spec, (KeyValueSpec, WindowSpec, SessionSpec)):
+            yield f"nothing divides a store of its kind, {spec.kind} ({spec.name!r})"
+        if spec.name in plan.changelogs:
+            yield f"the changelog topic of store {spec.name!r} has a partition per task, and would have to be divided too"
+    for name, sources in sources_of_stores(sub).items():
+        key = _key_in_store(sub, name)
+        for source in sources:
+            if key is not None and not _is_exact(source, key, plan.internal_topics):
+                yield (
+                    f"store {name!r} has keys of serdes.{key.name}, and may have other bytes for a key than {source.name!r} has read "
+                    f"with serdes.{source.key.name}, so its range is not known"
+                )
+
+
+def _key_in_store(sub: SubTopology, store: str) -> Serde[Any] | None:
+    """Return the serde of the record keys in a store; None if their bytes are checked elsewhere.
+
+    The stores of processors are checked when they are used. A buffer has keys of the aggregation or table in front of it.
+    """
+    users = [node for node in sub.nodes.values() if store in node.store_names]
+    for node in users:
+        if isinstance(node, w.Suppress):
+            return None if _window_bytes(sub, node) else node.key
+        if isinstance(node, w.SessionAggregate):
+            return node.store.key
+    return None if all(isinstance(node, n.Process) for node in users) else sub.stores[store].key
+
+
+def _window_bytes(sub: SubTopology, node: w.Suppress) -> int:
+    """Return the number of bytes of a window behind the record key, in the keys of a suppressed table."""
+    sources = sources_of_stores(sub)[node.buffer.name]
+    return 0 if any(source.key == node.key for source in sources) else window_bytes(node.key)
+
+
+def _is_exact(source: n.Source, key: Serde[Any], internal: Collection[str]) -> bool:
+    """Return whether a serde writes the bytes that a source has read for the same key."""
+    if source.key != key:
+        return False
+    own = all(topic in internal for topic in source.topics)
+    return key.verbatim is not None or key in _EXACT or (own and key in _EXACT_IN_INTERNAL_TOPICS)

@@ -1,0 +1,164 @@
+"""Dividing: the state of a stopped query is divided among more key ranges.
+
+A group of Spark's state cannot be handed to another group inside the query. So the state is read from the checkpoint and written as
+one file per new task beside it. The first micro-batch of the next query puts the files into Spark's state. It finds their name in
+its plan, so a repeated micro-batch reads the same files. Until it is complete, the checkpoint has the undivided state.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from millstream.core.model.errors import IncompatibleTopologyError, StoreError
+from millstream.core.model.ids import TaskId
+from millstream.core.runtime.batch_plan import DividedState
+from millstream.core.state.division.entry_keys import EntryKeys
+from millstream.core.state.division.shares import Division, manifest_of_share
+from millstream.core.state.segments import segment as codec
+from millstream.core.state.segments.key_groups import KeyGroup
+from millstream.core.state.segments.log import Manifest, decode_manifest, encode_manifest
+from millstream.drivers.spark.driver.placement import grouping_keys
+from millstream.drivers.spark.driver.stored import state_of
+from millstream.drivers.spark.executor.statelog import packed, unpacked
+from millstream.drivers.spark.share_files import MANIFEST, ShareWriter
+
+
+@dataclass(frozen=True)
+class DividedTask:
+    """A task whose state is divided."""
+
+    id: TaskId
+    division: Division
+    keys: EntryKeys
+
+
+@dataclass
+class SharesOfTask:
+    """The shares of one task's state, while its segments are read."""
+
+    task: DividedTask
+    manifest: Manifest
+    memory: Mapping[str, object]
+    writers: Mapping[TaskId, ShareWriter]
+    kept: dict[TaskId, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    groups: dict[int, KeyGroup] = field(init=False)
+
+    def __post_init__(self) -> None:
+        segments = self.manifest.segments.items()
+        self.groups = {segment.sequence: group for group, own in segments for segment in own}
+        for store, _ in self.manifest.segments:
+            self.task.keys.of(store)
+
+    def add(self, sequence: int, data: bytes) -> None:
+        """Divide a segment; one that the manifest does not have is left out."""
+        if sequence not in self.groups:
+            return
+        store, _ = self.groups.pop(sequence)
+        where = f"segment {sequence} of store {store!r}, task {self.task.id}"
+        changes = codec.decode(unpacked(data, where), where)
+        key_of = self.task.keys.of(store)
+        for task, share in self.task.division.shares(self.task.id, changes, key_of).items():
+            written = packed(codec.encode(share))
+            self.writers[task].add(sequence, written)
+            self.kept.setdefault(task, {})[sequence] = (len(written), len(share))
+
+    def finish(self, token: str) -> None:
+        if self.groups:
+            raise StoreError(
+                f"the log is damaged: {len(self.groups)} segments of task {self.task.id} are missing from the checkpoint. Restore the "
+                "checkpoint from a backup, or start over with another checkpoint_location"
+            )
+        for task in self.task.division.tasks(self.task.id):
+            manifest = manifest_of_share(self.manifest, self.kept.get(task, {}), f"{token}-{task}")
+            self.writers[task].add(MANIFEST, encode_manifest(manifest, self.memory))
+
+
+def divide(
+    session: SparkSession,
+    checkpoint: tuple[str, int],
+    directory: Path,
+    divided: Mapping[TaskId, DividedTask],
+    tasks: list[TaskId],
+) -> DividedState:
+    """Divide the state of tasks, and write the share of each new task.
+
+    Args:
+        session: A session with the settings of a query.
+        checkpoint: Its location, and a complete micro-batch.
+        directory: Where to make the directory with the shares.
+        divided: The tasks to divide; those without state are left out.
+        tasks: The tasks of the next query that get a share.
+
+    Raises:
+        IncompatibleTopologyError: If the state cannot be divided among these tasks.
+        StoreError: If a segment is missing or damaged.
+    """
+    name = secrets.token_hex(8)
+    target = directory / name
+    target.mkdir(parents=True)
+    writers = {task: ShareWriter(target, task) for task in tasks}
+    shares = dict(_begun(session, checkpoint, divided, writers))
+    log = state_of(session, *checkpoint, "log").selectExpr(
+        "key.group AS group", "user_map_key.sequence AS sequence", "user_map_value.segment AS segment"
+    )
+    for row in log.toLocalIterator():
+        if row.group in shares:
+            shares[row.group].add(row.sequence, bytes(row.segment))
+    for each in shares.values():
+        each.finish(name)
+    for writer in writers.values():
+        writer.finish()
+    _sync(target)
+    return DividedState(name, tuple(sorted({task.subtopology for task in tasks})))
+
+
+def _begun(
+    session: SparkSession,
+    checkpoint: tuple[str, int],
+    divided: Mapping[TaskId, DividedTask],
+    writers: Mapping[TaskId, ShareWriter],
+) -> Iterator[tuple[int, SharesOfTask]]:
+    """Return the shares of each task that has state, by its grouping key."""
+    task_of = {group: task for task, group in grouping_keys(divided).items()}
+    heads = state_of(session, *checkpoint, "head").selectExpr("key.group AS group", "value.manifest")
+    for row in heads.collect():
+        if row.group not in task_of:
+            continue
+        task = divided[task_of[row.group]]
+        missing = [new for new in task.division.tasks(task.id) if new not in writers]
+        if missing:
+            raise IncompatibleTopologyError(
+                f"the state of task {task.id} cannot be divided into key ranges: its partitions no longer exist. Leave parallelism= as it "
+                "was"
+            )
+        yield row.group, SharesOfTask(task, *decode_manifest(bytes(row.manifest)), writers)
+
+
+def _sync(directory: Path) -> None:
+    """Wait until the names of the files are on the disk."""
+    for path in (directory, directory.parent, directory.parent.parent):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def remove_shares(directory: Path, needed: Callable[[str], bool]) -> None:
+    """Delete the shares of earlier divisions.
+
+    Args:
+        needed: Returns whether a micro-batch that is still to be completed needs the shares of a name.
+    """
+    if not directory.is_dir():
+        return
+    for path in directory.iterdir():
+        if not needed(path.name):
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,79 @@
+"""Share files: the share that a task of a key range gets of divided state, until its first micro-batch has put it into Spark's state.
+
+A file has the segments of the task's log, each with its number, then the manifest, then a checksum of everything. Numbers are big
+endian:
+
+    number (8) | length (8) | bytes      for each segment, and for the manifest with the number -1
+    -2 (8) | crc32 (8)
+
+A task that the divided state has nothing for has a file without segments and manifest, so that a file that is missing is noticed.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from millstream.core.model.errors import StoreError
+from millstream.core.model.ids import TaskId
+
+MANIFEST: Final = -1
+DIRECTORY: Final = "divided"
+"""Directory of the shares in a checkpoint."""
+_END: Final = -2
+_HEAD: Final = struct.Struct(">qq")
+
+
+class ShareWriter:
+    """Writes the share of one task. The file is open only during a write, because there may be thousands."""
+
+    def __init__(self, directory: Path, task: TaskId) -> None:
+        self._path = directory / str(task)
+        self._checksum = 0
+
+    def add(self, number: int, data: bytes) -> None:
+        """Append a segment, or the manifest."""
+        with self._path.open("ab") as file:
+            for part in (_HEAD.pack(number, len(data)), data):
+                self._checksum = zlib.crc32(part, self._checksum)
+                file.write(part)
+
+    def finish(self) -> None:
+        """Complete the file, and wait until it is on the disk."""
+        with self._path.open("ab") as file:
+            file.write(_HEAD.pack(_END, self._checksum))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def read_share(directory: Path, task: TaskId) -> Iterator[tuple[int, bytes]]:
+    """Read the share of a task: numbers and bytes of its segments, and last the manifest, if it has one.
+
+    Raises:
+        StoreError: If the file is missing or damaged; the last part may have been read by then.
+    """
+    path, checksum = directory / str(task), 0
+    try:
+        with path.open("rb") as file:
+            while True:
+                number, length = _HEAD.unpack(head := file.read(_HEAD.size))
+                if number == _END:
+                    if length != checksum:
+                        raise _damaged(path, task)
+                    return
+                data = file.read(length)
+                checksum = zlib.crc32(data, zlib.crc32(head, checksum))
+                yield number, data
+    except (OSError, struct.error) as error:
+        raise _damaged(path, task) from error
+
+
+def _damaged(path: Path, task: TaskId) -> StoreError:
+    return StoreError(
+        f"task {task} begins with a share of the state that this start divided among key ranges, and {path} is missing or damaged. "
+        "Bring back the whole checkpoint, as it was at one time, from a copy"
+    )

@@ -1,0 +1,115 @@
+"""Division among key ranges at a start: an application that has state gets more key ranges than it had.
+
+The state of each task is divided before the query starts, and its first micro-batch moves the shares into Spark's state. A
+micro-batch that was planned and not completed belongs to the undivided tasks, so it must be completed without the division first.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+from pyspark.sql import SparkSession
+
+from millstream.core.model.errors import CheckpointError, IncompatibleTopologyError
+from millstream.core.model.ids import TaskId
+from millstream.core.runtime.batch_plan import BatchPlan, DividedState
+from millstream.core.state.division.entry_keys import entry_keys
+from millstream.core.state.division.shares import Division
+from millstream.core.topology.layout import Layout
+from millstream.drivers.spark.driver.checkpoint import Files, Progress
+from millstream.drivers.spark.driver.dividing import DividedTask, divide, remove_shares
+from millstream.drivers.spark.share_files import DIRECTORY
+from millstream.edge.checkpoint.continuity import Continuity
+
+log = logging.getLogger("millstream.application")
+
+
+@dataclass(frozen=True)
+class KeyRangeDivision:
+    """The division that a start makes, if partitions get more key ranges than the checkpoint has.
+
+    Attributes:
+        progress: How far the checkpoint has come; None without one.
+        files: The files of the checkpoint.
+    """
+
+    progress: Progress | None
+    continuity: Continuity
+    layout: Layout
+    files: Files
+
+    @property
+    def needed(self) -> bool:
+        return bool(self._divisions)
+
+    @cached_property
+    def _divisions(self) -> dict[int, Division]:
+        if self.progress is None or self.progress.last_complete < 0:
+            return {}
+        return self.continuity.divisions()
+
+    def check(self) -> None:
+        """Check that the state can be divided now.
+
+        Raises:
+            CheckpointError: If the checkpoint is not on a disk, or shared between hosts as one.
+            IncompatibleTopologyError: If a micro-batch must be completed first.
+        """
+        if not self.needed:
+            return
+        assert self.progress is not None
+        if self.files.local(DIRECTORY) is None:
+            raise CheckpointError(
+                "parallelism= needs more key ranges than the checkpoint has, and the state can be divided only if the checkpoint is in "
+                "a directory of this host, or in one that all hosts share. Leave parallelism= as it was; or start over with it, after "
+                "`millstream reset` or under another application id"
+            )
+        if not self.progress.committed:
+            raise IncompatibleTopologyError(
+                f"parallelism= needs more key ranges than the checkpoint has, but its last micro-batch, {self.progress.batch}, was "
+                "interrupted, and must be completed by the tasks that it was planned for. Start the application with parallelism= as it "
+                "was, stop it when it runs, and start it again with the new value"
+            )
+
+    def divide(self, session: SparkSession, location: str) -> DividedState:
+        """Divide the state.
+
+        Args:
+            session: A session with the settings of a query.
+            location: The checkpoint.
+
+        Raises:
+            MillstreamError: If the state cannot be divided.
+        """
+        directory = self.files.local(DIRECTORY)
+        assert directory is not None
+        assert self.progress is not None
+        started = time.monotonic()
+        tasks = [task for task in self.layout.tasks if task.subtopology in self._divisions]
+        checkpoint = location, self.progress.last_complete
+        divided = divide(session, checkpoint, directory, self._tasks(), tasks)
+        seconds = time.monotonic() - started
+        log.warning("the state is divided among %d tasks of key ranges, after %.1f s", len(tasks), seconds)
+        return divided
+
+    def _tasks(self) -> dict[TaskId, DividedTask]:
+        """Return the tasks to divide, also some that have no state."""
+        plan, found = self.continuity.plan, {}
+        for number, division in self._divisions.items():
+            keys = entry_keys(plan, plan.subtopologies[number])
+            for partition in range(self.continuity.remembered.parts[number].tasks):
+                task = TaskId(number, partition)
+                found[task] = DividedTask(task, division, keys)
+        return found
+
+    def remove_old_shares(self) -> None:
+        """Delete the shares of earlier divisions, except those of a micro-batch that is still to be completed."""
+        directory, progress = self.files.local(DIRECTORY), self.progress
+        if directory is None or progress is None:
+            return
+        begin = None if progress.committed else BatchPlan.from_json(progress.planned).initialization
+        needed = None if begin is None or begin.divided is None else begin.divided.name
+        remove_shares(directory, lambda name: name == needed)

@@ -1,0 +1,99 @@
+"""Which state can be divided among key ranges, and what is said of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import millstream as ms
+from millstream.core.model.errors import IncompatibleTopologyError, StoreError
+from millstream.core.model.ids import TaskId
+from millstream.core.model.partitioning import range_of
+from millstream.core.state.division.divisions import divisions
+from millstream.core.state.division.entry_keys import EntryKeys, entry_keys
+from millstream.core.state.division.shares import Division
+from millstream.core.topology.analysis.ranges import divided_plan
+from millstream.core.topology.evolution import Part, Remembered
+from millstream.core.topology.layout import lay_out
+from millstream.core.topology.routing import routing_of
+
+
+def keys_of(build: Callable[[ms.StreamsBuilder], object]) -> EntryKeys:
+    builder = ms.StreamsBuilder()
+    build(builder)
+    plan = divided_plan(builder.build().plan("app"), 4)
+    return entry_keys(plan, plan.subtopologies[-1])
+
+
+def joined(builder: ms.StreamsBuilder) -> object:
+    windows = ms.JoinWindows(before=10, after=10, grace=0)
+    return builder.stream("a").join(builder.stream("b"), str, windows=windows)
+
+
+def with_keys(serde: ms.Serde[object]) -> Callable[[ms.StreamsBuilder], object]:
+    return lambda builder: builder.stream("words", key=serde).group_by_key().count(store="counts")
+
+
+def regrouped_as_json(builder: ms.StreamsBuilder) -> object:
+    words = builder.stream("words")
+    return words.group_by(lambda key, value: [value], key=ms.serdes.json).count(store="counts")
+
+
+def published(builder: ms.StreamsBuilder) -> object:
+    kept = ms.stores.options("counts", changelog="kafka")
+    return builder.stream("words").group_by_key().count(store=kept)
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (joined, r"nothing divides the stores of node .* \(StreamJoin\)"),
+        (with_keys(ms.serdes.json), r"serdes\.json, and may have other bytes for a key"),
+        (with_keys(ms.serdes.float32), r"serdes\.float32, and may have other bytes for a key"),
+        (published, "the changelog topic of store 'counts' has a partition per task"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_with_the_reason(
+    build: Callable[[ms.StreamsBuilder], object], why: str
+) -> None:
+    with pytest.raises(IncompatibleTopologyError, match=why):
+        keys_of(build)
+
+
+@pytest.mark.parametrize("serde", [ms.serdes.bytes, ms.serdes.int64, ms.serdes.int32, ms.serdes.float64])
+def test_the_key_of_an_entry_is_that_of_its_record(serde: ms.Serde[object]) -> None:
+    assert keys_of(with_keys(serde)).of("counts")(b"key") == b"key"
+
+
+def test_keys_that_the_application_writes_itself_may_be_json() -> None:
+    assert keys_of(regrouped_as_json).of("counts")(b'["a"]') == b'["a"]'
+
+
+def test_a_store_that_the_topology_does_not_have_is_refused() -> None:
+    with pytest.raises(IncompatibleTopologyError, match="a store 'other', which this topology does not have"):
+        keys_of(with_keys(ms.serdes.string)).of("other/7")
+
+
+def test_only_more_ranges_are_a_division() -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("words").group_by_key().count(store="counts")
+    plans = {workers: divided_plan(builder.build().plan("app"), workers) for workers in (1, 2, 17)}
+    remembered = {}
+    for workers, plan in plans.items():
+        routing = routing_of(plan, lay_out(plan, {"words": 2}))
+        remembered[workers] = Remembered(parts={0: Part(("words",), ("counts",), 2)}, routing=routing)
+    assert divisions(plans[2], remembered[1]) == {0: Division(1, 16)}
+    assert divisions(plans[17], remembered[2]) == {0: Division(16, 64)}
+    for now, before in ((1, 1), (2, 2), (2, 17)):
+        assert divisions(plans[now], remembered[before]) == {}
+    assert divisions(plans[2], Remembered()) == {}
+
+
+def test_a_key_of_another_range_is_not_divided() -> None:
+    key = next(b"%d" % number for number in range(99) if range_of(b"%d" % number, 16) == 3)
+    division = Division(16, 64)
+    (task,) = division.shares(TaskId(0, 16 + 3), [(key, b"")], bytes)
+    assert task in division.tasks(TaskId(0, 19))
+    with pytest.raises(StoreError, match="task 0_18 cannot be divided: it has keys of other key ranges"):
+        division.shares(TaskId(0, 18), [(key, b"")], bytes)

@@ -1,0 +1,74 @@
+"""When a start divides state among key ranges, and when it must not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+import millstream as ms
+from millstream.core.model.errors import CheckpointError, IncompatibleTopologyError
+from millstream.core.runtime.batch_plan import BatchPlan, DividedState, Initialization, batch_id
+from millstream.core.topology.analysis.ranges import divided_plan
+from millstream.core.topology.evolution import Part, Remembered
+from millstream.core.topology.layout import default_grouper, lay_out
+from millstream.core.topology.routing import routing_of
+from millstream.drivers.spark.driver.checkpoint import LocalFiles, Progress
+from millstream.edge.checkpoint.continuity import Continuity
+from millstream.edge.checkpoint.key_range_division import KeyRangeDivision
+
+
+class RemoteFiles(LocalFiles):
+    """A checkpoint that is not on a disk."""
+
+    def local(self, path: str) -> None:  # type: ignore[override]
+        return None
+
+
+def division(root: Path, progress: Progress | None) -> KeyRangeDivision:
+    """Return the division of an application without key ranges that is started with four workers."""
+    builder = ms.StreamsBuilder()
+    builder.stream("words").group_by_key().count(store="counts")
+    plan = builder.build().plan("app")
+    before = Remembered(
+        plan.store_fingerprints(),
+        parts={0: Part(("words",), ("counts",), 2)},
+        routing=routing_of(plan, lay_out(plan, {"words": 2})),
+    )
+    continuity = Continuity(divided_plan(plan, 4), before, MappingProxyType({}))
+    layout = continuity.laid_out({"words": 2}, default_grouper)
+    return KeyRangeDivision(progress, continuity, layout, LocalFiles(root))
+
+
+COMPLETE = Progress(7, True, False, 4, {}, {}, 7)
+
+
+def test_state_is_divided_only_where_a_micro_batch_is_complete(tmp_path: Path) -> None:
+    assert not division(tmp_path, None).needed
+    assert not division(tmp_path, Progress(0, False, False, 4, {}, {}, -1)).needed
+    complete = division(tmp_path, COMPLETE)
+    assert complete.needed
+    complete.check()
+    with pytest.raises(IncompatibleTopologyError, match="its last micro-batch, 8, was interrupted"):
+        division(tmp_path, Progress(8, False, False, 4, {}, {}, 7)).check()
+
+
+def test_a_checkpoint_elsewhere_is_not_divided(tmp_path: Path) -> None:
+    elsewhere = replace(division(tmp_path, COMPLETE), files=RemoteFiles(tmp_path))
+    with pytest.raises(CheckpointError, match="only if the checkpoint is in a directory of this host"):
+        elsewhere.check()
+    elsewhere.remove_old_shares()
+
+
+def test_shares_stay_until_their_micro_batch_is_complete(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / "divided" / name).mkdir(parents=True)
+    begin = Initialization(divided=DividedState("new", (0,)))
+    assert Initialization.decode(begin.encode()) == begin
+    planned = BatchPlan(batch_id({}), Remembered(), initialization=begin).to_json()
+    division(tmp_path, Progress(8, False, False, 4, planned, {}, 7)).remove_old_shares()
+    assert [path.name for path in (tmp_path / "divided").iterdir()] == ["new"]
+    division(tmp_path, Progress(8, True, False, 4, planned, planned, 8)).remove_old_shares()
+    assert not list((tmp_path / "divided").iterdir())
