@@ -19,8 +19,8 @@ from millstream.core.runtime.batch_plan import BatchPlan, DividedState
 from millstream.core.state.division.entry_keys import entry_keys
 from millstream.core.state.division.shares import Division
 from millstream.core.topology.layout import Layout
-from millstream.drivers.spark.driver.checkpoint import Files, Progress
-from millstream.drivers.spark.driver.dividing import DividedTask, divide, remove_shares
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, Files
+from millstream.drivers.spark.driver.state_division import DividedTask, divide, remove_shares
 from millstream.drivers.spark.share_files import DIRECTORY
 from millstream.edge.checkpoint.continuity import Continuity
 
@@ -36,7 +36,7 @@ class KeyRangeDivision:
         files: The files of the checkpoint.
     """
 
-    progress: Progress | None
+    progress: CheckpointProgress | None
     continuity: Continuity
     layout: Layout
     files: Files

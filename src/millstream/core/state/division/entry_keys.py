@@ -17,9 +17,9 @@ from millstream.core.model.serdes import Serde, window_bytes
 from millstream.core.ports import store_of
 from millstream.core.state.expiry import index_name
 from millstream.core.state.keys import split
-from millstream.core.topology import joins as j
+from millstream.core.topology import join_nodes as j
 from millstream.core.topology import nodes as n
-from millstream.core.topology import windowed as w
+from millstream.core.topology import window_nodes as w
 from millstream.core.topology.layout import sources_of_stores
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import KeyValueSpec, SessionSpec, StoreSpec, WindowSpec
