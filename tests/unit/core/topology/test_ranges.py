@@ -113,6 +113,10 @@ def limited(builder: ms.StreamsBuilder) -> object:
             r"\(StreamTableJoin\) looks up windows of .*, which expire by the windows of other keys",
         ),
         (suppressed_calendar, r"\(Suppress\) has a stream time of its own, .* may leave records out"),
+        (
+            lambda b: b.table("words").suppress(ms.Suppressed.until_time_limit(10)),
+            "does not forward deletes of rows that do not exist",
+        ),
         (closing_idle, "closes windows after a pause of all keys"),
         (limited, "limits a buffer over all keys"),
         (

@@ -76,7 +76,7 @@ _LOOSELY_EXPIRING: Final = (w.SlidingAggregate, w.CalendarAggregate)
 _BY_VALUES: Final = (j.StreamJoin, j.GraceBuffer, w.SlidingAggregate)
 """What leaves out records without a value, which then do not move time."""
 _KEEPING_VALUES: Final = (n.Source, n.Peek, n.Pass)
-_KEEPING_ALL: Final = (*_KEEPING_VALUES, n.MapValues, n.ToStream, n.TableSource, *_BY_WINDOW, w.Suppress)
+_KEEPING_ALL: Final = (*_KEEPING_VALUES, n.MapValues, n.ToStream, *_BY_WINDOW, w.Suppress)
 """What leaves out no records; a calendar does, those outside of all windows."""
 
 
@@ -242,6 +242,11 @@ def _lost_time(
     for parent in (sub.nodes[name] for name in behind.parents):
         if isinstance(parent, keeping):
             yield from _lost_time(sub, node, parent, keeping)
+        elif isinstance(parent, n.TableSource):
+            yield (
+                f"node {node.name!r} ({type(node).__name__}) has a stream time of its own, and table {parent.name!r} in front of it "
+                "does not forward deletes of rows that do not exist, so that its time is not that of the partition"
+            )
         else:
             does = "make values null" if isinstance(parent, _KEEPING_ALL) else "leave records out"
             yield (
