@@ -155,7 +155,7 @@ def _registered(
     names: tuple[str, str],
 ) -> Serde[Any]:
     subject, register = names
-    serde, client = _extra("registry_serde"), _extra("client")
+    serde, client = _extra("registry_serde"), _extra("registry_client")
     for name, given, known in (
         ("subject", subject, ("topic", "record", "topic_record")),
         ("register", register, ("auto", "check", "never")),

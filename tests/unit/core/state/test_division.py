@@ -14,7 +14,7 @@ from millstream.core.state.division.divisions import divisions
 from millstream.core.state.division.entry_keys import EntryKeys, entry_keys
 from millstream.core.state.division.shares import Division
 from millstream.core.topology.analysis.ranges import divided_plan
-from millstream.core.topology.evolution import Part, Remembered
+from millstream.core.topology.evolution import ComparedPart, Remembered
 from millstream.core.topology.layout import lay_out
 from millstream.core.topology.routing import routing_of
 
@@ -82,7 +82,7 @@ def test_only_more_ranges_are_a_division() -> None:
     remembered = {}
     for workers, plan in plans.items():
         routing = routing_of(plan, lay_out(plan, {"words": 2}))
-        remembered[workers] = Remembered(parts={0: Part(("words",), ("counts",), 2)}, routing=routing)
+        remembered[workers] = Remembered(parts={0: ComparedPart(("words",), ("counts",), 2)}, routing=routing)
     assert divisions(plans[2], remembered[1]) == {0: Division(1, 16)}
     assert divisions(plans[17], remembered[2]) == {0: Division(16, 64)}
     for now, before in ((1, 1), (2, 2), (2, 17)):

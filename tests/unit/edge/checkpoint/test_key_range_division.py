@@ -12,10 +12,10 @@ import millstream as ms
 from millstream.core.model.errors import CheckpointError, IncompatibleTopologyError
 from millstream.core.runtime.batch_plan import BatchPlan, DividedState, Initialization, batch_id
 from millstream.core.topology.analysis.ranges import divided_plan
-from millstream.core.topology.evolution import Part, Remembered
+from millstream.core.topology.evolution import ComparedPart, Remembered
 from millstream.core.topology.layout import default_grouper, lay_out
 from millstream.core.topology.routing import routing_of
-from millstream.drivers.spark.driver.checkpoint import LocalFiles, Progress
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, LocalFiles
 from millstream.edge.checkpoint.continuity import Continuity
 from millstream.edge.checkpoint.key_range_division import KeyRangeDivision
 
@@ -27,14 +27,14 @@ class RemoteFiles(LocalFiles):
         return None
 
 
-def division(root: Path, progress: Progress | None) -> KeyRangeDivision:
+def division(root: Path, progress: CheckpointProgress | None) -> KeyRangeDivision:
     """Return the division of an application without key ranges that is started with four workers."""
     builder = ms.StreamsBuilder()
     builder.stream("words").group_by_key().count(store="counts")
     plan = builder.build().plan("app")
     before = Remembered(
         plan.store_fingerprints(),
-        parts={0: Part(("words",), ("counts",), 2)},
+        parts={0: ComparedPart(("words",), ("counts",), 2)},
         routing=routing_of(plan, lay_out(plan, {"words": 2})),
     )
     continuity = Continuity(divided_plan(plan, 4), before, MappingProxyType({}))
@@ -42,17 +42,17 @@ def division(root: Path, progress: Progress | None) -> KeyRangeDivision:
     return KeyRangeDivision(progress, continuity, layout, LocalFiles(root))
 
 
-COMPLETE = Progress(7, True, False, 4, {}, {}, 7)
+COMPLETE = CheckpointProgress(7, True, False, 4, {}, {}, 7)
 
 
 def test_state_is_divided_only_where_a_micro_batch_is_complete(tmp_path: Path) -> None:
     assert not division(tmp_path, None).needed
-    assert not division(tmp_path, Progress(0, False, False, 4, {}, {}, -1)).needed
+    assert not division(tmp_path, CheckpointProgress(0, False, False, 4, {}, {}, -1)).needed
     complete = division(tmp_path, COMPLETE)
     assert complete.needed
     complete.check()
     with pytest.raises(IncompatibleTopologyError, match="its last micro-batch, 8, was interrupted"):
-        division(tmp_path, Progress(8, False, False, 4, {}, {}, 7)).check()
+        division(tmp_path, CheckpointProgress(8, False, False, 4, {}, {}, 7)).check()
 
 
 def test_a_checkpoint_elsewhere_is_not_divided(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_shares_stay_until_their_micro_batch_is_complete(tmp_path: Path) -> None
     begin = Initialization(divided=DividedState("new", (0,)))
     assert Initialization.decode(begin.encode()) == begin
     planned = BatchPlan(batch_id({}), Remembered(), initialization=begin).to_json()
-    division(tmp_path, Progress(8, False, False, 4, planned, {}, 7)).remove_old_shares()
+    division(tmp_path, CheckpointProgress(8, False, False, 4, planned, {}, 7)).remove_old_shares()
     assert [path.name for path in (tmp_path / "divided").iterdir()] == ["new"]
-    division(tmp_path, Progress(8, True, False, 4, planned, planned, 8)).remove_old_shares()
+    division(tmp_path, CheckpointProgress(8, True, False, 4, planned, planned, 8)).remove_old_shares()
     assert not list((tmp_path / "divided").iterdir())
