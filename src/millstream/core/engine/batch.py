@@ -46,6 +46,10 @@ class Column:
             self.serde = serde
         return self.data
 
+    def without_windows(self, serde: Serde[Any], window_bytes: int) -> list[bytes | None]:
+        """Return the bytes that a serde of keys in windows writes, without those of the windows, which come last."""
+        return [None if data is None else data[:-window_bytes] for data in self.serialised(serde)]
+
     def only(self, kept: Sequence[object]) -> Column:
         """Return the rows whose mark is true."""
         data = None if self.data is None else list(compress(self.data, kept))

@@ -1,7 +1,7 @@
 """Folding: a known aggregation of many records at once.
 
-A batch is folded onto the entries of its keys without writing to the store; then what came out is written. So each key is read
-once and written once per batch, however many records it has. Every record has its own result all the same.
+A batch is folded onto the entries of its keys without writing to the store; then the caller writes what came out. So each key is
+read once and written once per batch, however many records it has. Every record has its own result all the same.
 
 Nothing is lost when a value cannot be folded, or an entry cannot be read: the results end before that record, and what is
 written is made of the results.
@@ -9,7 +9,7 @@ written is made of the results.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,33 +25,87 @@ Fetch = Callable[[bytes], "Entry | None"]
 
 
 @dataclass(frozen=True)
+class Before:
+    """The keys of a batch as numbers, in the order of their first records, and their entries before it.
+
+    Attributes:
+        numbers: Per record the number of its key.
+        entries: By number; fewer than keys if an entry could not be read, which is the next one then.
+        keys: How many keys there are.
+    """
+
+    numbers: Sequence[int]
+    entries: Sequence[Entry | None]
+    keys: int
+
+    def readable(self) -> Sequence[int]:
+        """Return the numbers of the records before the first one whose entry could not be read."""
+        if len(self.entries) == self.keys:
+            return self.numbers
+        return self.numbers[: self.numbers.index(len(self.entries))]
+
+    def folded(self, results: list[Any], timestamps: list[int]) -> Folded:
+        timestamps = self._newest(
+            timestamps if len(results) == len(timestamps) else timestamps[: len(results)]
+        )
+        return Folded(results, timestamps, self.numbers)
+
+    def _newest(self, timestamps: list[int]) -> list[int]:
+        """Return per record the largest timestamp of its key so far; where time goes forward these are the records' own."""
+        stored = max((entry[1] for entry in self.entries if entry is not None), default=-1)
+        if timestamps and stored <= timestamps[0] and sorted(timestamps) == timestamps:
+            return timestamps
+        latest = [-1 if entry is None else entry[1] for entry in self.entries]
+        newest: list[int] = []
+        for number, timestamp in zip(self.numbers, timestamps):
+            if latest[number] > timestamp:
+                timestamp = latest[number]
+            else:
+                latest[number] = timestamp
+            newest.append(timestamp)
+        return newest
+
+
+@dataclass(frozen=True)
 class Folded:
     """What came out of a batch.
 
     Attributes:
         results: Per record the aggregate with it; fewer than records if one could not be folded, which is the next one then.
         timestamps: Per result the largest timestamp of its key so far, ms since the epoch.
-        keys: The keys, each once, in the order of their first records.
         numbers: Per record the number of its key.
     """
 
     results: list[Any]
     timestamps: list[int]
-    keys: Sequence[bytes]
     numbers: Sequence[int]
 
     def first(self, records: int) -> Folded:
         return replace(self, results=self.results[:records], timestamps=self.timestamps[:records])
 
-    def write(self, put: Callable[[bytes, Entry], None]) -> None:
-        """Write the last entry of each key that has a result."""
-        results = dict(zip(self.numbers, self.results))  # in the order of the numbers
-        timestamps = dict(zip(self.numbers, self.timestamps))
-        deque(map(put, self.keys, zip(results.values(), timestamps.values())), maxlen=0)
+    def entries(self) -> list[Entry]:
+        """Return, by number, the last entry of each key that has a result."""
+        last = dict(zip(self.numbers, range(len(self.results)))).values()  # in the order of the numbers
+        return list(
+            zip(map(self.results.__getitem__, last), map(self.timestamps.__getitem__, last), strict=True)
+        )
 
 
-Folding = Callable[[Fetch, Sequence[bytes], Sequence[Any], "list[int]"], Folded]
-"""How entries are read, and per record key, value and timestamp, to what comes out."""
+Folding = Callable[[Before, Sequence[Any], "list[int]"], Folded]
+"""What was before the batch, and per record value and timestamp, to what comes out."""
+
+
+def read_before(fetch: Fetch, keys: Sequence[bytes]) -> tuple[list[bytes], Before]:
+    """Return the keys of a batch, each once, and what was before it.
+
+    Keys are looked up once: comparing bytes that lie all over the memory costs more than all else that is done with them.
+    """
+    numbers: dict[bytes, int] = defaultdict(count().__next__)
+    per_record = list(map(numbers.__getitem__, keys))
+    once, entries = list(numbers), list[Entry | None]()
+    with suppress(Exception):  # the records before the first unreadable entry are folded
+        entries.extend(map(fetch, once))
+    return once, Before(per_record, entries, len(once))
 
 
 def folding(fold: Fold, serde: Serde[Any]) -> Folding:
@@ -67,8 +121,7 @@ def needs_values(fold: Fold) -> bool:
     return fold is not Fold.COUNT
 
 
-def _counted(fetch: Fetch, keys: Sequence[bytes], values: Sequence[Any], timestamps: list[int]) -> Folded:
-    before = _Before(fetch, keys)
+def _counted(before: Before, values: Sequence[Any], timestamps: list[int]) -> Folded:
     counts = [0 if entry is None else entry[0] for entry in before.entries]
     results: list[int] = []
     give = results.append
@@ -87,10 +140,7 @@ class _Combining:
         self._serialize = serde.serialize
         self._known = frozenset(serde.accepts)
 
-    def folded(
-        self, fetch: Fetch, keys: Sequence[bytes], values: Sequence[Any], timestamps: list[int]
-    ) -> Folded:
-        before = _Before(fetch, keys)
+    def folded(self, before: Before, values: Sequence[Any], timestamps: list[int]) -> Folded:
         results: list[Any] = []
         give, step, zero, known = results.append, self._step, self._zero, self._known
         so_far = [zero if entry is None else entry[0] for entry in before.entries]
@@ -110,45 +160,3 @@ class _Combining:
         if new is None:
             raise ValueError("a result that deletes the entry")
         self._serialize(new)
-
-
-class _Before:
-    """The keys of a batch as numbers, and their entries before it. Lives as long as the batch.
-
-    Keys are looked up once: comparing bytes that lie all over the memory costs more than all else that is done with them.
-    """
-
-    def __init__(self, fetch: Fetch, keys: Sequence[bytes]) -> None:
-        numbers: dict[bytes, int] = defaultdict(count().__next__)
-        self._numbers = list(map(numbers.__getitem__, keys))
-        self._keys = list(numbers)
-        self.entries: list[Entry | None] = []
-        with suppress(Exception):  # the records before the first unreadable entry are folded
-            self.entries.extend(map(fetch, self._keys))
-
-    def readable(self) -> Sequence[int]:
-        """Return the numbers of the keys of the records before the first one whose entry could not be read."""
-        if len(self.entries) == len(self._keys):
-            return self._numbers
-        return self._numbers[: self._numbers.index(len(self.entries))]
-
-    def folded(self, results: list[Any], timestamps: list[int]) -> Folded:
-        timestamps = self._newest(
-            timestamps if len(results) == len(timestamps) else timestamps[: len(results)]
-        )
-        return Folded(results, timestamps, self._keys, self._numbers)
-
-    def _newest(self, timestamps: list[int]) -> list[int]:
-        """Return per record the largest timestamp of its key so far; where time goes forward these are the records' own."""
-        stored = max((entry[1] for entry in self.entries if entry is not None), default=-1)
-        if timestamps and stored <= timestamps[0] and sorted(timestamps) == timestamps:
-            return timestamps
-        latest = [-1 if entry is None else entry[1] for entry in self.entries]
-        newest: list[int] = []
-        for number, timestamp in zip(self._numbers, timestamps):
-            if latest[number] > timestamp:
-                timestamp = latest[number]
-            else:
-                latest[number] = timestamp
-            newest.append(timestamp)
-        return newest

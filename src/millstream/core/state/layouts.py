@@ -17,6 +17,7 @@ a time range reads all keys in that range.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from operator import add
 from typing import Any, Protocol
 
@@ -33,11 +34,8 @@ class WindowLayout(Protocol):
     def in_window(self, start: int) -> Callable[[bytes], bytes]:
         """Return a function from the keys of one window to the entries' keys."""
 
-    def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
-        """Return the entries' keys for many keys and starts, pairwise."""
-
-    def start_of(self, row_key: bytes) -> int:
-        """Return the start of the window with this entry's key."""
+    def many_stored(self, keys: Sequence[bytes], start: int) -> list[bytes]:
+        """Return the entries' keys for many keys of one window."""
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
@@ -80,14 +78,10 @@ class ByKey:
 
         return stored
 
-    def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
-        ends = {start: b"\x00" + pack_time(start) for start in set(starts)}
+    def many_stored(self, keys: Sequence[bytes], start: int) -> list[bytes]:
         if b"\x00" in b"\x01".join(keys):
             keys = [key.replace(b"\x00", b"\x00\xff") for key in keys]
-        return list(map(add, keys, map(ends.__getitem__, starts)))
-
-    def start_of(self, row_key: bytes) -> int:
-        return time_at(row_key, -self._width)
+        return list(map(add, keys, repeat(b"\x00" + pack_time(start))))
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
@@ -131,12 +125,8 @@ class ByTime:
     def in_window(self, start: int) -> Callable[[bytes], bytes]:
         return pack_time(start).__add__
 
-    def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
-        packed = {start: pack_time(start) for start in set(starts)}
-        return list(map(add, map(packed.__getitem__, starts), keys))
-
-    def start_of(self, row_key: bytes) -> int:
-        return time_at(row_key, 0)
+    def many_stored(self, keys: Sequence[bytes], start: int) -> list[bytes]:
+        return list(map(pack_time(start).__add__, keys))
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool

@@ -203,11 +203,9 @@ class WindowStore(Generic[K, V]):
         slice_ = self._to_write(start)
         return None if slice_ is None else slice_.rows
 
-    def places(self, keys: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
-        return self._layout.places(keys, starts)
-
-    def start_of(self, row_key: bytes) -> int:
-        return self._layout.start_of(row_key)
+    def many_stored(self, keys: Sequence[bytes], start: int) -> list[bytes]:
+        """Return the entries' keys for many serialised keys of the windows with a start."""
+        return self._layout.many_stored(keys, start)
 
     def drain(self) -> Drained:
         """Return the changes since the last call and clear them; see ``Store``."""

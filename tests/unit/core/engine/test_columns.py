@@ -9,7 +9,7 @@ from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.task import Task
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.state.memory import MemoryStores
-from unit.helpers import columnar, records, sent
+from unit.helpers import columnar, records, sent, values
 
 
 def counting() -> ms.Topology:
@@ -87,3 +87,16 @@ def test_records_of_two_sources_go_their_own_ways_in_the_order_of_time() -> None
         task.feed(TopicPartition(topic, 0), records(rows), 3)
     expected = [10, -90, -1_090, 8_910, 108_910, -891_090]
     assert sent(task.step(0)) == [("k", str(total), at) for at, total in enumerate(expected, start=1)]
+
+
+def test_a_stream_that_changes_the_table_it_is_joined_with_finds_the_row_as_it_is_at_the_record() -> None:
+    builder = ms.StreamsBuilder()
+    counts = builder.stream("in").group_by_key().count(store="counts")
+    counts.to_stream().join(counts, lambda count, row: f"{count} {row}").to("out")
+    topology = builder.build()
+    (sub,) = topology.plan("app").subtopologies
+    task = Task(sub, TaskId(0, 0), application_id="app", stores=MemoryStores())
+    task.init(0)
+    task.feed(TopicPartition("in", 0), records([("a", "x", 1), ("a", "x", 2)]), 2)
+    assert values(task.step(0)) == ["1 1", "2 2"]
+    assert columnar(topology) == []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from operator import and_
 from typing import Any, Final
 
 from millstream.core.engine.batch import Columns
 from millstream.core.engine.columns import Form, behind, columns_of, each
 from millstream.core.engine.compile import Call, Compiled, compile_node
-from millstream.core.engine.folding import folding, needs_values
+from millstream.core.engine.folding import folding, needs_values, read_before
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.errors import MillstreamError
 from millstream.core.model.record import Headers
@@ -65,8 +66,9 @@ def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
             values = columns.values.objects() if with_values else ()
         except Exception:  # then record by record, which finds the bad ones
             return each(columns, row, runtime)
-        folded = fold(fetch, keys, values, columns.timestamps)
-        folded.write(put)
+        once, before = read_before(fetch, keys)
+        folded = fold(before, values, columns.timestamps)
+        deque(map(put, once, folded.entries()), maxlen=0)
         done = len(folded.results)
         if done:
             folded_ones = columns if done == len(keys) else columns.part(0, done)

@@ -97,7 +97,8 @@ def _sink_columns(node: n.Sink, compiled: Compiled) -> Form | None:
             return each(columns, row, runtime)
         records = Records(keys, values, columns.timestamps, [], headers)
         if choose is not None:
-            records.partitions = [-1 if data is None else choose[data[:-window_bytes]] for data in keys]
+            chosen_by = columns.keys.without_windows(key, window_bytes)
+            records.partitions = [-1 if data is None else choose[data] for data in chosen_by]
         return runtime.send(topic, records)
 
     return Form(sink)

@@ -44,6 +44,10 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
     table, form = compiled.node(node.other), behind(node, compiled)
     if form is None or form.calls_functions or not isinstance(table, n.Materialised):
         return None
+    if compiled.sources_of(node.name) & compiled.sources_of(
+        table.name
+    ):  # rows change between the records of a batch
+        return None
     spec = table.store
     if type(spec) is not KeyValueSpec or spec.ttl_ms is not None:  # a look would change the others
         return None

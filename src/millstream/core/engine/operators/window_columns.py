@@ -2,7 +2,7 @@
 
 A batch becomes *pairs* of a record and a window of it, as parallel lists: one per record where windows lie side by side, several
 where they overlap. The pairs whose window has closed are left out. The others are folded onto the entries of the store
-(``millstream.core.engine.folding``), whose places are made of key and start.
+(``millstream.core.engine.folding``). Keys are looked up per window, so that an entry's key is made of key and start once per batch.
 
 What has to happen between two records *cuts* the batch: the close of windows that gives results, and a late record that somebody
 waits for. Both are found beforehand, from the times that the operator has at each record; all that is between two cuts is
@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, chain, compress, islice, repeat
-from operator import add, gt, itemgetter, not_
+from itertools import accumulate, chain, compress, count, islice, repeat
+from operator import add, getitem, gt, itemgetter, not_
 from typing import Any, Final
 
 from millstream.core.engine.batch import Column, Columns, ColumnsCall
 from millstream.core.engine.columns import Form, behind, columns_of, each
 from millstream.core.engine.compile import Compiled
-from millstream.core.engine.folding import Entry, Fetch, folding, needs_values
+from millstream.core.engine.folding import Before, Entry, folding, needs_values
 from millstream.core.engine.operators.aggregations import INCOMPLETE
 from millstream.core.engine.operators.time_windows import Shared
 from millstream.core.engine.operators.window_operator import LATE, NO_KEY
@@ -105,6 +107,11 @@ class WindowedKeys(Column):
 
     def part(self, start: int, end: int) -> Column:
         return WindowedKeys(self._keys.part(start, end), self._key, self._starts[start:end], self._size)
+
+    def without_windows(self, serde: Serde[Any], window_bytes: int) -> list[bytes | None]:
+        if not serdes.writes_windows_of(serde, self._key):
+            return super().without_windows(serde, window_bytes)
+        return self._keys.serialised(self._key)
 
     def present(self) -> list[bool]:
         return [True] * len(self._starts)
@@ -295,25 +302,24 @@ class _Aggregation:
             pairs = pairs.only([rows[start] is not None for start in pairs.starts], "expired window")
         batch = part if not pairs.left_out and isinstance(pairs.records, range) else part.take(pairs.records)
         keys: Any = batch.keys.serialised(self._key)
-        row_keys = self._store.places(keys, pairs.starts)
-        fetch, put = _reaching(rows, self._store.start_of)
         try:
             values = batch.values.objects() if self._with_values else ()
         except Exception:  # then record by record, which finds the bad ones
             return 0
-        folded = self._fold(fetch, row_keys, values, batch.timestamps)
+        entries = _Entries(self._store, rows, keys, pairs.starts)
+        folded = self._fold(entries.before(), values, batch.timestamps)
         done, size = len(folded.results), len(part.timestamps)
-        if done < len(row_keys):
+        if done < len(keys):
             size = pairs.records[done]
             done = bisect_left(pairs.records, size)
             folded = folded.first(done)
         if done:
             self._store.observe(max(pairs.starts[:done]))
-            folded.write(put)
+            entries.write(folded.entries())
         for reason, records in pairs.left_out.items():
             self._runtime.drop(reason, bisect_left(records, size))
         if self._child is not None and done:
-            whole = done == len(row_keys)
+            whole = done == len(keys)
             results = batch if whole else batch.part(0, done)
             starts = pairs.starts if whole else pairs.starts[:done]
             in_windows = WindowedKeys(results.keys, self._key, starts, self._windows.size_ms)
@@ -321,25 +327,47 @@ class _Aggregation:
         return size
 
 
-def _reaching(
-    rows: Mapping[int, Overlay | None], start_of: Callable[[bytes], int]
-) -> tuple[Fetch, Callable[[bytes, Entry], None]]:
-    """Return what reads and writes the entries of row keys.
+class _Entries:
+    """The entries of pairs of a key and a window, by number in the order of their first pairs. Lives as long as the part.
 
     Args:
         rows: Per start of a window, the rows that hold its entries.
+        keys: Per pair the serialised key.
     """
-    different = {id(slot): slot for slot in rows.values() if slot is not None}
-    if len(different) == 1:
-        (only,) = different.values()
-        return only.get, only.put_fitting
-    slots: Mapping[int, Any] = rows
 
-    def fetch(row_key: bytes) -> Entry | None:
-        entry: Entry | None = slots[start_of(row_key)].get(row_key)
-        return entry
+    def __init__(
+        self, store: Any, rows: Mapping[int, Overlay | None], keys: Sequence[bytes], starts: Sequence[int]
+    ) -> None:
+        number = count().__next__
+        windows: dict[int, dict[bytes, int]] = {start: defaultdict(number) for start in rows}
+        self._numbers = list(map(getitem, map(windows.__getitem__, starts), keys))
+        self._size = number()
+        slots: dict[int, tuple[Any, dict[int, bytes]]] = {}
+        for start, window in windows.items():
+            if not window:  # it has expired
+                continue
+            _, stored = slots.setdefault(id(rows[start]), (rows[start], {}))
+            stored.update(zip(window.values(), store.many_stored(list(window), start)))
+        self._slots = [
+            (slot, list(map(stored.__getitem__, numbers := sorted(stored))), numbers)
+            for slot, stored in slots.values()
+        ]
 
-    def put(row_key: bytes, entry: Entry) -> None:
-        slots[start_of(row_key)].put_fitting(row_key, entry)
+    def before(self) -> Before:
+        """Read the entries."""
+        entries: dict[int, Entry | None] = {}
+        readable = self._size
+        for slot, stored_keys, numbers in self._slots:
+            read: list[Entry | None] = []
+            with suppress(Exception):  # the pairs before the first unreadable entry are folded
+                read.extend(map(slot.get, stored_keys))
+            if len(read) < len(numbers):
+                readable = min(readable, numbers[len(read)])
+            entries.update(zip(numbers, read))
+        return Before(self._numbers, list(map(entries.__getitem__, range(readable))), self._size)
 
-    return fetch, put
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Write the first entries, in the order of their numbers: a changelog topic shows the order."""
+        for slot, stored_keys, numbers in self._slots:
+            written = map(entries.__getitem__, numbers[: bisect_left(numbers, len(entries))])
+            deque(map(slot.put_fitting, stored_keys, written), maxlen=0)
