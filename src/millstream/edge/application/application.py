@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.streaming import StreamingQuery
 
@@ -43,6 +43,8 @@ from millstream.edge.spark.required_packages import check_spark_packages
 from millstream.edge.status.log_output import attach
 
 log = logging.getLogger("millstream.application")
+
+_SUPERVISION_S: Final = 0.5
 
 
 class Application:
@@ -203,6 +205,7 @@ class Application:
         """Follow what changes while the application runs."""
         run = running._run
         run.query.launch = partial(self._launch, running, environment)
+        run.supervision = PeriodicTask(run.query.recover, _SUPERVISION_S)
         running._set_workers = partial(self._set_workers, running)
         running._edit = partial(self._edit, running, environment)
         if run.rescale_later:

@@ -78,6 +78,7 @@ class ApplicationRun:
         control: Answers the processes of Spark, and commands.
         metadata_refresher: Follows changes of topics; None in a run to an end.
         purging: Purges repartition topics; None without them.
+        supervision: Restarts the query after the loss of a process; None in a run to an end.
     """
 
     continues: tuple[Continuity, Mapping[str, TopicFacts]]
@@ -103,6 +104,7 @@ class ApplicationRun:
         self.listeners = Listeners()
         self.metadata_refresher: PeriodicTask | None = None
         self.purging: PeriodicTask | None = None
+        self.supervision: PeriodicTask | None = None
         self._ending = threading.Lock()
 
     @property
@@ -208,7 +210,7 @@ class ApplicationRun:
         """Release everything; releasing it twice is harmless."""
         self.listeners.close()
         self.progress.close()
-        for task in (self.metadata_refresher, self.purging):
+        for task in (self.metadata_refresher, self.purging, self.supervision):
             if task is not None:
                 task.close()
         self.control.close()
@@ -236,6 +238,7 @@ class ApplicationRun:
             try:
                 ended = bool(query.awaitTermination(1))
             except StreamingQueryException:
+                self.query.recover()
                 if self.query.unchanging.is_set() and query is self.query.current:
                     raise
                 ended = True  # another query goes on
@@ -251,7 +254,8 @@ class ApplicationRun:
             return
         error: Exception | None
         try:
-            error = None if self.query.current.isActive else self.query.current.exception()
+            goes_on = self.query.current.isActive or self.query.is_recoverable()
+            error = None if goes_on else self.query.current.exception()
         except (OSError, Py4JError) as gone:
             error = spark_is_gone(gone)
         if error is not None:

@@ -6,16 +6,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from py4j.protocol import Py4JError
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.model.errors import ControlError, MillstreamError
 from millstream.core.runtime.lifecycle import PROCESSING
 from millstream.edge.application.application_state import ApplicationState
+from millstream.edge.spark.spark_errors import is_transient
 
 log = logging.getLogger("millstream.application")
 
 _POLL_S = 0.02
+_MAX_RESTARTS = 3
 _ENDED = "the query ended while the application went on with another topology"
 
 
@@ -33,9 +37,11 @@ class ReplaceableQuery:
         hold: Set while the planner must not plan.
         between_batches: Set while no micro-batch runs; under ``hold`` none will start.
         first_batch: Set when the query has committed a micro-batch.
+        newest_batch: The number of the newest committed micro-batch; -1 before the first.
+        launch: Starts the query again; None for a query that is not replaced.
     """
 
-    launch: Callable[[], StreamingQuery]
+    launch: Callable[[], StreamingQuery] | None = None
 
     def __init__(
         self,
@@ -53,6 +59,8 @@ class ReplaceableQuery:
         self.hold = threading.Event()
         self.between_batches = threading.Event()
         self.first_batch = threading.Event()
+        self.newest_batch = -1
+        self._failures = (0, -1)  # how many in a row, and after which micro-batch
 
     def stop(self, query: StreamingQuery, timeout_s: float | None = None) -> None:
         """Stop a query between two micro-batches, or at the timeout, wherever it is."""
@@ -74,6 +82,35 @@ class ReplaceableQuery:
                 self.stop(query)
                 if query.exception() is None:
                     self._start()
+            except Exception as error:  # no caller waits for this thread, so any error ends the application
+                self._fail(error)
+            finally:
+                self.unchanging.set()
+
+    def is_recoverable(self) -> bool:
+        """Return whether the query has ended because Spark lost a process or a connection, so that another one can continue.
+
+        The interrupted micro-batch is repeated. If it fails several times in a row, it is not repeated again.
+        """
+        query = self._processing()
+        if self.launch is None or query is None or query.isActive:
+            return False
+        error, (count, batch) = query.exception(), self._failures
+        failed_before = count if batch == self.newest_batch else 0
+        return error is not None and failed_before < _MAX_RESTARTS and is_transient(str(error))
+
+    def recover(self) -> None:
+        """Start the query again if it has ended and is recoverable."""
+        with self.lock, suppress(OSError, Py4JError):  # whoever waits for the application notices that Spark has ended
+            query = self._processing()
+            if query is None or not self.is_recoverable():
+                return
+            count, batch = self._failures
+            self._failures = (count + 1 if batch == self.newest_batch else 1, self.newest_batch)
+            self.unchanging.clear()
+            try:
+                log.warning("restarting the query: %s", self._explain(query.exception()))
+                self._start()
             except Exception as error:  # no caller waits for this thread, so any error ends the application
                 self._fail(error)
             finally:
@@ -127,6 +164,7 @@ class ReplaceableQuery:
     def _start(self) -> None:
         for event in (self.hold, self.between_batches, self.first_batch):
             event.clear()
+        assert self.launch is not None
         self.current = self.launch()
 
     def _start_and_wait(self) -> None:

@@ -123,6 +123,7 @@ class SparkRequests:
         ):
             run.purge.committed(offsets)
         run.taps.committed(batch, reports)
+        run.query.newest_batch = batch
         run.query.first_batch.set()
 
     def _commit_behind_shuffle(self, data: PlanRequest, oldest: Mapping[str, int]) -> None:

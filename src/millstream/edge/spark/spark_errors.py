@@ -50,6 +50,14 @@ def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> 
     return SparkRuntimeError(f"the Spark query ended with an error that is not Millstream's: {message}")
 
 
+def is_transient(text: str) -> bool:
+    """Return whether the exception of a query is about a lost process or connection of Spark, not about data or the checkpoint.
+
+    Spark has no common class or condition for lost processes: some messages have only the SQL state.
+    """
+    return wire.find_error(text) is None and not any(sign in text for sign in (*_CANNOT_WRITE, *_CANNOT_READ))
+
+
 def _disks(checkpoint: str, usage: Usage) -> str:
     """Return the free space where this host writes for a query, as text."""
     places = {"Spark's local files": tempfile.gettempdir()}

@@ -1,0 +1,87 @@
+"""An application goes on after the loss of a Python worker, although a local session attempts a Spark task only once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+import millstream as ms
+
+from .helpers import Apps, committed_records, eventually
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
+
+FATAL = "fatal"
+
+
+def killing(deaths: Path, times: int) -> Callable[[str], str]:
+    """Return a function that kills its process at a record, a number of times."""
+
+    def checked(word: str) -> str:
+        died = len(list(deaths.iterdir()))
+        if word == FATAL and died < times:
+            (deaths / str(died)).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return word
+
+    return checked
+
+
+def in_a_reader(words: ms.KStream[str, str], check: Callable[[str], str]) -> ms.KStream[str, str]:
+    return words.map_values(check).group_by(lambda _, word: word).count().to_stream().map_values(str)
+
+
+def in_a_task(words: ms.KStream[str, str], check: Callable[[str], str]) -> ms.KStream[str, str]:
+    counts = words.group_by(lambda _, word: word).count().to_stream()
+    return counts.map(lambda word, count: (check(word), str(count)))
+
+
+def counting(
+    source: str, sink: str, kill: Callable[[str], str], where: Callable[..., ms.KStream[str, str]]
+) -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    words = builder.stream(source, key=ms.serdes.string, value=ms.serdes.string)
+    where(words, kill).to(sink, key=ms.serdes.string, value=ms.serdes.string)
+    return builder.build()
+
+
+@pytest.mark.parametrize("where", [in_a_reader, in_a_task])
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_the_interrupted_micro_batch_is_repeated(
+    apps: Apps,
+    tmp_path: Path,
+    guarantee: Literal["at_least_once", "exactly_once"],
+    where: Callable[..., ms.KStream[str, str]],
+) -> None:
+    source, sink = apps.topic("words"), apps.topic("counts")
+    topology = counting(source, sink, killing(tmp_path, 2), where)
+    words = ["to", "be", FATAL, "or", "be"]
+    running = apps.start(topology, processing_guarantee=guarantee, statestore_cache_max_bytes=0)
+    apps.kafka.produce(source, [(None, word) for word in words])
+    expected = {("to", "1"), ("be", "1"), ("be", "2"), ("or", "1"), (FATAL, "1")}
+
+    def results() -> list[tuple[str, str]]:
+        return [(record.key.decode(), record.value.decode()) for record in committed_records(apps.kafka, sink)]
+
+    eventually(lambda: set(results()) >= expected, "all counts", within_s=120)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert running.status().state == "running"
+    if guarantee == "exactly_once":
+        assert sorted(results()) == sorted(expected)
+    apps.kafka.produce(source, [(None, "or")])
+    eventually(lambda: ("or", "2") in results(), "a count of later", within_s=60)
+
+
+def test_a_micro_batch_that_kills_each_worker_ends_the_application(apps: Apps, tmp_path: Path) -> None:
+    source, sink = apps.topic("words"), apps.topic("counts")
+    running = apps.start(counting(source, sink, killing(tmp_path, 99), in_a_reader))
+    apps.kafka.produce(source, [(None, FATAL)])
+    with pytest.raises(ms.SparkRuntimeError):
+        running.await_termination(120)
+    assert running.status().state == "failed"
+    assert len(list(tmp_path.iterdir())) == 4
