@@ -66,7 +66,9 @@ def test_the_interrupted_micro_batch_is_repeated(
     expected = {("to", "1"), ("be", "1"), ("be", "2"), ("or", "1"), (FATAL, "1")}
 
     def results() -> list[tuple[str, str]]:
-        return [(record.key.decode(), record.value.decode()) for record in committed_records(apps.kafka, sink)]
+        return [
+            (record.key.decode(), record.value.decode()) for record in committed_records(apps.kafka, sink)
+        ]
 
     eventually(lambda: set(results()) >= expected, "all counts", within_s=120)
     assert len(list(tmp_path.iterdir())) == 2

@@ -254,7 +254,7 @@ class ApplicationRun:
             return
         error: Exception | None
         try:
-            goes_on = self.query.current.isActive or self.query.is_recoverable()
+            goes_on = self.query.current.isActive or self.query.recoverable_error() is not None
             error = None if goes_on else self.query.current.exception()
         except (OSError, Py4JError) as gone:
             error = spark_is_gone(gone)

@@ -87,32 +87,35 @@ class ReplaceableQuery:
             finally:
                 self.unchanging.set()
 
-    def is_recoverable(self) -> bool:
-        """Return whether the query has ended because Spark lost a process or a connection, so that another one can continue.
+    def recoverable_error(self) -> Exception | None:
+        """Return why the query has ended if another one can continue, else None.
 
-        The interrupted micro-batch is repeated. If it fails several times in a row, it is not repeated again.
+        Another one can continue if Spark has lost a process or a connection. It repeats the interrupted micro-batch, unless that has
+        failed several times in a row.
         """
         query = self._processing()
         if self.launch is None or query is None or query.isActive:
-            return False
+            return None
         error, (count, batch) = query.exception(), self._failures
         failed_before = count if batch == self.newest_batch else 0
-        return error is not None and failed_before < _MAX_RESTARTS and is_transient(str(error))
+        return error if failed_before < _MAX_RESTARTS and is_transient(str(error)) else None
 
     def recover(self) -> None:
-        """Start the query again if it has ended and is recoverable."""
-        with self.lock, suppress(OSError, Py4JError):  # whoever waits for the application notices that Spark has ended
-            query = self._processing()
-            if query is None or not self.is_recoverable():
+        """Start the query again if it has ended with a recoverable error."""
+        with (
+            self.lock,
+            suppress(OSError, Py4JError),
+        ):  # whoever waits for the application notices that Spark has ended
+            error, (count, batch) = self.recoverable_error(), self._failures
+            if error is None:
                 return
-            count, batch = self._failures
             self._failures = (count + 1 if batch == self.newest_batch else 1, self.newest_batch)
             self.unchanging.clear()
             try:
-                log.warning("restarting the query: %s", self._explain(query.exception()))
+                log.warning("restarting the query: %s", self._explain(error))
                 self._start()
-            except Exception as error:  # no caller waits for this thread, so any error ends the application
-                self._fail(error)
+            except Exception as failed:  # no caller waits for this thread, so any error ends the application
+                self._fail(failed)
             finally:
                 self.unchanging.set()
 

@@ -6,7 +6,7 @@ import pytest
 
 from millstream.core.model.errors import CheckpointError, SparkRuntimeError, StoreError
 from millstream.drivers.spark import wire
-from millstream.edge.spark.spark_errors import translated
+from millstream.edge.spark.spark_errors import is_transient, translated
 
 FULL = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT] Error writing state "
@@ -66,3 +66,16 @@ def test_an_error_of_ours_is_found_again() -> None:
         raise StoreError("the disk is full: No space left on device")
     error = translated(f"{FULL}\n{crossed.value}", "file:///here", rooms)
     assert type(error) is StoreError
+
+
+@pytest.mark.parametrize(
+    ("text", "transient"),
+    [
+        ("Broken pipe", True),
+        ("[STREAM_FAILED] Query terminated with exception: \nSQLSTATE: XXKST", True),
+        (FULL, False),
+        (UNREADABLE, False),
+    ],
+)
+def test_a_lost_process_is_transient_and_a_disk_is_not(text: str, transient: bool) -> None:
+    assert is_transient(text) is transient
