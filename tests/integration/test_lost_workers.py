@@ -11,6 +11,7 @@ from typing import Literal
 import pytest
 
 import millstream as ms
+from millstream.core.model.errors import SparkRuntimeError
 
 from .helpers import Apps, committed_records, eventually
 
@@ -79,11 +80,14 @@ def test_the_interrupted_micro_batch_is_repeated(
     eventually(lambda: ("or", "2") in results(), "a count of later", within_s=60)
 
 
-def test_a_micro_batch_that_kills_each_worker_ends_the_application(apps: Apps, tmp_path: Path) -> None:
+def test_a_micro_batch_that_kills_each_worker_ends_the_application(
+    apps: Apps, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     source, sink = apps.topic("words"), apps.topic("counts")
     running = apps.start(counting(source, sink, killing(tmp_path, 99), in_a_reader))
     apps.kafka.produce(source, [(None, FATAL)])
-    with pytest.raises(ms.SparkRuntimeError):
+    with pytest.raises(SparkRuntimeError):
         running.await_termination(120)
     assert running.status().state == "failed"
-    assert len(list(tmp_path.iterdir())) == 4
+    restarts = [record for record in caplog.records if record.getMessage().startswith("restarting the query")]
+    assert len(restarts) == 3
