@@ -21,7 +21,7 @@ from millstream.edge.cli.commands import app as command_line
 from .helpers import Apps, eventually, values_by_key
 from .topologies import ticking_copies
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.alone]  # it measures a rate, and the tests continue each other
 
 
 @dataclass
@@ -94,7 +94,6 @@ def test_the_clock_of_a_paused_part_rests_and_that_of_others_goes_on(steered: St
     eventually(lambda: steered.ticks(steered.one) > rests, "the clock that goes on again")
 
 
-@pytest.mark.alone  # it measures a rate, and another topic must be faster
 def test_a_throttled_topic_gets_its_rate_and_others_are_not_held_up(steered: Steered) -> None:
     steered.running.throttle(steered.one, 20)
     throttled = steered.running.metrics()["throttled_ms"]
