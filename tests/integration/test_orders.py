@@ -21,7 +21,11 @@ from millstream.edge.cli.commands import app as command_line
 from .helpers import Apps, eventually, values_by_key
 from .topologies import ticking_copies
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.alone]  # it measures a rate, and the tests continue each other
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.alone,
+]  # it measures a rate, and the tests continue each other
 
 
 @dataclass
