@@ -15,7 +15,7 @@ from millstream.core.model.errors import SparkRuntimeError
 
 from .helpers import Apps, committed_records, eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
 
 FATAL = "fatal"
 
@@ -71,7 +71,7 @@ def test_the_interrupted_micro_batch_is_repeated(
             (record.key.decode(), record.value.decode()) for record in committed_records(apps.kafka, sink)
         ]
 
-    eventually(lambda: set(results()) >= expected, "all counts", within_s=120)
+    eventually(lambda: set(results()) >= expected, "all counts", within_s=200)
     assert len(list(tmp_path.iterdir())) == 2
     assert running.status().state == "running"
     if guarantee == "exactly_once":
@@ -87,7 +87,7 @@ def test_a_micro_batch_that_kills_each_worker_ends_the_application(
     running = apps.start(counting(source, sink, killing(tmp_path, 99), in_a_reader))
     apps.kafka.produce(source, [(None, FATAL)])
     with pytest.raises(SparkRuntimeError):
-        running.await_termination(120)
+        running.await_termination(240)
     assert running.status().state == "failed"
     restarts = [record for record in caplog.records if record.getMessage().startswith("restarting the query")]
     assert len(restarts) == 3
