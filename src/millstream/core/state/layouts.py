@@ -126,7 +126,7 @@ class ByTime:
         return pack_time(start).__add__
 
     def many_stored(self, keys: Sequence[bytes], start: int) -> list[bytes]:
-        return list(map(pack_time(start).__add__, keys))
+        return list(map(self.in_window(start), keys))
 
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool

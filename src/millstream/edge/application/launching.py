@@ -78,12 +78,14 @@ class Continued:
         progress: How far the checkpoint has come; None without one.
         existing: Partition counts of the existing topics.
         continuity: The plan as it continues the checkpoint.
+        division: The division of its state among more key ranges.
     """
 
     progress: CheckpointProgress | None
     existing: Mapping[str, int]
     continuity: Continuity
     layout: Layout
+    division: KeyRangeDivision
 
     @property
     def plan(self) -> Plan:
@@ -172,15 +174,14 @@ class Launch:
         """Read the checkpoint, and fit the plan to it and to the existing topics."""
         run, settings = self.run, self.settings
         location = run.checkpoint = settings.checkpoint(run.id)
-        progress = sound_progress(
-            self._files(), location, self.program.plan, exactly_once=settings.exactly_once
-        )
+        files = self._files()
+        progress = sound_progress(files, location, self.program.plan, exactly_once=settings.exactly_once)
         existing = self.environment.broker.partition_counts()
         plan = self.program.matching(settings, existing)
         continues = continuity(plan, progress, self.program.renamed_stores)
-        return Continued(
-            progress, existing, continues, continues.laid_out(existing, self.environment.grouper)
-        )
+        layout = continues.laid_out(existing, self.environment.grouper)
+        division = KeyRangeDivision(progress, continues, layout, files)
+        return Continued(progress, existing, continues, layout, division)
 
     def _checkpoint_id(self, now: Continued, marks: Mapping[int, Mark]) -> str:
         """Return the checkpoint id that this start delivers under, and end open transactions of an earlier start."""
@@ -199,7 +200,7 @@ class Launch:
         session = self._session()
         check_secrets(settings, session)
         check_checkpoint(settings, self.run.id, session)
-        KeyRangeDivision(now.progress, now.continuity, now.layout, self._files()).check()
+        now.division.check()
         if now.progress is not None:
             unfinished = settings.on_removed_operator == "fail"
             remembered = cache(partial(self._manifests, now.progress))
@@ -209,13 +210,12 @@ class Launch:
     def _divided(self, now: Continued, session: SparkSession) -> DividedState | None:
         """Divide the state of tasks whose partitions get more key ranges; None if there are none."""
         settings = self.settings
-        division = KeyRangeDivision(now.progress, now.continuity, now.layout, self._files())
-        division.remove_old_shares()
-        if not division.needed:
+        now.division.remove_old_shares()
+        if not now.division.needed:
             return None
         location = settings.checkpoint(self.run.id)
         with configured(session, settings.spark, spark_partitions(settings), location):
-            return division.divide(session, location)
+            return now.division.divide(session, location)
 
     def _files(self) -> Files:
         return files_of(self.settings.checkpoint(self.run.id), self.run.session.of(self.settings))

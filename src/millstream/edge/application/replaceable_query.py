@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from py4j.protocol import Py4JError
 from pyspark.sql.streaming import StreamingQuery
@@ -77,15 +77,10 @@ class ReplaceableQuery:
             if (query := self._processing()) is None:
                 return
             log.warning("restarting the query: %s", reason)
-            self.unchanging.clear()
-            try:
+            with self._restarting():
                 self.stop(query)
                 if query.exception() is None:
                     self._start()
-            except Exception as error:  # no caller waits for this thread, so any error ends the application
-                self._fail(error)
-            finally:
-                self.unchanging.set()
 
     def recoverable_error(self) -> Exception | None:
         """Return why the query has ended if another one can continue, else None.
@@ -96,28 +91,19 @@ class ReplaceableQuery:
         query = self._processing()
         if self.launch is None or query is None or query.isActive:
             return None
-        error, (count, batch) = query.exception(), self._failures
-        failed_before = count if batch == self.newest_batch else 0
-        return error if failed_before < _MAX_RESTARTS and is_transient(str(error)) else None
+        error = query.exception()
+        return error if self._failures_in_a_row() < _MAX_RESTARTS and is_transient(str(error)) else None
 
     def recover(self) -> None:
         """Start the query again if it has ended with a recoverable error."""
-        with (
-            self.lock,
-            suppress(OSError, Py4JError),
-        ):  # whoever waits for the application notices that Spark has ended
-            error, (count, batch) = self.recoverable_error(), self._failures
-            if error is None:
+        # Without a JVM, the error reaches whoever waits for the application.
+        with self.lock, suppress(OSError, Py4JError):
+            if (error := self.recoverable_error()) is None:
                 return
-            self._failures = (count + 1 if batch == self.newest_batch else 1, self.newest_batch)
-            self.unchanging.clear()
-            try:
+            self._failures = (self._failures_in_a_row() + 1, self.newest_batch)
+            with self._restarting():
                 log.warning("restarting the query: %s", self._explain(error))
                 self._start()
-            except Exception as failed:  # no caller waits for this thread, so any error ends the application
-                self._fail(failed)
-            finally:
-                self.unchanging.set()
 
     def stop_with(self, error: MillstreamError) -> None:
         """Stop the query between two micro-batches because of an external error."""
@@ -159,6 +145,22 @@ class ReplaceableQuery:
             finally:
                 self._fail_if_ended()
                 self.unchanging.set()
+
+    @contextmanager
+    def _restarting(self) -> Iterator[None]:
+        """Replace the query in a thread for which no caller waits, so that any error ends the application."""
+        self.unchanging.clear()
+        try:
+            yield
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self.unchanging.set()
+
+    def _failures_in_a_row(self) -> int:
+        """Return how often the micro-batch after the newest committed one has failed."""
+        count, batch = self._failures
+        return count if batch == self.newest_batch else 0
 
     def _processing(self) -> StreamingQuery | None:
         """Return the query if the application processes records."""

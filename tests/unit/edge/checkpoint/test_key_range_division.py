@@ -23,7 +23,7 @@ from millstream.edge.checkpoint.key_range_division import KeyRangeDivision
 class RemoteFiles(LocalFiles):
     """A checkpoint that is not on a disk."""
 
-    def local(self, path: str) -> None:  # type: ignore[override]
+    def local(self, path: str) -> None:  # type: ignore[override]  # `Files` allows None, which no local checkpoint returns
         return None
 
 
