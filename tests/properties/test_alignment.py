@@ -185,3 +185,14 @@ def test_a_plan_fills_its_batch_in_few_questions() -> None:
         if plan.pace is not None and plan.ends != there:
             assert {plan.until[p] for p in PARTITIONS} == {plan.pace.time_ms}
     assert batches < 20
+
+
+def test_a_table_that_is_years_older_than_the_stream_does_not_fill_a_batch_of_its_own() -> None:
+    hour, years_ago = 3_600_000, 1_600_000_000_000
+    now = years_ago + 50_000 * hour
+    logs = {PARTITIONS[0]: [years_ago] * 100, PARTITIONS[1]: list(range(now, now + hour, hour // 1_000))}
+    replay = Replay({**logs, PARTITIONS[2]: []}, GROUP, 0, 1_000)
+    there = {p: len(log) for p, log in replay.logs.items()}
+    plan = replay.plan(there)
+    assert 500 <= sum(plan.ends.values()) <= 1_000
+    assert replay.index.questions <= 5

@@ -7,8 +7,9 @@ Everything before T can then be processed, and the next record of each partition
 (``millstream.core.engine.records.readiness``).
 
 T is searched so that the number of records before it is between half and all of the batch's *budget*. The search starts from the
-pace of the last batch, then alternates between linear interpolation and bisection. If one millisecond has more records than the
-budget, they are read partition by partition, in the order in which the tasks process them.
+pace of the last batch, then alternates between linear interpolation and bisection. A time without records, such as the years between
+a table and a stream, is skipped: each answer of the index contains the time of the next record. If one millisecond has more records
+than the budget, they are read partition by partition, in the order in which the tasks process them.
 
 Records that must not be processed yet are kept in the task's snapshot, whose size must stay limited:
 
@@ -136,18 +137,18 @@ class _Search:
             middle = queries % 2 or straight <= 0
             step = guess if guess is not None else (high - low) // 2 if middle else straight
             time_ms, guess = min(max(low + int(step), low + 1), high - 1), None
-            offsets = self._offsets(time_ms)
+            offsets, next_ms = self._offsets(time_ms)
             queries += 1
             reach = self._reach(offsets)
             count = _total(now.start, reach)
             if count > budget or any(reach[p] > now.ends[p] for p in self._lagging):
                 high, many = time_ms, count
                 continue
-            low, few = time_ms, count
+            low, few = min(next_ms, high - 1), count
             best = offsets if count else None
             if 2 * count >= budget:
                 break
-        if best is None and pace is not None and _total(now.start, self._reach(self._offsets(low))):
+        if best is None and pace is not None and _total(now.start, self._reach(self._offsets(low)[0])):
             return self.run(None)  # there are new records from before the last batch's T
         if best is None:
             return self._one_millisecond(low)
@@ -157,10 +158,11 @@ class _Search:
         first = self._index.offsets_for_times(dict.fromkeys(self._lagging, 0))
         return min((record.timestamp_ms for record in first.values()), default=0)
 
-    def _offsets(self, time_ms: int) -> Positions:
-        """Return, by partition, the first offset at or after a time, or the end if there is none."""
+    def _offsets(self, time_ms: int) -> tuple[Positions, int]:
+        """Return, by partition, the first offset at or after a time, or the end if there is none; and the time of the first of them."""
         first = self._index.offsets_for_times(dict.fromkeys(self._lagging, time_ms))
-        return {p: first[p].offset if p in first else self._now.log_ends[p] for p in self._lagging}
+        offsets = {p: first[p].offset if p in first else self._now.log_ends[p] for p in self._lagging}
+        return offsets, min((record.timestamp_ms for record in first.values()), default=time_ms)
 
     def _reach(self, offsets: Positions) -> dict[TopicPartition, int]:
         """Return how far partitions are read for the given offsets: never back, and not beyond the end of the log."""
@@ -177,7 +179,7 @@ class _Search:
 
     def _one_millisecond(self, low: int) -> Alignment | None:
         """Read part of the records of one millisecond, which are more than the budget, in the order of partitions."""
-        at_low, behind = self._offsets(low), self._offsets(low + 1)
+        (at_low, _), (behind, _) = self._offsets(low), self._offsets(low + 1)
         reach, until, left = dict(self._now.start), {}, self._budget
         reachable = self._reach(behind)
         for p in self._lagging:  # in order
