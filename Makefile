@@ -98,7 +98,7 @@ deployments: setup build/deployment/.installed ## An application on YARN, checkp
 dist: setup ## Build the wheel as a release does, the same bytes each time; writes into build/dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist .
 
-soak: setup packages deployments ## Properties with fresh seeds, 10,000 simulated runs, full proofs of calls, more recordings on Spark, 200 kills of each application, and with executors, in many hours; writes into build/
+soak: setup packages deployments ## Properties with fresh seeds, 10,000 simulated runs, full proofs of calls, more recordings on Spark, 200 kills of each application, and with executors, a million calls, in many hours; writes into build/
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest --timeout=7200 tests/properties
 	MILLSTREAM_SIMULATION_SEEDS=10000 $(BIN)/python -m pytest --numprocesses=2 tests/simulation/test_seeds.py
 	MILLSTREAM_PROOFS=full $(BIN)/python -m pytest tests/proofs tests/golden/test_key_ranges.py
@@ -108,6 +108,8 @@ soak: setup packages deployments ## Properties with fresh seeds, 10,000 simulate
 		--kills 1200 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak.json
 	$(BIN)/python -m millstream.testing.crash --app word-count,ranges --targets executor,worker,driver,broker --guarantee exactly_once \
 		--kills 200 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak-executors.json
+	$(BIN)/python -m millstream.testing.crash --app many-calls --records 1000000 --guarantee exactly_once \
+		--kills 20 --brokers 3 --seed $(SEED) --results build/soak-calls.json
 
 clean: ## Remove the environment and what the tools left
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse build

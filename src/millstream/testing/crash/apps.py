@@ -14,6 +14,7 @@
 * ``calls-in-ranges``: the asynchronous calls of ``calls`` in 16 key ranges of each partition.
 * ``calls``: an asynchronous call of 0 to 20 ms for each record, of which one in twenty fails at first, followed by a processor that
   numbers the results of each key.
+* ``many-calls``: the calls of ``calls`` for 10,000 keys, with up to 1,000 in flight per task, for runs of a million records.
 
 Every record contributes differently to the results, so a lost record and one that counts twice cannot cancel out. Results have the
 timestamp and the headers of the record that they come from.
@@ -40,6 +41,7 @@ from millstream.testing.crash.app import App, Expected, Topics, tell_contents
 from millstream.testing.kafka import ConsumedRecord, Outgoing
 
 _KEYS = [f"key-{number}" for number in range(16)]
+_MANY_KEYS = [f"key-{number}" for number in range(10_000)]
 _WORDS = {key: [f"word-{key}-{number}" for number in range(4)] for key in _KEYS}
 _MOST = 10**12  # large, so that no two amounts of a run are equal
 _BEGIN_MS = 1_700_000_000_000
@@ -240,11 +242,15 @@ def _replay_topology(topics: Topics) -> Topology:
     return tell_contents(builder.build(), topics, ["rates"])
 
 
-def _orders(count: int, seed: int) -> list[Outgoing]:
+def _orders(count: int, seed: int, keys: Sequence[str] = _KEYS) -> list[Outgoing]:
     chance = random.Random(f"orders {seed}")
     return [
-        (chance.choice(_KEYS), f"order-{number}", _BEGIN_MS + number * _STEP_MS) for number in range(count)
+        (chance.choice(keys), f"order-{number}", _BEGIN_MS + number * _STEP_MS) for number in range(count)
     ]
+
+
+def _orders_of_many_keys(count: int, seed: int) -> list[Outgoing]:
+    return _orders(count, seed, _MANY_KEYS)
 
 
 def _rates(count: int, seed: int) -> list[Outgoing]:
@@ -298,18 +304,19 @@ class _Numbering(Processor[str, str, str, Any]):
         self.context.forward(Record(record.key, [number, record.value], record.timestamp, record.headers))
 
 
-def calling(call: Callable[[str], Awaitable[str]] = called) -> App:
+def calling(call: Callable[[str], Awaitable[str]] = called, *, max_in_flight: int = 20) -> App:
     """Return the application ``calls``, around a function of your own.
 
     Args:
         call: A coroutine function with the results of :func:`called`, which may do more, for example write a journal.
+        max_in_flight: The limit of calls in flight per task.
     """
 
     def topology(topics: Topics) -> Topology:
         builder = StreamsBuilder()
         builder.add_state_store(stores.key_value("numbers", serdes.string, serdes.int64))
         answers = builder.stream(topics.input).map_values_async(
-            call, max_in_flight=20, retry=Retry(initial=50)
+            call, max_in_flight=max_in_flight, retry=Retry(initial=50)
         )
         answers.process(_Numbering, stores=["numbers"]).to(topics.output, value=serdes.json)
         return tell_contents(builder.build(), topics, ["numbers"])
@@ -366,5 +373,11 @@ APPS: Mapping[str, App] = {
             settings={"parallelism": 4},
         ),
         calling(),
+        replace(
+            calling(max_in_flight=1_000),
+            name="many-calls",
+            workload=_orders_of_many_keys,
+            settings={"max_batch_records": 10_000},
+        ),
     )
 }

@@ -31,7 +31,6 @@ from millstream.testing.crash.journal import journals_of
 from millstream.testing.crash.kill_plan import FAULTS, Again, Fault, KillPoint, Target, plan_kills
 from millstream.testing.crash.processes import CrashedProgram, CrashTestError
 from millstream.testing.crash.setup import (
-    BATCH_RECORDS,
     PARTITIONS,
     Engine,
     Setup,
@@ -50,7 +49,6 @@ T = TypeVar("T")
 STOPS_S = (2.0, 10.0, 75.0)
 """The durations for which victims are stopped, in seconds; the last exceeds the default ``transaction_timeout_ms``."""
 
-_LEAD = 4 * BATCH_RECORDS
 _PAUSE_S = 0.05
 _GLANCE_S = 0.001  # between checks for an open transaction, which lasts only a few ms
 _STUCK_S = 30.0
@@ -242,7 +240,7 @@ class _CrashRun:
                 if now > max(self._progress_at, helped_at) + _STUCK_S:
                     self._check_broker()
                     helped_at = time.monotonic()
-                self._feeder.feed(self._watch.processed + _LEAD)
+                self._feeder.feed(self._watch.processed + self._setup.lead)
             self._feeder.wait(pause_s)
         return answer
 

@@ -24,7 +24,7 @@ Engine = Literal["lmdb", "rocksdb"]
 """The values of the setting ``store_engine`` whose stores survive a crash."""
 
 PARTITIONS = 2
-BATCH_RECORDS = 250
+_BATCH_RECORDS = 250
 
 _AS_USERS_RUN = "local[*]"
 _WITH_EXECUTORS = "local-cluster[2,1,1024]"
@@ -57,6 +57,12 @@ class Setup:
         """Return the directory of checkpoint and state; on a shared disk, each run has its own subdirectory."""
         return home / "state" if self.disk is None else self.disk / f"{self.app.name}-{self.seed}"
 
+    @property
+    def lead(self) -> int:
+        """The number of records that the workload stays ahead of the application: four micro-batches."""
+        batch: int = self.app.settings.get("max_batch_records", _BATCH_RECORDS)
+        return 4 * batch
+
     def settings(self, servers: str, state_dir: str) -> dict[str, Any]:
         settings = {
             "bootstrap_servers": servers,
@@ -64,7 +70,7 @@ class Setup:
             "processing_guarantee": self.guarantee,
             "master": self.master,
             "store_engine": self.engine,
-            "max_batch_records": BATCH_RECORDS,
+            "max_batch_records": _BATCH_RECORDS,
             # the loss of the disk includes the checkpoint
             **({"on_other_checkpoint": "take_over"} if "disk" in self.targets else {}),
             **self.app.settings,
