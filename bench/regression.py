@@ -45,7 +45,12 @@ def main(arguments: list[str] | None = None) -> int:
     if update:
         KNOWN.write_text(json.dumps({job: round(median(found), 2) for job, found in measured.items()}) + "\n")
         return 0
-    return 1 if any(min(found) > LIMIT * known[job] for job, found in measured.items()) else 0
+    return 1 if exceeded(measured, known) else 0
+
+
+def exceeded(measured: Mapping[str, list[float]], known: Mapping[str, float]) -> list[str]:
+    """Return the jobs that took more than the limit in each of their runs."""
+    return [job for job, runs in measured.items() if min(runs) > LIMIT * known[job]]
 
 
 def measure(stage: Stage, known: Mapping[str, float]) -> dict[str, list[float]]:
