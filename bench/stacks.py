@@ -17,6 +17,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from bench.jobs import JOBS
 from bench.processes import ROOT
 from bench.race import WITH_ROWS, fill, fill_rows
@@ -26,6 +28,7 @@ from millstream.testing._java import find_java
 
 _RATE_HZ: Final = 50
 _DEPTH: Final = 64
+_WRITTEN_S: Final = 120.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,7 +70,11 @@ def _run(stage: Stage, job: str, flames: Path, recording: Path) -> None:
         str(flames),
         "--",
     ]
-    recorder = f"-Xshare:off -XX:StartFlightRecording=filename={recording},settings=profile,dumponexit=true"
+    # Java's temporary directory is removed when the program ends, before the JVM has written the recording.
+    recorder = (
+        f"-Xshare:off -XX:FlightRecorderOptions=repository={recording.parent}/chunks "
+        f"-XX:StartFlightRecording=filename={recording},settings=profile,dumponexit=true"
+    )
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     home = stage.directory("run")
     said = subprocess.run(
@@ -80,6 +87,19 @@ def _run(stage: Stage, job: str, flames: Path, recording: Path) -> None:
     )
     if not any(line.startswith("{") for line in said.stdout.splitlines()):  # py-spy ends well whatever it ran
         raise SystemExit(f"{job} did not come to its end; what it wrote is above")
+    _await_written(recording)
+
+
+def _await_written(recording: Path) -> None:
+    """Wait for the end of the JVM, which writes the recording when the program has already ended."""
+    recorders = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(recording) in argument for argument in process.info["cmdline"] or ())
+    ]
+    _, left = psutil.wait_procs(recorders, timeout=_WRITTEN_S)
+    if left:
+        raise SystemExit(f"the JVM has not ended within {_WRITTEN_S:.0f} s")
 
 
 def _collapsed(recording: Path) -> str:
