@@ -76,10 +76,14 @@ class MapValuesAsync(Asynchronous):
 
     with_key: bool = False
 
+    local_to_key: ClassVar[bool] = True
+
 
 @dataclass(frozen=True)
 class ForeachAsync(Asynchronous):
     """The call is made for its external effect; nothing is forwarded."""
+
+    local_to_key: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,8 @@ class UnfinishedProcess(n.Process):
     """Runs a processor whose records may be unfinished when ``process`` returns."""
 
     carried: Carried
+
+    divisible: ClassVar[bool] = False
 
     @property
     def store_names(self) -> tuple[str, ...]:

@@ -51,6 +51,7 @@ class GlobalJoin(JoinsByKind, Node):
     kind: JoinKind
 
     pure: ClassVar[bool] = False
+    local_to_key: ClassVar[bool] = True
 
     @property
     def global_store_names(self) -> tuple[str, ...]:

@@ -60,6 +60,8 @@ class StreamTableJoin(JoinsByKind, Node):
     kind: JoinKind
 
     pure: ClassVar[bool] = False
+    local_to_key: ClassVar[bool] = True
+    divisible: ClassVar[bool] = True
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -83,6 +85,7 @@ class GraceBuffer(Node):
     grace: int
 
     pure: ClassVar[bool] = False
+    local_to_key: ClassVar[bool] = True
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -110,6 +113,8 @@ class TableJoin(Node):
 
     pure: ClassVar[bool] = False
     table: ClassVar[bool] = True
+    local_to_key: ClassVar[bool] = True
+    divisible: ClassVar[bool] = True
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -122,6 +127,7 @@ class TableMerge(Node):
 
     pure: ClassVar[bool] = False
     table: ClassVar[bool] = True
+    local_to_key: ClassVar[bool] = True
 
 
 def stores_of_table(nodes: Mapping[str, Node], table: str) -> tuple[str, ...]:
@@ -198,6 +204,7 @@ class StreamJoin(JoinsByKind, Node):
     left: bool
 
     pure: ClassVar[bool] = False
+    local_to_key: ClassVar[bool] = True
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -215,6 +222,7 @@ class StreamMerge(Node):
     """The result of a join of two streams; its parents are the two sides. Stream to stream."""
 
     pure: ClassVar[bool] = False
+    local_to_key: ClassVar[bool] = True
 
 
 ForeignKey = Callable[[Any, Any], Any]
@@ -239,6 +247,7 @@ class Subscribe(Node):
     ignores_null: bool = False
 
     pure: ClassVar[bool] = False
+    local_to_key: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -258,6 +267,7 @@ class Subscriptions(Node):
     other_key: Serde[Any]
 
     pure: ClassVar[bool] = False
+    local_to_key: ClassVar[bool] = True
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -273,6 +283,7 @@ class SubscribedChanges(Node):
     other_key: Serde[Any]
 
     pure: ClassVar[bool] = False
+    local_to_key: ClassVar[bool] = True
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -296,6 +307,7 @@ class Resolve(Node):
     kind: JoinKind
 
     pure: ClassVar[bool] = False
+    local_to_key: ClassVar[bool] = True
 
     @property
     def store_names(self) -> tuple[str, ...]:

@@ -45,6 +45,11 @@ class Node:
     """Whether the node keeps no state and no schedule, so that it may run before Spark's shuffle."""
     table: ClassVar[bool] = False
     """Whether the output is changes instead of records."""
+    local_to_key: ClassVar[bool] = False
+    """Whether it depends on nothing but the records of one key and the time of the partition, although it is not pure, so that key
+    ranges may divide it."""
+    divisible: ClassVar[bool] = False
+    """Whether a start may divide its stores among more key ranges, because each entry belongs to one record key."""
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -244,6 +249,7 @@ class Process(Node):
     key_local: bool = field(default=False, kw_only=True)
 
     pure: ClassVar[bool] = False
+    divisible: ClassVar[bool] = True
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -261,6 +267,7 @@ class Materialised(Node):
 
     pure: ClassVar[bool] = False
     table: ClassVar[bool] = True
+    local_to_key: ClassVar[bool] = True
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -270,6 +277,8 @@ class Materialised(Node):
 @dataclass(frozen=True)
 class TableSource(Materialised):
     """Turns a stream into a table with the newest value per key; a null value deletes (``KTableSource``)."""
+
+    divisible: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -288,6 +297,8 @@ class Aggregate(Materialised):
     fits: bool = False
     fold: Fold | None = None
 
+    divisible: ClassVar[bool] = True
+
 
 @dataclass(frozen=True)
 class Cogroup(Materialised):
@@ -304,6 +315,8 @@ class TableAggregate(Materialised):
     initializer: Callable[[], Any] | None
     adder: Callable[[Any, Any, Any], Any]
     subtractor: Callable[[Any, Any, Any], Any]
+
+    divisible: ClassVar[bool] = True
 
 
 # Table to table.
@@ -332,6 +345,8 @@ class TableMapValues(Node):
 @dataclass(frozen=True)
 class TableStore(Materialised):
     """Keeps a copy of a derived table in a separate store."""
+
+    divisible: ClassVar[bool] = True
 
 
 # Table to stream.

@@ -316,10 +316,14 @@ class ValueTransformer(Generic[K, V, V2]):
 class ProcessValues(Process):
     """Runs a processor that does not change keys (``FixedKeyProcessor``). Stream to stream."""
 
+    divisible: ClassVar[bool] = False
+
 
 @dataclass(frozen=True)
 class KeepStore(Process):
     """Runs the only processor that writes to a store, which others only read (``addReadOnlyStateStore``). Stream to stream."""
+
+    divisible: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -327,3 +331,4 @@ class TransformRows(Process):
     """Runs a value transformer on the changes of a table (``KTableTransformValues``). Table to table."""
 
     table: ClassVar[bool] = True
+    divisible: ClassVar[bool] = False

@@ -68,6 +68,8 @@ class WindowedAggregate(_WindowedNode, Materialised):
     fold: Fold | None = None
     input: int = 0
 
+    divisible: ClassVar[bool] = True
+
 
 @dataclass(frozen=True)
 class CalendarAggregate(_WindowedNode, Materialised):
@@ -133,6 +135,8 @@ class SessionAggregate(_WithOpenStore, Materialised):
     fold: Fold | None = None
     input: int = 0
 
+    divisible: ClassVar[bool] = True
+
 
 def takes_null_values(node: n.Node) -> bool:
     """Return whether records without a value reach what a node computes; others are left out, and do not move its stream time."""
@@ -167,6 +171,8 @@ class Suppress(n.Node):
 
     pure: ClassVar[bool] = False
     table: ClassVar[bool] = True
+    local_to_key: ClassVar[bool] = True
+    divisible: ClassVar[bool] = True
 
     @property
     def store_names(self) -> tuple[str, ...]:

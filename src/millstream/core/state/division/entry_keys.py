@@ -17,7 +17,6 @@ from millstream.core.model.serdes import Serde, window_bytes
 from millstream.core.ports import store_of
 from millstream.core.state.expiry import index_name
 from millstream.core.state.keys import split
-from millstream.core.topology import join_nodes as j
 from millstream.core.topology import nodes as n
 from millstream.core.topology import window_nodes as w
 from millstream.core.topology.layout import sources_of_stores
@@ -27,18 +26,6 @@ from millstream.core.topology.stores import KeyValueSpec, SessionSpec, StoreSpec
 EntryKey = Callable[[bytes], bytes]
 """Returns the serialised record key of an entry, from the key of the entry."""
 
-_DIVISIBLE: Final = (
-    n.TableSource,
-    n.Aggregate,
-    n.TableAggregate,
-    n.TableStore,
-    n.Process,
-    j.StreamTableJoin,
-    j.TableJoin,
-    w.WindowedAggregate,
-    w.SessionAggregate,
-    w.Suppress,
-)
 _EXACT: Final = (serdes.int16, serdes.int32, serdes.float64)
 """Serdes that write the bytes that they have read, besides those with ``verbatim``."""
 _EXACT_IN_INTERNAL_TOPICS: Final = (serdes.json, serdes.uuid)
@@ -119,7 +106,7 @@ def _behind(front: int, back: int = 0) -> EntryKey:
 def _obstacles(plan: Plan, sub: SubTopology) -> Iterator[str]:
     """Return why the content of stores cannot be divided by key."""
     for node in sub.nodes.values():
-        if node.store_names and type(node) not in _DIVISIBLE:
+        if node.store_names and not node.divisible:
             yield f"nothing divides the stores of node {node.name!r} ({type(node).__name__})"
     for spec in sub.stores.values():
         if not isinstance(spec, (KeyValueSpec, WindowSpec, SessionSpec)):

@@ -23,7 +23,6 @@ from millstream.core.topology import join_nodes as j
 from millstream.core.topology import nodes as n
 from millstream.core.topology import window_nodes as w
 from millstream.core.topology.async_nodes import ForeachAsync, MapValuesAsync
-from millstream.core.topology.global_nodes import GlobalJoin
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import LruSpec, VersionedSpec
 
@@ -31,43 +30,6 @@ Parallelism = int | Mapping[str, int]
 """How many workers process each partition: one number for all topics, or one by topic (others have 1)."""
 
 MOST_RANGES: Final = 256
-_STATELESS: Final = (
-    n.Source,
-    n.Sink,
-    n.Filter,
-    n.WithKey,
-    n.Map,
-    n.MapValues,
-    n.SelectKey,
-    n.FlatMap,
-    n.FlatMapValues,
-    n.Peek,
-    n.Pass,
-    n.Branch,
-    n.TableFilter,
-    n.TableMapValues,
-    n.ToStream,
-    n.GroupTable,
-    n.Late,
-    j.StreamMerge,
-)
-_BY_KEY: Final = (
-    n.TableSource,
-    n.Aggregate,
-    n.Cogroup,
-    n.TableAggregate,
-    n.TableStore,
-    j.StreamTableJoin,
-    j.TableJoin,
-    j.TableMerge,
-    j.Subscribe,
-    j.Subscriptions,
-    j.SubscribedChanges,
-    j.Resolve,
-    GlobalJoin,
-    MapValuesAsync,
-    ForeachAsync,
-)
 _BY_WINDOW: Final = (w.WindowedAggregate, w.SessionAggregate, w.SlidingAggregate)
 _WINDOWED: Final = (*_BY_WINDOW, w.CalendarAggregate)
 _TIMED: Final = (*_WINDOWED, w.Suppress)
@@ -201,7 +163,7 @@ def _obstacle(node: n.Node) -> str | None:
         return None if node.key_local else "is a processor that does not promise key_local=True"
     if isinstance(node, (MapValuesAsync, ForeachAsync)) and node.calls.order == "partition":
         return "keeps the order of a whole partition (order='partition')"
-    if type(node) not in (*_STATELESS, *_BY_KEY, *_BY_VALUES, *_TIMED):
+    if not (node.pure or node.local_to_key):
         return "depends on more than the records of one key"
     if node.closes_idle:
         return "closes windows after a pause of all keys (close_idle_after)"
