@@ -69,6 +69,14 @@ def processors(builder: ms.StreamsBuilder) -> None:
     tallied.to("out", value=int64)
 
 
+def processors_of_values(builder: ms.StreamsBuilder) -> None:
+    string, int64 = ms.serdes.string, ms.serdes.int64
+    for store in ("tally", "recent"):
+        builder.add_state_store(ms.stores.key_value(store, string, int64))
+    tallied = builder.stream("a").process_values(Tally, stores=["tally", "recent"], key_local=True)
+    tallied.to("out", value=int64)
+
+
 def windows(builder: ms.StreamsBuilder) -> None:
     words = builder.stream("a").group_by_key()
     windowed = words.windowed_by(ms.TumblingWindows(50, grace=20)).count(store="windows")
@@ -141,7 +149,17 @@ class Run:
 
 @pytest.mark.parametrize(
     "build",
-    [counts, tables, suppressed_windows, processors, windows, windows_on_close, sessions, regrouped],
+    [
+        counts,
+        tables,
+        suppressed_windows,
+        processors,
+        processors_of_values,
+        windows,
+        windows_on_close,
+        sessions,
+        regrouped,
+    ],
 )
 @given(parts=st.lists(rows, min_size=3, max_size=3), workers=workers, commit_every=st.sampled_from([1, 7]))
 def test_divided_tasks_go_on_as_undivided_ones(

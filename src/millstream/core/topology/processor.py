@@ -316,8 +316,6 @@ class ValueTransformer(Generic[K, V, V2]):
 class ProcessValues(Process):
     """Runs a processor that does not change keys (``FixedKeyProcessor``). Stream to stream."""
 
-    divisible: ClassVar[bool] = False
-
 
 @dataclass(frozen=True)
 class KeepStore(Process):
