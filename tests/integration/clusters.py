@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -165,3 +166,58 @@ class SparkCluster:
 
     def _start(self, name: str, *command: str) -> Daemon:
         return Daemon(self.home / f"{name}.log", self._environment, *command)
+
+
+class ClusterOfHosts(SparkCluster):
+    """A cluster whose workers see different host names, and a directory each instead of the local copies of an application.
+
+    They are in namespaces of their own, which needs a kernel that lets this user make them. With a worker, all processes of its host die.
+
+    Args:
+        copies: The directory of the application's local copies; each host has another one in its place.
+    """
+
+    _ENTER = 'mkdir -p "$1" && mount --bind "$1" "$2" && hostname "$0" && shift 2 && exec "$@"'
+    _NAMESPACES = (
+        "unshare",
+        "--map-root-user",
+        "--pid",
+        "--mount-proc",
+        "--uts",
+        "--fork",
+        "--kill-child",
+        "--",
+    )
+
+    def __init__(self, home: Path, copies: Path) -> None:
+        super().__init__(home)
+        self._copies = copies
+        copies.mkdir(parents=True)
+
+    @classmethod
+    def possible(cls) -> bool:
+        """Return whether this user may make such namespaces."""
+        if not shutil.which(cls._NAMESPACES[0]):
+            return False
+        tried = subprocess.run([*cls._NAMESPACES, "hostname", "tried"], capture_output=True, check=False)
+        return tried.returncode == 0
+
+    def host(self, worker: int) -> str:
+        """Return the host name that a worker sees."""
+        return f"host-{worker}"
+
+    def _start(self, name: str, *command: str) -> Daemon:
+        if not name.startswith("worker-"):
+            return super()._start(name, *command)
+        host = self.host(len(self.workers))
+        own = [str(self.home / f"copies-{host}"), str(self._copies)]
+        entered = [
+            shutil.which(self._NAMESPACES[0]) or "",
+            *self._NAMESPACES[1:],
+            "sh",
+            "-c",
+            self._ENTER,
+            host,
+            *own,
+        ]
+        return super()._start(name, *entered, str(_HOME / "bin" / command[0]), *command[1:])

@@ -32,7 +32,7 @@ WORDS = ["tea", "milk", "tea", "salt", "tea", "milk", "rice"]
 
 
 def topology(source: str) -> ms.Topology:
-    """Counts by key, by key and minute, and by session; the newest price of each key."""
+    """Counts by key, by key and minute, and by session."""
     builder = ms.StreamsBuilder()
     grouped = builder.stream(source, key=ms.serdes.string, value=ms.serdes.string).group_by_key()
     grouped.count(store="counts")
@@ -53,15 +53,17 @@ def all_read(running: ms.RunningApplication, count: int) -> None:
     eventually(lambda: running.metrics()["read_records"] >= count, "the records to be read")
 
 
-def test_every_kind_of_store_answers_from_all_its_tasks(apps: Apps, source: str) -> None:
-    running = apps.start(topology(source))
+@pytest.mark.parametrize("engine", ["lmdb", "rocksdb", "memory"])
+def test_every_kind_of_store_answers_from_all_its_tasks(apps: Apps, source: str, engine: str) -> None:
+    running = apps.start(topology(source), store_engine=engine)
     all_read(running, len(WORDS))
     counts, minutes, visits = (running.store(name) for name in ("counts", "by-minute", "visits"))
     assert counts.all() == sorted(Counter(WORDS).items())
     assert counts.reverse_all(limit=2) == [("tea", 3), ("salt", 1)]
     assert counts.range("milk", "salt") == [("milk", 2), ("rice", 1), ("salt", 1)]
     assert counts.prefix_scan("t") == [("tea", 3)]
-    assert (counts.get("tea"), counts.get("coffee"), counts.approximate_count()) == (3, None, 4)
+    assert (counts.get("tea"), counts.get("coffee")) == (3, None)
+    assert engine == "rocksdb" or counts.approximate_count() == 4  # RocksDB estimates it
     assert running.store("counts", timestamps=True).get("milk") == (2, NOW + 50_000)
     start = NOW - NOW % 60_000
     assert sum(count for _, count in minutes.fetch("tea", start, start + 120_000)) == 3
@@ -73,6 +75,21 @@ def test_every_kind_of_store_answers_from_all_its_tasks(apps: Apps, source: str)
     answer = counts.answer("get", "tea")
     assert (answer.value, answer.lag, sum(answer.offsets[source].values())) == (3, 0, len(WORDS))
     assert running.stores() == {"by-minute": "window", "counts": "key-value", "visits": "session"}
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "rocksdb", "memory"])
+def test_a_versioned_store_answers_as_of_a_time(apps: Apps, engine: str) -> None:
+    prices = apps.topic("prices", 2)
+    apps.kafka.produce(prices, [("tea", "1", NOW), ("tea", "2", NOW + 1_000), ("milk", "3", NOW)])
+    builder = ms.StreamsBuilder()
+    versions = ms.stores.options("versions", history_retention=120_000, engine=engine)
+    builder.table(prices, key=ms.serdes.string, value=ms.serdes.string, store=versions)
+    running = apps.start(builder.build())
+    all_read(running, 3)
+    store = running.store("versions")
+    assert (store.get("tea").value, store.get("tea", NOW + 500).value) == ("2", "1")
+    assert store.get("tea", NOW - 1) is None
+    assert store.get("milk").timestamp == NOW
 
 
 def test_what_cannot_be_answered_is_explained(apps: Apps, source: str) -> None:
@@ -153,7 +170,8 @@ def _posted(url: str, body: object, token: str) -> dict[str, int]:
     return found
 
 
-def test_an_answer_is_the_state_at_its_offsets_and_never_goes_back(apps: Apps) -> None:
+@pytest.mark.parametrize("engine", ["lmdb", "rocksdb", "memory"])
+def test_an_answer_is_the_state_at_its_offsets_and_never_goes_back(apps: Apps, engine: str) -> None:
     """One key in one partition: its count is the offset, at every moment, also across a restart."""
     source = apps.topic("in", 1)
     builder = ms.StreamsBuilder()
@@ -171,7 +189,10 @@ def test_an_answer_is_the_state_at_its_offsets_and_never_goes_back(apps: Apps) -
     try:
         for _ in range(2):
             running = apps.start(
-                builder.build(), processing_guarantee="exactly_once", max_batch_records=1_000
+                builder.build(),
+                processing_guarantee="exactly_once",
+                max_batch_records=1_000,
+                store_engine=engine,
             )
             answers += asked(running, until=running.status().batch + 12)
             running.stop()

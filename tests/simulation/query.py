@@ -183,6 +183,7 @@ def _application(world: World) -> RunningApplication:
         SimpleNamespace(delete_records=lambda before: True),
         lambda: None,
         copies=lambda: CopiesSpec("", {}, {}, 0),
+        check_query_key=lambda session: None,
         transactional=world.scene.exactly_once,
     )
     made = RunningApplication(world.plan.application_id, resources)

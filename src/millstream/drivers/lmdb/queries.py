@@ -1,4 +1,4 @@
-"""Reading a task's local copy in LMDB from another process of its host, while the task's processes write it.
+"""Reading a task's local copy in LMDB from another process of its host, while the task's processes write it. Implements ``CopyReader``.
 
 LMDB gives every reader a consistent view and lets the writer go on. What the newest committed micro-batches have changed may still be
 parked beside the copy; it belongs to the view.
@@ -7,38 +7,35 @@ parked beside the copy; it belongs to the view.
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from typing import Any
 
 import lmdb
 
-from millstream.core.model.errors import CopyMovedError
 from millstream.core.ports import ByteStores, Version
-from millstream.core.queries.parked_view import Parked, ParkedView
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import Manifest
+from millstream.drivers.committed_views import PARKED_VERSIONS, CommittedViews, not_there
 from millstream.drivers.directory import CopyDirectory
 from millstream.drivers.lmdb.lmdb_copy import environment_of, version_of
 from millstream.drivers.lmdb.row_encoding import DATA_FILE
 from millstream.drivers.lmdb.view import BROKEN, LmdbView
 
-_PARKED_VERSIONS: Final = 2
-
 
 class LmdbQueries:
-    """Reads one task's local copy. Used by one thread at a time.
+    """Reads one task's local copy.
 
     A view stays open for further questions until the next one is opened or :meth:`release` is called: an open view keeps LMDB from using
     the pages again that it sees.
     """
 
     def __init__(self, directory: str) -> None:
-        self._directory = CopyDirectory(directory, _PARKED_VERSIONS)
+        self._directory = CopyDirectory(directory, PARKED_VERSIONS)
+        self._views = CommittedViews(self._directory)
         self._env: Any = None
         self._inode = -1
         self._view: LmdbView | None = None
         self._shown: ByteStores | None = None
         self._version: Version | None = None
-        self._parked: tuple[tuple[Version, ...], Parked] = ((), Parked(()))
 
     def view(self, known: Manifest) -> ByteStores:
         """Return a view of a committed state, valid until the next call of a method.
@@ -57,7 +54,7 @@ class LmdbQueries:
             return MemoryStores()
         self._view = LmdbView(self._environment(), self._directory)
         try:
-            self._shown = self._followed(self._view, known)
+            self._shown = self._views.at(known, self._view, version_of(self._view))
         except BROKEN as error:
             raise self._directory.damaged(str(error)) from error
         finally:
@@ -88,24 +85,5 @@ class LmdbQueries:
             if self._env is None:
                 self._env, self._inode = environment_of(file, readonly=True), inode
         except (OSError, lmdb.Error) as error:
-            raise CopyMovedError(
-                f"the local copy in {self._directory.path} is not there yet: {error}"
-            ) from None
+            raise not_there(self._directory, error) from None
         return self._env
-
-    def _followed(self, view: LmdbView, known: Manifest) -> ByteStores:
-        version = version_of(view)
-        if version == known.current:
-            return view
-        if version is not None and not known.remembers(version):
-            raise self._directory.moved(known.current, version)
-        versions = tuple(known.after(version))
-        if not versions:
-            raise self._directory.moved(known.current, version)
-        if self._parked[0] != versions:
-            parked = [self._directory.parked(each) for each in versions]
-            batches = [changes for changes in parked if changes is not None]
-            if len(batches) < len(parked):
-                raise self._directory.moved(known.current, version)
-            self._parked = versions, Parked(batches)
-        return ParkedView(view, self._parked[1])

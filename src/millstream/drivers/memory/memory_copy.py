@@ -4,19 +4,19 @@ Spark's Python workers take turns, so each of them has its own copy, which lags 
 Files contain the changes of the latest versions (see ``millstream.drivers.directory``), from which a copy catches up without the log. A
 new worker, or one that is further behind, restores from the log. Reads are as fast as a dict, but every worker keeps the whole
 content in memory, so this engine is for small stores.
+
+Queries need the content in another process. They leave a file that asks for it, and the next micro-batch writes it to a file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import RESTORING, ByteStores, Changes, ParkedChanges, StoreChange, Version
 from millstream.core.state.memory import MemoryStores
 from millstream.drivers.directory import DEFAULT_MEMORY_BYTES, MISSING, CopyDirectory
-
-_PARKED_VERSIONS: Final = 32
+from millstream.drivers.memory.content_file import PARKED_VERSIONS, is_wanted, write_content
 
 _OPEN: dict[str, MemoryCopy] = {}
 
@@ -44,7 +44,7 @@ class MemoryCopy:
     exclusive = False
 
     def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
-        self.directory = CopyDirectory(directory, _PARKED_VERSIONS)
+        self.directory = CopyDirectory(directory, PARKED_VERSIONS)
         self._memory_bytes = memory_bytes
         self._stores = MemoryStores()
         self._version: Version | None = None
@@ -76,7 +76,10 @@ class MemoryCopy:
         return self._stores
 
     def close_view(self) -> None:
-        """Do nothing: no other process sees this copy."""
+        """Write the content to a file if a query has asked for it."""
+        if self._version not in (None, RESTORING) and is_wanted(self.directory):
+            stores = {name: list(self._stores.open(name).scan(None, None)) for name in self._stores.names()}
+            write_content(self.directory, self._version, stores)
 
     def size(self) -> int:
         """Return the approximate memory use of the content, bytes."""

@@ -19,7 +19,7 @@ import os
 import time
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import rocksdict
 
@@ -38,9 +38,13 @@ from millstream.drivers.directory import (
 )
 from millstream.drivers.rocksdb.rocksdb_options import options, unlogged
 
-_DATABASE, _HOLDER = "rocksdb", "holder"
+DATABASE: Final = "rocksdb"
+"""Name of the database in the directory of a copy."""
+VERSION: Final = b"version"
+"""Key of the version in the default column family."""
+_HOLDER = "holder"
 _DEFAULT_FAMILY = "default"
-_VERSION, _NAME = b"version", b"name "
+_NAME = b"name "
 _PARKED_VERSIONS = 2
 _LOCK_WAIT_S = 10.0
 _POLL_S = 0.02
@@ -88,7 +92,7 @@ class RocksCopy:
     def version(self) -> Version | None:
         database = self._opened()
         try:
-            stored = database.meta.get(_VERSION)
+            stored = database.meta.get(VERSION)
         except Exception as error:  # rocksdict has no error class for RocksDB's errors
             raise self._failed(error) from error
         return None if stored is None else version_from_bytes(stored)
@@ -165,7 +169,7 @@ class RocksCopy:
 
     def _alone(self) -> _Database:
         """Wait until no other process has the database open, and open it; a damaged one is deleted."""
-        path = str(self.directory.path / _DATABASE)
+        path = str(self.directory.path / DATABASE)
         began, logged, damaged = time.monotonic(), False, False
         while True:
             try:
@@ -204,6 +208,17 @@ def _failure(directory: CopyDirectory, error: Exception) -> StoreError:
     return directory.damaged(str(error))
 
 
+def families(path: str, opts: rocksdict.Options) -> dict[str, rocksdict.Options]:
+    """Return the column families of a database besides the default one, with their options."""
+    return {name: opts for name in rocksdict.Rdict.list_cf(path, opts) if name != _DEFAULT_FAMILY}
+
+
+def store_numbers(meta: rocksdict.Rdict) -> dict[str, str]:
+    """Return the column family of each byte store, from the default one."""
+    entries: Iterable[tuple[Any, Any]] = meta.items(from_key=_NAME)
+    return {key[len(_NAME) :].decode(): value.decode() for key, value in entries if key.startswith(_NAME)}
+
+
 class _Database:
     """An open database. It closes when the last reference to it, its families and its iterators is released.
 
@@ -214,16 +229,11 @@ class _Database:
 
     def __init__(self, path: str, opts: rocksdict.Options) -> None:
         self._options = opts
-        known = rocksdict.Rdict.list_cf(path, opts) if os.path.exists(f"{path}/CURRENT") else []
-        self.meta = rocksdict.Rdict(
-            path, opts, {name: opts for name in known if name != _DEFAULT_FAMILY} or None
-        )
-        entries: Iterable[tuple[Any, Any]] = self.meta.items(from_key=_NAME)
-        self.numbers: dict[str, str] = {
-            key[len(_NAME) :].decode(): value.decode() for key, value in entries if key.startswith(_NAME)
-        }
-        self._next = max((int(name) for name in known if name != _DEFAULT_FAMILY), default=0) + 1
-        for name in set(known) - {_DEFAULT_FAMILY, *self.numbers.values()}:
+        known = families(path, opts) if os.path.exists(f"{path}/CURRENT") else {}
+        self.meta = rocksdict.Rdict(path, opts, known or None)
+        self.numbers = store_numbers(self.meta)
+        self._next = max(map(int, known), default=0) + 1
+        for name in known.keys() - self.numbers.values():
             self.meta.drop_column_family(name)
         self._families: dict[str, Any] = {}
 
@@ -251,7 +261,7 @@ class _Database:
                     delete(key, handle)
                 else:
                     put(key, value, handle)
-        batch.put(_VERSION, version_to_bytes(version))
+        batch.put(VERSION, version_to_bytes(version))
         self.meta.write(batch, unlogged())
         for number in gone:
             self.meta.drop_column_family(number)
@@ -298,10 +308,12 @@ class RocksView:
 class RocksReader:
     """A byte store in a view. Valid until the view is closed."""
 
-    def __init__(self, family: Any, directory: CopyDirectory, references: weakref.WeakSet[Any]) -> None:
+    def __init__(
+        self, family: Any, directory: CopyDirectory, references: weakref.WeakSet[Any] | None = None
+    ) -> None:
         self._family = family
         self._directory = directory
-        self._open_references = references
+        self._open_references = weakref.WeakSet() if references is None else references
 
     def get(self, key: bytes) -> bytes | None:
         try:

@@ -19,6 +19,7 @@ _FILE_BYTES: Final = 8 << 20
 """Small levels of small files make compactions so short that a micro-batch can wait for their end."""
 _FILTER_BITS: Final = 10
 _OPEN_FILES: Final = 256
+_READING_CACHE_BYTES: Final = 64 << 20
 
 
 @lru_cache(maxsize=8)
@@ -44,6 +45,18 @@ def options(memory_bytes: int) -> rocksdict.Options:
     made.set_keep_log_file_num(1)
     made.set_stats_dump_period_sec(0)
     made.set_stats_persist_period_sec(0)
+    return made
+
+
+@lru_cache(maxsize=1)
+def reading_options() -> rocksdict.Options:
+    """Return the options of databases that are only read; they share a block cache."""
+    table = rocksdict.BlockBasedOptions()
+    table.set_block_cache(rocksdict.Cache(_READING_CACHE_BYTES))
+    made = rocksdict.Options(raw_mode=True)
+    made.set_block_based_table_factory(table)
+    made.set_max_open_files(-1)  # all, at once: the writer may delete them
+    made.set_keep_log_file_num(1)
     return made
 
 

@@ -39,6 +39,7 @@ from millstream.edge.planning.key_ranges import check_workers
 from millstream.edge.planning.programs import Program, program_of
 from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
+from millstream.edge.spark.cluster_checks import check_query_key
 from millstream.edge.spark.required_packages import check_spark_packages
 from millstream.edge.status.log_output import attach
 
@@ -179,6 +180,7 @@ class Application:
                 InternalTopics(broker),
                 disconnect,
                 lambda: self._program.copies,
+                partial(check_query_key, self.settings),
                 self.settings.drain_timeout_ms / 1000,
                 self.settings.exactly_once,
                 spark_log,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
 from millstream.core.model.errors import ControlError, MillstreamError
 from millstream.core.ports import TopicFacts
@@ -32,6 +33,8 @@ from millstream.edge.checkpoint.state_lease import Lease
 from millstream.edge.control.control_file import delete_control_file
 from millstream.edge.control.flow_control import FlowControl
 from millstream.edge.queries.store_answers import Answers
+from millstream.edge.queries.store_hosts import StoreHosts
+from millstream.edge.queries.task_copies import Copies
 from millstream.edge.spark.application_session import ApplicationSession
 from millstream.edge.spark.spark_errors import spark_is_gone, translated
 from millstream.edge.status.application_status import Status
@@ -50,6 +53,7 @@ class Resources:
     """What an application gets at its start.
 
     Attributes:
+        check_query_key: Refuses to send executors the key of query connections without protection.
         record_deleter: Deletes processed records of repartition topics.
         drain_timeout_s: How long a stop may take to finish unfinished records.
         transactional: Whether transactions commit the offsets.
@@ -62,6 +66,7 @@ class Resources:
     record_deleter: RecordDeleter
     disconnect: Callable[[], None]
     copies: Callable[[], CopiesSpec]
+    check_query_key: Callable[[SparkSession], None]
     drain_timeout_s: float = 0.0
     transactional: bool = False
     spark_log: Path | None = None
@@ -97,7 +102,12 @@ class ApplicationRun:
         self.session = ApplicationSession(application_id, self.progress, resources.spark_log)
         self.warnings = RepeatedWarnings(partial(log.warning, "%s"))
         self.reports = TaskReports()
-        self.answers = Answers(application_id, resources.copies, self.reports, lambda: self.plan)
+        hosts = StoreHosts(
+            self._running_session, resources.check_query_key, lambda: resources.copies().directory
+        )
+        self.answers = Answers(
+            application_id, Copies(resources.copies, hosts), self.reports, lambda: self.plan
+        )
         self.taps = TapBuffers(application_id, lambda: self.plan)
         self.draining = Draining(self.reports.left)
         self.purge = Purge(resources.record_deleter, lambda: self.plan.purged_topics)
@@ -220,6 +230,10 @@ class ApplicationRun:
             delete_control_file(self.resources.lease.home)
         self.resources.lease.release()
         self.resources.disconnect()
+
+    def _running_session(self) -> SparkSession:
+        assert self.session.made is not None
+        return self.session.made
 
     def _can_drain(self) -> bool:
         assert self.query.current is not None

@@ -6,7 +6,7 @@ Commands and questions of other processes arrive on the same socket.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -100,13 +100,18 @@ class SparkRequests:
             limits.paused,
             limits.rates,
             run.reports.commit_requested,
-            tuple(run.reports.due(data.now_ms, resting(run.plan, limits.paused))),
+            self._due(data, limits.paused),
             run.reports.buffered_inputs(topics_in_front(run.plan)),
             run.reports.times,
             oldest,
             run.reports.bytes_per_record(),
             run.taps.nodes(),
         )
+
+    def _due(self, data: PlanRequest, paused: Collection[str]) -> tuple[str, ...]:
+        """Return the tasks to wake: those that wait for a time, and those whose copies a query waits for."""
+        due = self._run.reports.due(data.now_ms, resting(self._run.plan, paused))
+        return tuple(sorted({*due, *self._run.answers.take_woken()}))
 
     def _committed(self, batch: int, reports: Sequence[TaskReport]) -> None:
         """Note the reports of a micro-batch, and commit its offsets to Kafka before Spark commits it."""

@@ -1,4 +1,4 @@
-"""Answers: what the application answers to questions about its stores, from the local copies of this host.
+"""Answers: what the application answers to questions about its stores, from the local copies of its tasks.
 
 A task reports the version of the state that it commits. Its copy is opened at that version, with the changes that are parked beside
 it, while the processes of the task go on writing it. So an answer is never older than one before, and never from a micro-batch that is
@@ -7,11 +7,10 @@ not committed.
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,62 +18,20 @@ from millstream.core.model.errors import CopyMovedError, StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.model.partitioning import partition_of, range_of
 from millstream.core.model.positions import Offsets
-from millstream.core.ports import ByteStores
 from millstream.core.queries.question import Answer, Question, answer_of, key_of, scope_of
 from millstream.core.queries.text_questions import parsed, plain
 from millstream.core.runtime.intake import topics_in_front
-from millstream.core.runtime.task_report import StateReport, TaskReport
-from millstream.core.state.opening import open_store
+from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import StoreSpec
-from millstream.drivers.lmdb.queries import LmdbQueries
-from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.edge.queries.task_copies import Copies
 from millstream.edge.status.task_reports import TaskReports
 
 _WAIT_S: Final = 10.0
 _POLL_S: Final = 0.002
-_ENGINE: Final = "lmdb"
-
-
-@dataclass(frozen=True)
-class _Surroundings:
-    """The view of a task for a store that is only read."""
-
-    stream_time: int
-
-    def drop(self, reason: str) -> None:
-        """Do nothing."""
-
-
-class _TaskCopy:
-    """A task's copy, with the stores that are open on its newest view. Hold its lock while using them."""
-
-    def __init__(self, directory: str) -> None:
-        self.lock = threading.Lock()
-        self._copy = LmdbQueries(directory)
-        self._stores: tuple[ByteStores | None, dict[str, Any]] = (None, {})
-
-    def store(self, spec: StoreSpec, report: TaskReport) -> Any:
-        """Return a store at the state in a report."""
-        state = report.state or StateReport(0, (), {})
-        view = self._copy.view(state.known)
-        if self._stores[0] is not view:
-            self._stores = view, {}
-        opened = self._stores[1]
-        if spec.name not in opened:
-            surroundings = _Surroundings(report.stream_time_ms)
-            opened[spec.name] = open_store(spec, view, surroundings, state.memory.get(spec.name, {}))
-        return opened[spec.name]
-
-    def release(self) -> None:
-        with self.lock:
-            self._stores = (None, {})
-            self._copy.release()
-
-    def close(self) -> None:
-        self.release()
-        with self.lock:
-            self._copy.close()
+_WAKE_S: Final = 0.3
+_WAKE_EVERY_S: Final = 2.0
+"""A query that waits for a copy wakes its tasks after a moment, and repeatedly."""
 
 
 @dataclass(frozen=True)
@@ -94,25 +51,21 @@ class Answers:
     def __init__(
         self,
         application_id: str,
-        copies: Callable[[], CopiesSpec],
+        copies: Copies,
         reports: TaskReports,
         plan: Callable[[], Plan],
     ) -> None:
         self._id = application_id
-        self._copies_spec = copies
+        self._copies = copies
         self._reports = reports
         self._plan = plan
-        self._copies: dict[TaskId, _TaskCopy] = {}
         self._seen: dict[int, _Committed] = {}
+        self._waited_for: set[int] = set()
         self._lock = threading.Lock()
-        self._host = socket.gethostname()
 
     def stores(self) -> Mapping[str, str]:
         return {
-            name: spec.kind
-            for sub in self._plan().subtopologies
-            for name, spec in sorted(sub.stores.items())
-            if self._copies_spec().engines[name] == _ENGINE
+            name: spec.kind for sub in self._plan().subtopologies for name, spec in sorted(sub.stores.items())
         }
 
     def answer(self, question: Question) -> Answer:
@@ -120,37 +73,48 @@ class Answers:
 
         Raises:
             StoreError: If there is no such store or method, the key does not fit, the lag is too large, or the copy cannot be
-                read: it belongs to another engine or host, or is being restored.
+                read: it is being restored, or its host cannot be reached.
         """
         sub = self._keeper_of(question.store)
         scope_of(question, sub.stores[question.store])
         if question.text:
             answer = self.answer(replace(parsed(question, sub.stores[question.store]), text=False))
             return replace(answer, value=plain(answer.value))
-        deadline = time.monotonic() + _WAIT_S
+        began = time.monotonic()
+        wake_at = began + _WAKE_S
         while True:
             try:
                 return self._answered(question, sub)
             except CopyMovedError as error:
-                if time.monotonic() > deadline:
+                now = time.monotonic()
+                if now > wake_at:
+                    wake_at = now + _WAKE_EVERY_S
+                    with self._lock:
+                        self._waited_for.add(sub.id)
+                if now > began + _WAIT_S:
                     raise StoreError(
-                        f"store {question.store!r} could not be read for {_WAIT_S:.0f} s, because it is being restored: {error}"
+                        f"store {question.store!r} could not be read for {_WAIT_S:.0f} s, because it is being restored or its host is lost: {error}"
                     ) from None
             time.sleep(_POLL_S)
 
     def committed(self) -> None:
         """Release the views of the previous micro-batch; called after each commit."""
+        self._copies.committed()
+
+    def take_woken(self) -> frozenset[str]:
+        """Return the tasks, each once, that have to run: a query waits for their copies.
+
+        A micro-batch shows on which host a task runs now, brings its copy up to date there, and has a copy in memory written to a file.
+        """
         with self._lock:
-            copies = list(self._copies.values())
-        for copy in copies:
-            copy.release()
+            subtopologies = frozenset(self._waited_for)
+            self._waited_for.clear()
+        return frozenset(
+            task for task in self._reports.of_tasks() if TaskId.parse(task).subtopology in subtopologies
+        )
 
     def close(self) -> None:
-        with self._lock:
-            copies = list(self._copies.values())
-            self._copies.clear()
-        for copy in copies:
-            copy.close()
+        self._copies.close()
 
     def _keeper_of(self, store: str) -> SubTopology:
         subs = self._plan().subtopologies
@@ -158,11 +122,6 @@ class Answers:
         if sub is None:
             names = ", ".join(repr(name) for sub in subs for name in sorted(sub.stores)) or "none"
             raise StoreError(f"application {self._id!r} has no store {store!r}; its stores are: {names}")
-        if self._copies_spec().engines[store] != _ENGINE:
-            raise StoreError(
-                f"store {store!r} is kept by the engine {self._copies_spec().engines[store]!r}, which only its tasks can read; stop the "
-                "application and use millstream.read_store, or keep the store in lmdb"
-            )
         return sub
 
     def _answered(self, question: Question, sub: SubTopology) -> Answer:
@@ -197,7 +156,7 @@ class Answers:
         for task in (first, *(task for task in reports if task != first)):
             if task not in reports:
                 continue
-            with self._locked(task, spec, reports[task]) as copy:
+            with self._copies.locked(task, spec.name, reports[task]) as copy:
                 value = answer_of(question, spec, [copy.store(spec, reports[task])])
             if value is not None and value != []:
                 break
@@ -208,25 +167,10 @@ class Answers:
             ExitStack() as locks
         ):  # in the order of the tasks, so that two questions do not wait for each other
             copies = [
-                (locks.enter_context(self._locked(task, spec, reports[task])), reports[task])
+                (locks.enter_context(self._copies.locked(task, spec.name, reports[task])), reports[task])
                 for task in reports
             ]
             return answer_of(question, spec, [copy.store(spec, report) for copy, report in copies])
-
-    @contextmanager
-    def _locked(self, task: TaskId, spec: StoreSpec, report: TaskReport) -> Iterator[_TaskCopy]:
-        host = report.executor.partition("/")[0]
-        if host and host != self._host:
-            raise StoreError(
-                f"store {spec.name!r} of task {task} is on host {host!r}; questions are answered from the copies of host "
-                f"{self._host!r} only"
-            )
-        with self._lock:
-            if task not in self._copies:
-                self._copies[task] = _TaskCopy(f"{self._copies_spec().directory}/{task}/{_ENGINE}")
-            copy = self._copies[task]
-        with copy.lock:
-            yield copy
 
 
 def _task_of(key: bytes, sub: SubTopology, tasks: int) -> int:

@@ -11,7 +11,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from millstream.core.model.errors import SettingsError
+from millstream.core.model.errors import SettingsError, StoreError
 from millstream.drivers.spark.driver.launch import is_local
 from millstream.drivers.spark.driver.spark_session import scheme_of
 from millstream.edge.settings.settings import Settings
@@ -40,6 +40,27 @@ def refuse_bare_secrets(settings: Settings, master: str, *, protected: bool) -> 
         "without authentication, so whoever reaches one of its ports could read it. Name where the secret is kept, and executors "
         f"fetch it there: kafka={{{secrets[0]!r}: ms.secret.file('/run/secrets/...')}}, or ms.secret.env(...). Or set "
         "spark.authenticate and spark.network.crypto.enabled for the whole cluster. on_unprotected_secrets='send' allows it as it is"
+    )
+
+
+def check_query_key(settings: Settings, session: SparkSession) -> None:
+    """Refuse to send the key of query connections to executors without authentication.
+
+    Raises:
+        StoreError: If Spark would send it unprotected.
+    """
+    context = session.sparkContext
+    protected = context.getConf().get("spark.authenticate", "false") == "true"
+    refuse_query_key(settings, str(context.master), protected=protected)
+
+
+def refuse_query_key(settings: Settings, master: str, *, protected: bool) -> None:
+    """Refuse to send the key over a master without protection; see :func:`check_query_key`."""
+    if protected or settings.on_unprotected_secrets == "send" or is_local(master):
+        return
+    raise StoreError(
+        f"the store is on another host, and Spark would send the key of the connection to it over {master} without authentication: "
+        "set spark.authenticate for the whole cluster. on_unprotected_secrets='send' allows it as it is"
     )
 
 

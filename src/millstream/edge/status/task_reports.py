@@ -300,6 +300,11 @@ class TaskReports:
             offsets = {topic: dict(self.positions[topic]) for topic in topics if topic in self.positions}
             return self.batch, own, offsets, sum(lag for topic, lag in self._lag().items() if topic in topics)
 
+    def of_tasks(self) -> Mapping[str, TaskReport]:
+        """Return the last report of each task."""
+        with self.lock:
+            return dict(self.tasks)
+
     def _lag(self) -> dict[str, int]:
         return {
             topic: sum(max(end - self.positions.get(topic, {}).get(p, 0), 0) for p, end in partitions.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
@@ -18,7 +19,7 @@ from millstream.core.model.positions import Offsets
 from millstream.core.runtime.lifecycle import Event
 from millstream.core.runtime.messages import PlanRequest
 from millstream.core.runtime.origins import Begun, first_offset
-from millstream.core.runtime.task_report import CallReport, CommittedBatch, TaskReport
+from millstream.core.runtime.task_report import CallReport, CommittedBatch, StateReport, TaskReport
 from millstream.core.taps.samples import Sample, TapReport
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.executor.copies import CopiesSpec
@@ -74,7 +75,8 @@ def running(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
         FlowControl(tmp_path, FlowLimits()),
         group,
         lambda: None,
-        copies=lambda: CopiesSpec(str(tmp_path), {}, {}, 0),
+        copies=lambda: CopiesSpec(str(tmp_path), {}, {"first": "lmdb", "second": "lmdb"}, 0),
+        check_query_key=lambda session: None,
     )
     made = RunningApplication("app", resources)
     made._run.continues = continuity(plan(), None, {}), {}
@@ -114,6 +116,22 @@ def test_a_tap_reaches_the_planner_and_brings_what_tasks_report(running: Running
         (record,) = tap.records()
         assert (record.batch, record.offset, record.value) == (0, 3, "v")
     assert running._requests.answer("plan", PLAN).taps == ()
+
+
+def test_a_query_that_waits_for_a_copy_wakes_its_tasks(running: RunningApplication) -> None:
+    def commit(state: StateReport) -> None:
+        reports = [TaskReport("0_0", state=state), TaskReport("1_0")]
+        running._requests.answer("batch", CommittedBatch(0, [report.encode() for report in reports]))
+
+    commit(StateReport(1, ("a",), {}))  # there is no copy
+    with ThreadPoolExecutor(1) as asking:
+        answer = asking.submit(running.store("first").get, "k")
+        while not (due := running._requests.answer("plan", PLAN).due):
+            assert answer not in wait([answer], 0.01).done, answer.result()
+        assert due == ("0_0",)
+        commit(StateReport(0, (), {}))
+        assert answer.result(30) is None
+    assert running._requests.answer("plan", PLAN).due == ()
 
 
 class TestOrders:

@@ -9,10 +9,14 @@ import pytest
 from pydantic import SecretStr
 
 import millstream as ms
-from millstream.core.model.errors import SettingsError, SparkRuntimeError
+from millstream.core.model.errors import SettingsError, SparkRuntimeError, StoreError
 from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
-from millstream.edge.spark.cluster_checks import refuse_bare_secrets, refuse_local_checkpoint
+from millstream.edge.spark.cluster_checks import (
+    refuse_bare_secrets,
+    refuse_local_checkpoint,
+    refuse_query_key,
+)
 
 CLUSTERS = ["spark://host:7077", "spark://127.0.0.1:7077", "yarn", "k8s://https://host:6443"]
 FAR = [master for master in CLUSTERS if "127.0.0.1" not in master]
@@ -51,9 +55,20 @@ def test_what_is_no_secret_may_go_anywhere(master: str) -> None:
     refuse_bare_secrets(settings(kafka=harmless), master, protected=False)
 
 
+@pytest.mark.parametrize("master", CLUSTERS)
+def test_the_key_of_queries_is_not_sent_over_a_cluster_without_authentication(master: str) -> None:
+    with pytest.raises(
+        StoreError, match=r"on another host.*spark\.authenticate.*on_unprotected_secrets='send'"
+    ):
+        refuse_query_key(settings(), master, protected=False)
+    refuse_query_key(settings(), master, protected=True)
+    refuse_query_key(settings(on_unprotected_secrets="send"), master, protected=False)
+
+
 @pytest.mark.parametrize("master", HERE)
 def test_on_one_host_nothing_is_refused(master: str) -> None:
     refuse_bare_secrets(settings(kafka={"sasl.password": "x"}), master, protected=False)
+    refuse_query_key(settings(), master, protected=False)
     refuse_local_checkpoint("file:///state/checkpoint", master)
 
 

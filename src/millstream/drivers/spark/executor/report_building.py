@@ -20,8 +20,8 @@ from millstream.core.runtime.task_report import (
 from millstream.drivers.spark.executor.async_calls import TaskCalls
 from millstream.drivers.spark.executor.measures import StepFacts, measured
 
-_HISTORY: Final = 8
-"""Versions named in a report; a local copy is one or two behind the newest."""
+_HISTORY: Final = 33
+"""Versions named in a report. A query's copy of a store in memory may be as far behind as changes are parked; others are one or two."""
 
 
 def call_report(outcome: Outcome, calls: TaskCalls | None, now_ms: int) -> CallReport | None:

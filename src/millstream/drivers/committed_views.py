@@ -1,0 +1,61 @@
+"""Committed views: a local copy that another process writes, with the changes that are parked beside it, at exactly one version."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millstream.core.model.errors import CopyMovedError
+from millstream.core.ports import ByteStores, ParkedChanges, Version
+from millstream.core.queries.parked_view import Parked, ParkedView
+from millstream.core.state.segments.log import Manifest
+from millstream.drivers.directory import CopyDirectory
+
+PARKED_VERSIONS: Final = 2
+"""How many parked versions lie beside a copy on disk."""
+
+
+class CommittedViews:
+    """Adds parked changes to views of one copy. Keeps what it has decoded for the next question.
+
+    Args:
+        directory: The directory of the copy, for its parked changes and for errors.
+    """
+
+    def __init__(self, directory: CopyDirectory) -> None:
+        self._directory = directory
+        self._parked: tuple[tuple[Version, ...], Parked] = ((), Parked(()))
+
+    def at(self, known: Manifest, view: ByteStores, version: Version | None) -> ByteStores:
+        """Return a committed state.
+
+        Args:
+            known: Version and history of the state.
+            version: The version of the view; None if it is empty.
+
+        Raises:
+            CopyMovedError: If the copy is ahead of that state, or parked changes do not lead to it.
+        """
+        if version == known.current:
+            return view
+        if version is not None and not known.remembers(version):
+            raise self._directory.moved(known.current, version)
+        versions = tuple(known.after(version))
+        if not versions:
+            raise self._directory.moved(known.current, version)
+        if self._parked[0] != versions:
+            self._parked = versions, Parked(self._batches(versions, known, version))
+        return ParkedView(view, self._parked[1])
+
+    def _batches(
+        self, versions: tuple[Version, ...], known: Manifest, version: Version | None
+    ) -> list[ParkedChanges]:
+        parked = [self._directory.parked(each) for each in versions]
+        batches = [changes for changes in parked if changes is not None]
+        if len(batches) < len(parked):
+            raise self._directory.moved(known.current, version)
+        return batches
+
+
+def not_there(directory: CopyDirectory, error: Exception) -> CopyMovedError:
+    """Return the error for a copy whose files cannot be opened yet."""
+    return CopyMovedError(f"the local copy in {directory.path} is not there yet: {error}")

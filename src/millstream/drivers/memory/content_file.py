@@ -1,0 +1,67 @@
+"""The content of a copy in memory as a file beside its parked changes, for queries in other processes.
+
+``wanted`` asks for it, and ``content-<number>-<token>`` has it, in the format of parked changes. The file may be some versions old: parked
+changes lead from it to the committed state.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from millstream.core.model.errors import StoreError
+from millstream.core.ports import Changes, Version
+from millstream.core.state.segments import parked
+from millstream.drivers.directory import CopyDirectory
+
+PARKED_VERSIONS: Final = 32
+"""How many parked versions lie beside a copy."""
+
+_WANTED: Final = "wanted"
+_CONTENT: Final = "content-"
+
+
+def want_content(directory: CopyDirectory) -> None:
+    """Ask the task for the content; without its directory there is nothing to ask for."""
+    with suppress(OSError):
+        (directory.path / _WANTED).touch()
+
+
+def is_wanted(directory: CopyDirectory) -> bool:
+    return (directory.path / _WANTED).exists()
+
+
+def write_content(directory: CopyDirectory, version: Version, content: Changes) -> None:
+    """Write the content at a version instead of an older one.
+
+    Raises:
+        StoreError: If it cannot be written.
+    """
+    target = directory.path / f"{_CONTENT}{version.number}-{version.token}"
+    partial = directory.path / f"content.{os.getpid()}.partial"
+    try:
+        partial.write_bytes(parked.encode(content, ()))
+        partial.replace(target)
+        for old, _ in _files(directory):
+            if old != target:
+                old.unlink(missing_ok=True)
+        (directory.path / _WANTED).unlink(missing_ok=True)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise directory.failed(error) from error
+
+
+def contents(directory: CopyDirectory) -> Iterator[tuple[Version, Changes]]:
+    """Yield the contents that are there; one that is damaged, or is being replaced, is not."""
+    for path, version in list(_files(directory)):
+        with suppress(OSError, StoreError):
+            yield version, parked.decode(path.read_bytes()).changes
+
+
+def _files(directory: CopyDirectory) -> Iterator[tuple[Path, Version]]:
+    for path in directory.path.glob(f"{_CONTENT}*"):
+        _, number, token = path.name.split("-", 2)
+        yield path, Version(int(number), token)

@@ -1,0 +1,70 @@
+"""Reading a store that a task keeps in memory, from another process of its host. Implements ``CopyReader``.
+
+The reader has a copy of the content: it begins with the file that a task writes for it, and follows the changes that are parked beside
+it. If it is further behind than changes are parked, it asks for the content again.
+"""
+
+from __future__ import annotations
+
+from millstream.core.ports import ByteStores, Version
+from millstream.core.queries.parked_view import Parked, ParkedView
+from millstream.core.state.memory import MemoryStores
+from millstream.core.state.segments.log import Manifest
+from millstream.drivers.directory import CopyDirectory
+from millstream.drivers.memory.content_file import PARKED_VERSIONS, contents, want_content
+
+
+class MemoryQueries:
+    """Reads one task's stores in memory."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = CopyDirectory(directory, PARKED_VERSIONS)
+        self._stores = MemoryStores()
+        self._version: Version | None = None
+        self._shown: ByteStores = self._stores
+
+    def view(self, known: Manifest) -> ByteStores:
+        """Return a committed state, valid until the next call of a method.
+
+        Raises:
+            CopyMovedError: If the task has not written the content yet, or the state is older than the reader's copy.
+        """
+        if known.version == 0:
+            return MemoryStores()
+        if self._version == known.current:
+            return self._shown
+        if self._follow(known):
+            return self._shown_now()
+        for version, content in contents(self._directory):
+            self._stores, self._version = MemoryStores(), version
+            self._stores.apply(content)
+            if self._follow(known):
+                return self._shown_now()
+        want_content(self._directory)
+        raise self._directory.moved(known.current, self._version)
+
+    def release(self) -> None:
+        """Do nothing: the copy is followed from."""
+
+    def close(self) -> None:
+        self._stores, self._version = MemoryStores(), None
+        self._shown = self._stores
+
+    def _shown_now(self) -> ByteStores:
+        """Return a new object: what was opened on an earlier one remembers an earlier state."""
+        self._shown = ParkedView(self._stores, Parked(()))
+        return self._shown
+
+    def _follow(self, known: Manifest) -> bool:
+        """Apply parked changes up to a committed state; return whether it was reached."""
+        if self._version is not None and not known.remembers(self._version):
+            return False
+        for version in known.after(self._version):
+            parked = self._directory.parked(version)
+            if parked is None:
+                return False
+            if self._version is None:
+                self._stores = MemoryStores()
+            self._stores.apply(parked.changes, parked.dropped)
+            self._version = version
+        return self._version == known.current

@@ -1,0 +1,1 @@
+"""Local copies on other hosts: a process beside an executor reads them for the application."""

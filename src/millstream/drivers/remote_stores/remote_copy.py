@@ -1,0 +1,88 @@
+"""A task's local copy on another host, read over the network. Implements ``CopyReader``, ``ByteStores`` and ``ByteReader``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from millstream.core.model.errors import CopyMovedError, StoreError
+from millstream.core.ports import ByteReader, ByteStores
+from millstream.core.state.segments.log import Manifest
+from millstream.drivers.remote_stores.store_server import MOVED, OK, Request
+
+_FIRST_ROWS: Final = 64
+_MORE_ROWS: Final = 4_096
+
+Ask = Callable[[Request], tuple[str, Any]]
+"""Asks the host; raises ``CopyMovedError`` while it cannot be reached."""
+
+
+class RemoteCopy:
+    """Reads a copy on another host. Nothing is opened here, so there is nothing to release."""
+
+    def __init__(self, ask: Ask, task: str, engine: str) -> None:
+        self._ask = ask
+        self._task = task
+        self._engine = engine
+        self._view = _RemoteView(ask, Request(task, engine, -1, (), "", ""))
+
+    def view(self, known: Manifest) -> ByteStores:
+        request = self._view.request
+        if (request.version, request.history) != (known.version, known.history):
+            request = Request(self._task, self._engine, known.version, known.history, "", "")
+            self._view = _RemoteView(self._ask, request)
+        return self._view
+
+    def release(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True)
+class _RemoteView:
+    """One committed state of a copy.
+
+    Attributes:
+        request: Names the state; without store and method.
+    """
+
+    ask: Ask
+    request: Request
+
+    def open(self, name: str) -> ByteReader:
+        return _RemoteReader(self.ask, self.request._replace(store=name))
+
+
+@dataclass(frozen=True)
+class _RemoteReader:
+    ask: Ask
+    request: Request
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._answer("get", key)
+        return value
+
+    def scan(
+        self, low: bytes | None, high: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        most, more = _FIRST_ROWS, True
+        while more:
+            rows, more = self._answer("scan", low, high, reverse, most)
+            yield from rows
+            if more:
+                last: bytes = rows[-1][0]
+                low, high = (low, last) if reverse else (last + b"\0", high)
+                most = _MORE_ROWS
+
+    def approximate_count(self) -> int:
+        count: int = self._answer("count")
+        return count
+
+    def _answer(self, method: str, *arguments: Any) -> Any:
+        kind, value = self.ask(self.request._replace(method=method, arguments=arguments))
+        if kind == OK:
+            return value
+        raise (CopyMovedError if kind == MOVED else StoreError)(value)

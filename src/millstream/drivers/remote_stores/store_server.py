@@ -1,0 +1,124 @@
+"""The server: reads the local copies of a host for the application, over a connection that it has opened to it.
+
+A request names the committed state that it is about, so each is answered by itself, and pages of one scan belong together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from millstream.core.model.errors import CopyMovedError, StoreError
+from millstream.core.ports import ByteReader
+from millstream.core.queries.copy_reader import CopyReader
+from millstream.core.state.segments.log import Manifest
+from millstream.drivers.remote_stores.secure_channel import Channel
+
+OK: Final = "ok"
+MOVED: Final = "moved"
+FAILED: Final = "failed"
+
+_PAUSE_S: Final = 1.0
+_PAGE_BYTES: Final = 1 << 20
+
+OpenReader = Callable[[str, str], CopyReader]
+"""Opens the reader of a task's copy, by task and engine."""
+
+
+class Request(NamedTuple):
+    """A read of a byte store.
+
+    Attributes:
+        version: The committed version of the task's state.
+        history: Tokens of the latest versions, the newest last.
+        method: ``get``, ``scan`` or ``count``.
+        arguments: Those of the method; for a scan: low, high, reverse, and the maximum number of rows.
+    """
+
+    task: str
+    engine: str
+    version: int
+    history: tuple[str, ...]
+    store: str
+    method: str
+    arguments: tuple[Any, ...] = ()
+
+
+class _Copies:
+    """The copies that were asked for."""
+
+    def __init__(self, open_reader: OpenReader) -> None:
+        self._open_reader = open_reader
+        self._readers: dict[tuple[str, str], CopyReader] = {}
+        self._used: set[tuple[str, str]] = set()
+
+    def answer(self, request: Request) -> tuple[str, Any]:
+        """Return how a request ended, and its result or the error."""
+        copy = request.task, request.engine
+        self._used.add(copy)
+        try:
+            if copy not in self._readers:
+                self._readers[copy] = self._open_reader(*copy)
+            view = self._readers[copy].view(Manifest(request.version, tuple(request.history)))
+            return OK, _read(view.open(request.store), request.method, request.arguments)
+        except CopyMovedError as error:
+            return MOVED, str(error)
+        except StoreError as error:
+            return FAILED, str(error)
+
+    def release_unused(self) -> None:
+        """Release the views of copies that were not asked for since the last call: an open view costs disk space."""
+        for copy, reader in self._readers.items():
+            if copy not in self._used:
+                reader.release()
+        self._used.clear()
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+
+
+def serve(channel: Channel, open_reader: OpenReader, goes_on: Callable[[], bool]) -> None:
+    """Answer requests until the application ends.
+
+    Args:
+        goes_on: Asked about every second; False ends the server.
+    """
+    copies = _Copies(open_reader)
+    pause_at = time.monotonic() + _PAUSE_S
+    try:
+        while True:
+            if channel.wait(_PAUSE_S):
+                channel.send(copies.answer(Request(*channel.receive())))
+            if time.monotonic() >= pause_at:
+                pause_at = time.monotonic() + _PAUSE_S
+                copies.release_unused()
+                if not goes_on():
+                    return
+    except OSError:
+        return  # the application has ended
+    finally:
+        copies.close()
+        channel.close()
+
+
+def _read(store: ByteReader, method: str, arguments: tuple[Any, ...]) -> Any:
+    if method == "get":
+        return store.get(*arguments)
+    if method == "count":
+        return store.approximate_count()
+    low, high, reverse, most = arguments
+    return _page(store.scan(low, high, reverse=reverse), most)
+
+
+def _page(rows: Iterator[tuple[bytes, bytes]], most: int) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """Return the first rows, and whether there may be more."""
+    page: list[tuple[bytes, bytes]] = []
+    size = 0
+    for key, value in rows:
+        page.append((bytes(key), bytes(value)))
+        size += len(key) + len(value)
+        if len(page) >= most or size >= _PAGE_BYTES:
+            return page, True
+    return page, False

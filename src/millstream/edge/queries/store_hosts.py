@@ -1,0 +1,130 @@
+"""The other hosts with local copies: the application listens, has Spark start a process on each of them, and asks these.
+
+Nothing listens and nothing runs before the first query of a store whose copy is on another host.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from millstream.core.model.errors import CopyMovedError, StoreError
+from millstream.core.queries.copy_reader import CopyReader
+from millstream.drivers.remote_stores.host_listener import HostListener
+from millstream.drivers.remote_stores.remote_copy import RemoteCopy
+from millstream.drivers.remote_stores.store_server import Request
+from millstream.edge.queries.host_process import HostProcessSpec, start_host_process
+
+log = logging.getLogger("millstream.queries")
+
+_KEY_BYTES: Final = 32
+_CONNECT_S: Final = 2.0
+_POLL_S: Final = 0.05
+
+
+class StoreHosts:
+    """The processes that read local copies on other hosts. Thread-safe. Owned by the application.
+
+    Args:
+        session: Returns the application's session.
+        check_key: Raises a ``StoreError`` if Spark would send the key of the connections unprotected.
+        directory: Returns the directory of the local copies, on each host.
+    """
+
+    def __init__(
+        self,
+        session: Callable[[], SparkSession],
+        check_key: Callable[[SparkSession], None],
+        directory: Callable[[], str],
+    ) -> None:
+        self._session = session
+        self._check_key = check_key
+        self._directory = directory
+        self._key = secrets.token_bytes(_KEY_BYTES)
+        self._listener: HostListener | None = None
+        self._wanted: set[str] = set()
+        self._starting: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def reader(self, host: str, task: str, engine: str) -> CopyReader:
+        """Return the reader of a task's copy on another host."""
+        return RemoteCopy(partial(self._ask, host), task, engine)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._listener is not None:
+                self._listener.close()
+
+    def _ask(self, host: str, request: Request) -> tuple[str, Any]:
+        listener = self._listener
+        channel = None if listener is None else listener.channel(host)
+        if listener is None or channel is None:
+            self._start(host)
+            raise CopyMovedError(
+                f"no process on host {host!r}, where task {request.task} ran last, is connected yet"
+            )
+        try:
+            kind, value = channel.ask(tuple(request))
+        except (OSError, ValueError) as error:
+            listener.lose(host, channel)
+            raise CopyMovedError(f"host {host!r} does not answer: {error}") from None
+        return kind, value
+
+    def _start(self, host: str) -> None:
+        """Have Spark start processes in the background, if that is not being done.
+
+        Raises:
+            StoreError: If the application has ended, or the key would be sent unprotected.
+        """
+        with self._lock:
+            if self._closed:
+                raise StoreError(f"the application has ended, and host {host!r} is no longer asked")
+            self._wanted.add(host)
+            if self._starting is not None and self._starting.is_alive():
+                return
+            session = self._session()
+            self._check_key(session)
+            if self._listener is None:
+                interface = session.sparkContext.getConf().get("spark.driver.bindAddress")
+                self._listener = HostListener(interface or _driver_host(session), self._key)
+                log.info("for queries, hosts of executors connect to port %d", self._listener.port)
+            self._starting = threading.Thread(
+                target=self._run_job,
+                args=(session, self._listener),
+                name="millstream-query-start",
+                daemon=True,
+            )
+            self._starting.start()
+
+    def _run_job(self, session: SparkSession, listener: HostListener) -> None:
+        context = session.sparkContext
+        context.setLocalProperty("spark.job.description", "millstream: read copies of stores for queries")
+        known = listener.hosts() | {socket.gethostname()}
+        address = _driver_host(session), listener.port
+        spec = HostProcessSpec(address, self._key, self._directory(), known)
+        try:
+            slots = range(2 * context.defaultParallelism)
+            context.parallelize(slots, len(slots)).foreachPartition(partial(start_host_process, spec))
+        except Exception as error:  # whatever Spark raises
+            if not self._closed:
+                log.warning("no process could be started on other hosts to answer queries: %s", error)
+        deadline = time.monotonic() + _CONNECT_S
+        while time.monotonic() < deadline and not self._wanted <= listener.hosts():
+            time.sleep(_POLL_S)
+        with self._lock:
+            self._wanted.clear()
+
+
+def _driver_host(session: SparkSession) -> str:
+    """Return the address at which executors reach the driver."""
+    return str(session.sparkContext.getConf().get("spark.driver.host"))

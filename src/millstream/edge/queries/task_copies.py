@@ -1,0 +1,115 @@
+"""The local copies of an application's tasks, as queries read them: on this host by itself, on others through their processes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from millstream.core.model.ids import TaskId
+from millstream.core.ports import ByteStores
+from millstream.core.queries.copy_reader import CopyReader
+from millstream.core.runtime.task_report import StateReport, TaskReport
+from millstream.core.state.opening import open_store
+from millstream.core.topology.stores import StoreSpec
+from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.edge.queries.copy_readers import open_reader
+from millstream.edge.queries.store_hosts import StoreHosts
+
+
+@dataclass(frozen=True)
+class _Surroundings:
+    """The view of a task for a store that is only read."""
+
+    stream_time: int
+
+    def drop(self, reason: str) -> None:
+        """Do nothing."""
+
+
+class TaskCopy:
+    """A task's copy, with the stores that are open on its newest view. Hold its lock while using them."""
+
+    def __init__(self, reader: CopyReader) -> None:
+        self.lock = threading.Lock()
+        self._reader = reader
+        self._stores: tuple[ByteStores | None, dict[str, Any]] = (None, {})
+
+    def store(self, spec: StoreSpec, report: TaskReport) -> Any:
+        """Return a store at the state in a report."""
+        state = report.state or StateReport(0, (), {})
+        view = self._reader.view(state.known)
+        if self._stores[0] is not view:
+            self._stores = view, {}
+        opened = self._stores[1]
+        if spec.name not in opened:
+            surroundings = _Surroundings(report.stream_time_ms)
+            opened[spec.name] = open_store(spec, view, surroundings, state.memory.get(spec.name, {}))
+        return opened[spec.name]
+
+    def release(self) -> None:
+        with self.lock:
+            self._stores = (None, {})
+            self._reader.release()
+
+    def close(self) -> None:
+        self.release()
+        with self.lock:
+            self._reader.close()
+
+
+class _CopyId(NamedTuple):
+    task: TaskId
+    engine: str
+
+
+class Copies:
+    """The copies that queries have read. Thread-safe."""
+
+    def __init__(self, spec: Callable[[], CopiesSpec], hosts: StoreHosts) -> None:
+        self._spec = spec
+        self._hosts = hosts
+        self._host = socket.gethostname()
+        self._open: dict[_CopyId, tuple[str, TaskCopy]] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def locked(self, task: TaskId, store: str, report: TaskReport) -> Iterator[TaskCopy]:
+        """Return the copy of a store in a task, locked."""
+        host = report.executor.partition("/")[0] or self._host
+        copy = self._copy(_CopyId(task, self._spec().engines[store]), host)
+        with copy.lock:
+            yield copy
+
+    def committed(self) -> None:
+        """Release the views of the previous micro-batch on this host; no other host is waited for."""
+        with self._lock:
+            own = [copy for host, copy in self._open.values() if host == self._host]
+        for copy in own:
+            copy.release()
+
+    def close(self) -> None:
+        self._hosts.close()
+        with self._lock:
+            copies = [copy for _, copy in self._open.values()]
+            self._open.clear()
+        for copy in copies:
+            copy.close()
+
+    def _copy(self, copy: _CopyId, host: str) -> TaskCopy:
+        with self._lock:
+            before = self._open.get(copy)
+            if before is not None and before[0] == host:
+                return before[1]
+            made = self._open[copy] = host, TaskCopy(self._reader(copy, host))
+        if before is not None:  # the task has moved
+            before[1].close()
+        return made[1]
+
+    def _reader(self, copy: _CopyId, host: str) -> CopyReader:
+        if host != self._host:
+            return self._hosts.reader(host, str(copy.task), copy.engine)
+        return open_reader(self._spec().directory, str(copy.task), copy.engine)
