@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millstream.core.dsl.builtin_aggregations import Folding
 from millstream.core.dsl.operators.aggregation import GroupedAggregation, Grouping, folding, reducing
-from millstream.core.dsl.operators.late import pass_late
 from millstream.core.dsl.operators.store_specs import (
     AnyTimeWindows,
     add_open_store,
@@ -71,7 +70,7 @@ class _WindowedKStream(Folding["Windowed[K]", V], Generic[K, V, W]):
         node = graph.name(kind, name)
         self._add(node, aggregation, options)
         graph.begin(node, options.name, name)
-        pass_late(graph, node, (grouping.key, grouping.value), self._late)
+        graph.pass_late(node, (grouping.key, grouping.value), self._late)
         return graph.table(node, self._result_key, aggregation.value)
 
     @property

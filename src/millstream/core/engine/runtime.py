@@ -25,6 +25,7 @@ from millstream.core.model.answers import DeadLetter
 from millstream.core.model.errors import MillstreamError, ProductionError, UnavailableError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Headers, RecordContext, RecordMetadata, Records
+from millstream.core.state.contract import Memory
 from millstream.core.taps.samples import TapPoint
 from millstream.core.topology.processor import PunctuationType
 
@@ -83,7 +84,7 @@ class Runtime:
         self.global_stores: Mapping[str, Any] = {}
         self.app_config: Mapping[str, Any] = {}
         self.punctuations, self.taps = Punctuations(), dict[str, TapPoint]()
-        self.memories: dict[str, dict[str, Any]] = {}
+        self.memories: dict[str, Memory] = {}
         self.idle_clocks: list[IdleClock] = []
         self.close_windows: dict[str, Callable[[int], None]] = {}
         """Per windowed aggregation, what advances its time until the windows that end at a time have closed."""
@@ -158,7 +159,7 @@ class Runtime:
         topic, partition, offset = origin if origin is not None else (None, -1, -1)
         return RecordContext(topic, partition, offset, timestamp, headers)
 
-    def memory(self, remembered_as: str) -> dict[str, Any]:
+    def memory(self, remembered_as: str) -> Memory:
         """Return what a node remembers across records and restarts; callers may change it, and put only JSON values in it."""
         return self.memories.setdefault(remembered_as, {})
 
