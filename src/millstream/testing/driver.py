@@ -24,10 +24,10 @@ from millstream.core.runtime.thread_counts import check_threads
 from millstream.core.topology.analysis.ranges import Parallelism, divided_plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.threads import TaskThreads
+from millstream.testing._driver_faults import kept
 from millstream.testing._runner import DriverRunner, RunnerSettings
 from millstream.testing._tasks import CALLS
 from millstream.testing._topics import PerTopic, TopicLogs
-from millstream.testing.faults.driver_faults import kept
 from millstream.testing.snapshot import DriverSnapshot, beginning, fitted
 from millstream.testing.tables.driver_tables import DriverTables
 

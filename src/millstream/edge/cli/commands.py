@@ -25,7 +25,7 @@ from millstream.edge.cli.command_options import (
 )
 from millstream.edge.cli.describe_command import described
 from millstream.edge.cli.dlq.dead_letter_commands import letters
-from millstream.edge.cli.fanout.fanout_commands import fanout
+from millstream.edge.cli.fanout_commands import fanout
 from millstream.edge.cli.record_commands import peek, send
 from millstream.edge.cli.run_commands import plan, run, shell
 from millstream.edge.cli.slice_commands import record, replay

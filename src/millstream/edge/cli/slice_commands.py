@@ -32,8 +32,8 @@ def record(
 ) -> None:
     """Write a slice of topics to a file, to replay it in a test; reading commits nothing."""
     from millstream.core.runtime.reset import timestamp_ms
-    from millstream.edge.slices.recording import RecordedRange
-    from millstream.edge.slices.recording import record as write
+    from millstream.edge.records.recording import RecordedRange
+    from millstream.edge.records.recording import record as write
 
     with reporting_errors("record"):
         since_ms, until_ms = (None if text is None else timestamp_ms(text) for text in (since, until))
@@ -51,7 +51,7 @@ def replay(
 ) -> None:
     """Process a slice with a topology in this process, and print what it sends as tables of a test; no broker is needed."""
     from millstream.edge.cli.describe_command import topology_of
-    from millstream.edge.slices.recording import replayed
+    from millstream.edge.records.recording import replayed
 
     with reporting_errors("replay"):
         for line in replayed(file, topology_of(target)):

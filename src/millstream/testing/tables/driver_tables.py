@@ -9,9 +9,9 @@ from typing import Any, Final
 from millstream.core.model.errors import SettingsError
 from millstream.core.model.record import ValueAndTimestamp
 from millstream.core.model.windowed import Windowed
+from millstream.testing._driver_faults import DriverFaults
 from millstream.testing._tasks import store_of, stores_of
-from millstream.testing.faults.driver_faults import DriverFaults
-from millstream.testing.slices.slice_file import read_slice
+from millstream.testing.slice_file import read_slice
 from millstream.testing.tables.markdown_tables import Row, cell_of, check_same, normal, read_table, value_in
 
 _INPUT: Final = ("time", "topic", "partition", "key", "value", "advance")

@@ -14,7 +14,7 @@ from millstream.core.model.errors import SettingsError
 from millstream.core.runtime.reset import timestamp_ms
 from millstream.edge.dead_letters.dead_letter_queue import DeadLetterQueue, ReplayRequest, Tally
 from millstream.edge.dead_letters.envelope import OURS, THEIRS, Chosen, Envelope
-from millstream.testing.slices.slice_file import json_value
+from millstream.testing.slice_file import json_value
 
 _COLUMNS = ("partition", "offset", "time", "stage", "node", "read from", "replayed", "error")
 
