@@ -71,7 +71,7 @@ def leave() -> None:
     """End when everything is closed that wants to be, without taking the interpreter apart.
 
     Tests leave the clients of brokers behind that they have killed, in whatever refers to them. To destroy them, which can
-    take for ever (see `millstream.drivers.kafka.ending`), shows nothing: that programs end has tests of its own.
+    take for ever (see `millstream.drivers.kafka.clients`), shows nothing: that programs end has tests of its own.
     """
     if _SESSIONS:
         sys.stdout.flush()

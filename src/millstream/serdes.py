@@ -155,14 +155,14 @@ def _registered(
     names: tuple[str, str],
 ) -> Serde[Any]:
     subject, register = names
-    serde, client = _extra("registry_serde"), _extra("registry_client")
+    serde = _extra("registry_serde")
     for name, given, known in (
         ("subject", subject, ("topic", "record", "topic_record")),
         ("register", register, ("auto", "check", "never")),
     ):
         if given not in known:
             raise SettingsError(f"{name}={given!r} is none of {', '.join(map(repr, known))}")
-    spec = serde.SchemaFormat(form, of, schema, client.registry_of(registry), subject, register)
+    spec = serde.SchemaFormat(form, of, schema, serde.registry_of(registry), subject, register)
     kind = of.__name__ if of is not None else serde.name_of(schema)
     made = serde.RegistrySerde(spec)
     return in_context(made.write, made.read, name=f"{form}:{kind}")

@@ -16,8 +16,7 @@ from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
 from millstream.edge.cli.commands import app
 from millstream.edge.control.control_file import write_control_file
-from millstream.edge.status.application_status import Status
-from millstream.edge.status.thread_status import ThreadStatus
+from millstream.edge.status.application_status import Status, ThreadStatus
 
 STATUS = Status("running", 3, {"in": 7_000, "other": 0}, 1234.5, 2, paused=["in"], throttled={"in": 5_000})
 

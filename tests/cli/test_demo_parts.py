@@ -17,11 +17,9 @@ from rich.spinner import Spinner
 import millstream as ms
 from millstream.edge.cli.demo.board import Board, BoardStep, Scene
 from millstream.edge.cli.demo.conductor import Options, Verdict, differences
-from millstream.edge.cli.demo.demo_command import commands, report, set_settings_aside
+from millstream.edge.cli.demo.demo_command import commands, quiet, report, set_settings_aside
 from millstream.edge.cli.demo.display import LiveDisplay, PlainDisplay, display_for, picture, progress_line
-from millstream.edge.cli.demo.quiet import quiet
-from millstream.edge.cli.demo.sonnets import repeated, sonnet_lines
-from millstream.edge.cli.demo.wordcount import topology, words
+from millstream.edge.cli.demo.wordcount import repeated, sonnet_lines, topology, words
 
 SCENE = Scene(
     total=100,

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import millstream as ms
 from millstream.core.model.errors import SerdeError, UnavailableError
 from millstream.core.model.serdes import written
-from millstream.drivers.schemas import registry_client, registry_serde
+from millstream.drivers.schemas import registry_serde
 
 from .apicurio import Apicurio, apicurio
 from .helpers import Apps, latest
@@ -122,7 +122,7 @@ def test_a_registry_that_does_not_answer_costs_no_record(
     registry.pause()
     try:
         monkeypatch.setattr(registry_serde, "_PATIENCE_S", 0)
-        monkeypatch.setattr(registry_client, "_TIMEOUT_S", 1)
+        monkeypatch.setattr(registry_serde, "_TIMEOUT_S", 1)
         with (
             ms.testing.TopologyTestDriver(builder.build(), policies=policies) as driver,
             pytest.raises(UnavailableError, match="has not answered"),

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from millstream.edge.cli.commands import app as command_line
-from millstream.testing.slices.slice_file import read_slice
+from millstream.testing.slice_file import read_slice
 
 from .helpers import Apps, produce_with_headers
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from millstream.testing.crash.commits import Commit
+from millstream.testing.crash.broker_topics import Commit
 from millstream.testing.kafka import ConsumedRecord
 
 from .enrichment import Keys

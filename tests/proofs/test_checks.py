@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from millstream.testing.crash.commits import TOPIC, Commit, commits_in
+from millstream.testing.crash.broker_topics import OFFSETS, Commit, commits_in
 from millstream.testing.kafka import ConsumedRecord
 
 from .checks import (
@@ -48,11 +48,13 @@ def test_a_commit_is_read_as_the_broker_writes_it() -> None:
         b"\x00\x04" + begin + b"\x81\x01" + b"x" * 128 + at + b"\x00",
     ]
     for value in values:
-        record = ConsumedRecord(TOPIC, 0, 0, 1, key, value)
+        record = ConsumedRecord(OFFSETS, 0, 0, 1, key, value)
         assert [*commits_in(record, "app", "in")] == [Commit(5, 2, 0x1A20075D9B9 * 1000 + 999)]
         assert [*commits_in(record, "app", "out")] == []
-    assert [*commits_in(ConsumedRecord(TOPIC, 0, 0, 1, key, None), "app", "in")] == []
-    assert [*commits_in(ConsumedRecord(TOPIC, 0, 0, 1, b"\x00\x02\x00\x03app", values[0]), "app", "in")] == []
+    assert [*commits_in(ConsumedRecord(OFFSETS, 0, 0, 1, key, None), "app", "in")] == []
+    assert [
+        *commits_in(ConsumedRecord(OFFSETS, 0, 0, 1, b"\x00\x02\x00\x03app", values[0]), "app", "in")
+    ] == []
 
 
 def test_when_a_record_was_finished() -> None:

@@ -16,7 +16,7 @@ import millstream as ms
 from integration.helpers import eventually, lag, written
 from millstream.testing import EmbeddedKafka
 from millstream.testing.crash.app import Job, Topics
-from millstream.testing.crash.commits import commits_of
+from millstream.testing.crash.broker_topics import commits_of
 from millstream.testing.crash.processes import CrashedProgram
 
 from .journal import BEGIN, END, FAILED, Journal, counts, lines_of, read

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 
 import millstream as ms
 from integration.helpers import Apps, eventually, written
-from millstream.testing.crash.commits import commits_of
+from millstream.testing.crash.broker_topics import commits_of
 
 from .checks import finished_at, too_early
 from .enrichment import Enrich, Keys, answer, chains, serial_run, spread_keys

@@ -24,7 +24,7 @@ import pytest
 from millstream.testing import EmbeddedKafka
 from millstream.testing.crash import App, Guarantee, Report, Target, run_with_crashes, unspoiled
 from millstream.testing.crash.apps import called, calling
-from millstream.testing.crash.commits import Commit, commits_of
+from millstream.testing.crash.broker_topics import Commit, commits_of
 from millstream.testing.kafka import ConsumedRecord
 
 from .checks import NEVER, Times, called_again, committed_since, finished_at, too_early, with_their_batches

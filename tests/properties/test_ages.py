@@ -8,7 +8,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.core.engine.asynchronous.age_histogram import AgeHistogram
+from millstream.core.engine.asynchronous.stored_counts import AgeHistogram
 
 from .engines import Visits
 

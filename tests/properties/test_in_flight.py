@@ -101,9 +101,10 @@ class Cluster:
         progress = self.snapshot.progress.get(IN)
         assert committed >= self.committed, "the committable offset never goes back"
         if progress is not None:
-            self.unfinished = [at for at in range(end) if not progress.finished(at)]
-            assert committed == min(self.unfinished, default=end)
-            finished = {at for at in range(end) if progress.finished(at)} | self.ended_in_store()
+            runs = progress.unfinished
+            self.unfinished = [at for first, length in runs for at in range(first, first + length)]
+            assert (progress.position, committed) == (end, min(self.unfinished, default=end))
+            finished = {*range(end)}.difference(self.unfinished) | self.ended_in_store()
             assert finished >= self.finished
             self.finished = finished
         self.committed = committed

@@ -7,10 +7,10 @@ is not available. Such requests are retried; every other error is final.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
@@ -141,3 +141,33 @@ class BrokerAdmin:
             if time.monotonic() > deadline:
                 raise EmbeddedKafkaError(f"waited {_REQUEST_TIMEOUT_S:.0f} s for {what} on {self._servers}")
             time.sleep(_PAUSE_S)
+
+
+class HangingTransaction(NamedTuple):
+    """A transaction that is open in one partition although its coordinator no longer knows it.
+
+    Attributes:
+        start_offset: The transaction's first offset in the partition.
+    """
+
+    topic: str
+    partition: int
+    start_offset: int
+
+
+def find_hanging(tool: Callable[..., str], nodes: Iterable[int]) -> list[HangingTransaction]:
+    """Ask brokers for open transactions that their coordinators do not know.
+
+    Args:
+        tool: Runs a Kafka command line tool, given its name and arguments.
+
+    Returns:
+        One entry per partition, regardless of how many replicas report it.
+    """
+    hanging: dict[HangingTransaction, None] = {}
+    for node in nodes:
+        asked = ["--broker-id", str(node), "--max-transaction-timeout", "0"]
+        for line in tool("kafka-transactions", "find-hanging", *asked).splitlines()[1:]:
+            topic, partition, _, _, _, start, *_ = line.split()
+            hanging[HangingTransaction(topic, int(partition), int(start))] = None
+    return list(hanging)

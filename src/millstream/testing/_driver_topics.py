@@ -1,4 +1,4 @@
-"""The methods of the test driver for topics: input records, input and output topic objects, and withheld topics."""
+"""The methods of the test driver for topics and time: records, input and output topic objects, withheld topics, the wall clock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, TypeVar
 
-from millstream.core.model.durations import Duration
+from millstream.core.model.durations import Duration, millis
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.record import Headers, Records
+from millstream.core.model.record import Headers, Record, Records
 from millstream.core.model.serdes import Serde, written
 from millstream.core.model.serdes import bytes as bytes_serde
 from millstream.testing._runner import DriverRunner
@@ -76,6 +76,31 @@ class DriverTopics:
 
     def _is_full(self) -> bool:
         return len(self._collected) >= self._commit_every
+
+    def read(self, topic: str) -> list[Record[Any, Any]]:
+        """Take the records sent to a topic since the last call, in order, deserialised with the serdes of its sink."""
+        sent = self._runner.sent.pop(topic, ())
+        return [each.record() for each in sent]
+
+    def advance_wall_clock(self, duration: Duration) -> None:
+        """Advance the wall clock and run the wall-clock punctuations that are due.
+
+        Collected records are processed first. With asynchronous operators the clock stops at each time at which a call ends, times
+        out or is due again.
+
+        Args:
+            duration: A timedelta, or milliseconds; not negative.
+
+        Raises:
+            ValueError: If the duration is negative.
+        """
+        if millis(duration) < 0:
+            raise ValueError(
+                f"advance_wall_clock({duration!r}): the wall clock goes on, never back; give a duration that is not negative, or begin "
+                "with another wall_clock_ms in a driver of its own"
+            )
+        self.commit()
+        self._runner.advance(self._runner.now_ms + millis(duration))
 
     def commit(self) -> None:
         """Process the records collected since the last commit as one micro-batch; without ``commit_every`` this does nothing.

@@ -31,9 +31,7 @@ from millstream.core.topology.nodes import Sink, Source
 from millstream.core.topology.patterns import check_one_source, mark_of, source_of
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.testing._calls import ManualAsyncWorker
-from millstream.testing._counters import Counters
-from millstream.testing._sent import Sent, Serdes
-from millstream.testing._tasks import DriverTask
+from millstream.testing._tasks import Counters, DriverTask, Sent, Serdes
 from millstream.testing._topics import TopicLogs
 from millstream.testing.snapshot import DriverSnapshot, TaskState, stores_with
 

@@ -6,13 +6,17 @@ that run with a new task for each step show (``tests/golden/micro_batches.py``).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TaskId
+from millstream.core.model.record import Headers, Record
+from millstream.core.model.serdes import Serde, read
 from millstream.core.state.memory import MemoryStores
 
 
@@ -110,3 +114,62 @@ def stores_of(tasks: Collection[DriverTask], partition: int | None) -> dict[str,
     some = [each for each in tasks if partition is None or each.id.partition == partition]
     names = dict.fromkeys(name for each in some for name in each.task.stores)
     return {name: store_of(some, name, partition) for name in names}
+
+
+CALLS: Final = {"calls_settled": "settled", "calls_retried": "retries", "calls_dead_lettered": "dead_letters"}
+"""The counted fields of a task's calls, by the name of their metric."""
+
+
+@dataclass
+class Counters:
+    """Numbers since the start of the driver.
+
+    Attributes:
+        dropped: Dropped records, by reason.
+        enforced: Records processed although an empty input might have brought an earlier one.
+        calls: Calls by outcome, under the names of their metrics.
+    """
+
+    dropped: Counter[str] = field(default_factory=Counter)
+    processed: int = 0
+    enforced: int = 0
+    counted: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def add(self, outcome: Outcome) -> None:
+        metrics = outcome.metrics
+        self.dropped.update(metrics.dropped)
+        self.processed += metrics.processed
+        self.enforced += metrics.enforced
+        self.counted.update(metrics.counted)
+        for figures in outcome.calls.values():
+            self.calls.update({name: getattr(figures, figure) for name, figure in CALLS.items()})
+
+
+Serdes = tuple[Serde[Any], Serde[Any]]
+
+
+class Sent(NamedTuple):
+    """A serialised record that was sent to a topic; the timestamp is in ms since the epoch.
+
+    Attributes:
+        serdes: Key and value serdes of the sink.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers
+    partition: int
+    serdes: Serdes
+    topic: str
+
+    def record(self, serdes: tuple[Serde[Any] | None, Serde[Any] | None] = (None, None)) -> Record[Any, Any]:
+        """Return the record deserialised, with the serdes of the sink unless others are given."""
+        key, value = (given or of_sink for given, of_sink in zip(serdes, self.serdes))
+        return Record(
+            read(key, self.key, self.topic, "key", self.headers),
+            read(value, self.value, self.topic, "value", self.headers),
+            self.timestamp,
+            self.headers,
+        )

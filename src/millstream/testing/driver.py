@@ -18,19 +18,16 @@ from typing import Any, Self
 from millstream.core.engine.caching import DEFAULT_CACHE_BYTES
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.records.readiness import NEVER_WAIT
-from millstream.core.model.durations import Duration, millis
 from millstream.core.model.errors import SettingsError
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.record import Record
 from millstream.core.runtime.thread_counts import check_threads
 from millstream.core.topology.analysis.ranges import Parallelism, divided_plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.threads import TaskThreads
-from millstream.testing._counters import CALLS
+from millstream.testing._driver_faults import kept
 from millstream.testing._runner import DriverRunner, RunnerSettings
-from millstream.testing._tasks import store_of, stores_of
+from millstream.testing._tasks import CALLS
 from millstream.testing._topics import PerTopic, TopicLogs
-from millstream.testing.faults.driver_faults import kept
 from millstream.testing.snapshot import DriverSnapshot, beginning, fitted
 from millstream.testing.tables.driver_tables import DriverTables
 
@@ -135,55 +132,6 @@ class TopologyTestDriver(DriverTables):
         plan = divided_plan(topology.plan(application_id), parallelism)
         plan, layout, tasks = fitted(plan, self._topics, begin, renamed_stores or {})
         self._runner = DriverRunner(plan, layout, self._topics, settings, replace(begin, tasks=tasks))
-
-    def read(self, topic: str) -> list[Record[Any, Any]]:
-        """Take the records sent to a topic since the last call, in order, deserialised with the serdes of its sink."""
-        sent = self._runner.sent.pop(topic, ())
-        return [each.record() for each in sent]
-
-    def advance_wall_clock(self, duration: Duration) -> None:
-        """Advance the wall clock and run the wall-clock punctuations that are due.
-
-        Collected records are processed first. With asynchronous operators the clock stops at each time at which a call ends, times
-        out or is due again.
-
-        Args:
-            duration: A timedelta, or milliseconds; not negative.
-
-        Raises:
-            ValueError: If the duration is negative.
-        """
-        if millis(duration) < 0:
-            raise ValueError(
-                f"advance_wall_clock({duration!r}): the wall clock goes on, never back; give a duration that is not negative, or begin "
-                "with another wall_clock_ms in a driver of its own"
-            )
-        self.commit()
-        self._runner.advance(self._runner.now_ms + millis(duration))
-
-    def store(self, name: str, *, partition: int | None = None) -> Any:
-        """Return a store of any kind, for reading or writing.
-
-        Args:
-            name: The store.
-            partition: The partition of the task, if the store has one instance per partition; with ``parallelism``, the number of the
-                task, which is the partition times the number of key ranges plus the range.
-
-        Raises:
-            StoreError: If the topology has no such store, or if several tasks have it and ``partition`` is None.
-        """
-        return store_of(self._runner.tasks.values(), name, partition)
-
-    def stores(self, *, partition: int | None = None) -> dict[str, Any]:
-        """Return all stores by name, global ones included (``getAllStateStores``).
-
-        Args:
-            partition: The partition of the tasks whose stores to return; None: all tasks.
-
-        Raises:
-            StoreError: If several tasks have a store and ``partition`` is None.
-        """
-        return stores_of(self._runner.tasks.values(), partition)
 
     def dropped(self) -> dict[str, int]:
         """Return the number of records dropped so far, by reason; ``docs/reference/metrics.md`` lists the reasons."""

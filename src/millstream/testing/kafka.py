@@ -20,10 +20,9 @@ from typing import Self, final
 from confluent_kafka.admin import AdminClient
 
 from millstream.drivers.cache import cache_directory
-from millstream.testing._admin import BrokerAdmin
+from millstream.testing._admin import BrokerAdmin, HangingTransaction, find_hanging
 from millstream.testing._broker import BrokerOptions
 from millstream.testing._cluster import Cluster
-from millstream.testing._hanging import HangingTransaction, find_hanging
 from millstream.testing._jars import KAFKA_VERSION, resolve_jars
 from millstream.testing._java import EmbeddedKafkaError
 from millstream.testing._records import ConsumedRecord, Isolation, Outgoing, Payload, read_all, write_all

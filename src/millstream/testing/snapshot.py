@@ -10,8 +10,8 @@ from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.model.errors import IncompatibleTopologyError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.ports import StoreChange
-from millstream.core.state.division.divisions import divisions
 from millstream.core.state.division.entry_keys import entry_keys
+from millstream.core.state.division.shares import divisions
 from millstream.core.state.memory import MemoryStores
 from millstream.core.topology.async_nodes import with_additional_stores
 from millstream.core.topology.evolution import (

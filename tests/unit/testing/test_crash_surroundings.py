@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from millstream.testing.crash import APPS
-from millstream.testing.crash.movable_clock import JumpingClock
+from millstream.testing.crash.faults import JumpingClock, Space
 from millstream.testing.crash.network import Network
 from millstream.testing.crash.processes import CrashTestError
 from millstream.testing.crash.setup import Setup
-from millstream.testing.crash.space import Space
 from millstream.testing.crash.stream import now_ms
 from unit.small_disk import run_on_small_disk
 
@@ -115,7 +114,7 @@ class TestClock:
 
 _FILLS = """
 import errno, pathlib, sys
-from millstream.testing.crash.space import Space
+from millstream.testing.crash.faults import Space
 disk = pathlib.Path(sys.argv[1])
 space = Space(disk)
 space.fill()

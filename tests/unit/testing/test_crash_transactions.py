@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from millstream.testing.crash.transaction_log import TOPIC, told_transactions
+from millstream.testing.crash.broker_topics import TRANSACTIONS, told_transactions
 from millstream.testing.kafka import ConsumedRecord
 
 
@@ -19,9 +19,9 @@ def test_tells_state_producer_and_partitions() -> None:
         b"\x04out\x02" + struct.pack(">i", 1) + b"\x00" + b"\x03in\x03" + struct.pack(">ii", 0, 2) + b"\x00"
     )
     records = [
-        ConsumedRecord(TOPIC, 0, 0, 1_000, key, value(0, b"\x01")),
-        ConsumedRecord(TOPIC, 0, 1, 2_000, key, value(1, partitions)),
-        ConsumedRecord(TOPIC, 0, 2, 3_000, key, None),
+        ConsumedRecord(TRANSACTIONS, 0, 0, 1_000, key, value(0, b"\x01")),
+        ConsumedRecord(TRANSACTIONS, 0, 1, 2_000, key, value(1, partitions)),
+        ConsumedRecord(TRANSACTIONS, 0, 2, 3_000, key, None),
     ]
     assert told_transactions(records, last=3) == (
         "00:00:01.000 t-0: empty, producer 7, epoch 36, no partitions",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import millstream as ms
 from millstream.core.model.errors import SettingsError
 from millstream.core.model.ids import TopicPartition
-from millstream.testing.slices.slice_file import SliceRecord, merged, read_slice
+from millstream.testing.slice_file import SliceRecord, merged, read_slice
 
 BYTES = st.none() | st.binary(max_size=5) | st.text(max_size=5).map(str.encode)
 RECORDS = st.builds(

@@ -24,25 +24,10 @@ class Progress(NamedTuple):
     Attributes:
         position: The offset after the last record taken.
         unfinished: Runs of unfinished offsets before it, as first offset and length, ascending.
-
-    Example:
-        >>> progress = Progress(10, ((3, 2), (7, 1)))
-        >>> progress.committable, progress.finished(5), progress.finished(7), progress.finished(10)
-        (3, True, False, False)
     """
 
     position: int
     unfinished: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def committable(self) -> int:
-        return self.unfinished[0][0] if self.unfinished else self.position
-
-    def finished(self, offset: int) -> bool:
-        """Return whether the record at an offset was processed and must not run again."""
-        return offset < self.position and not any(
-            first <= offset < first + length for first, length in self.unfinished
-        )
 
 
 class UnfinishedOffsets:

@@ -67,10 +67,6 @@ class Dispatcher:
         self._endpoints = Endpoints(calls.circuit_breaker)
 
     @property
-    def running(self) -> int:
-        return len(self._running)
-
-    @property
     def idle(self) -> bool:
         return not (self._running or self._run_queue or self._early or self._endpoints)
 

@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, overload
 
-from millstream.core.dsl.explicit import check_explicit_names
 from millstream.core.dsl.global_table import GlobalKTable
 from millstream.core.dsl.graph import Graph, Handles
 from millstream.core.dsl.kstream import KStream
 from millstream.core.dsl.ktable import KTable
-from millstream.core.dsl.naming import Naming
+from millstream.core.dsl.naming import Naming, check_explicit_names
 from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.errors import TopologyError

@@ -1,11 +1,12 @@
-"""Folding: the built-in aggregations of grouped streams: sum, min, max and mean."""
+"""Folding: the aggregations that all grouped streams have: reduce, sum, min, max and mean."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from millstream.core.dsl.operators.aggregation import MEAN
+from millstream.core.dsl.operators.aggregation import MEAN, GroupedAggregation, Grouping, folding, reducing
 from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
 from millstream.core.topology.folds import Fold
@@ -20,11 +21,28 @@ V = TypeVar("V")
 
 @checked_methods
 class Folding(ABC, Generic[R, V]):
-    """The built-in aggregations of a grouped stream, with or without windows.
+    """The aggregations of a grouped stream that are the same with and without windows.
 
-    The results are by key, or by key and window or session. Records without a value are dropped and counted. The engine need not
-    call a function for each record. Kafka Streams has only ``count`` and ``reduce``, which can express the others.
+    The results are by key, or by key and window or session. Built-in aggregations drop and count records without a value, and the
+    engine need not call a function for each record. Kafka Streams has only ``count`` and ``reduce``, which can express the others.
     """
+
+    _grouping: Grouping
+
+    def reduce(
+        self, reducer: Callable[[V, V], V | None], *, store: StoreLike | None = None, name: str | None = None
+    ) -> KTable[R, V]:
+        """Combine the values; the first value of a key, a window or a session is its first result.
+
+        Args:
+            reducer: ``(current value, new value) -> value``, also of two sessions that are merged; None deletes the entry.
+            store: Name of the store of the results, or ``ms.stores.options(name, ...)``.
+            name: As in :meth:`sum`.
+
+        Raises:
+            TopologyError: If the store's retention is too short for the windows; see ``count``.
+        """
+        return self._aggregated(reducing(reducer, self._grouping.value), store, name)
 
     def sum(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[R, V]:
         """Sum the values, as ``reduce`` with ``operator.add`` does.
@@ -89,6 +107,12 @@ class Folding(ABC, Generic[R, V]):
         """
         return self._folded(store, name, Fold.MEAN).map_values(MEAN, value=serdes.float64)
 
-    @abstractmethod
     def _folded(self, store: StoreLike | None, name: str | None, fold: Fold) -> KTable[R, Any]:
-        """Add the aggregation; the values of a mean are sums."""
+        """Add a built-in aggregation; the values of a mean are sums."""
+        return self._aggregated(folding(fold, self._grouping.value), store, name)
+
+    @abstractmethod
+    def _aggregated(
+        self, aggregation: GroupedAggregation, store: StoreLike | None, name: str | None
+    ) -> KTable[R, Any]:
+        """Add an aggregation, and return its table."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, overload
 
+from millstream.core.dsl.graph import LateConsumer
 from millstream.core.dsl.operators.aggregation import Grouping
-from millstream.core.dsl.operators.late import LateConsumer, pass_late
 from millstream.core.dsl.operators.store_specs import (
     AnyTimeWindows,
     session_store,
@@ -106,7 +106,7 @@ class _Cogroup(Generic[K, A]):
         graph.names.begin(last, name or store.name)
         for node, each in zip(nodes, self._inputs):
             graph.begin(node, each.grouping.path)
-            pass_late(graph, node, (self._key, each.grouping.value), late)
+            graph.pass_late(node, (self._key, each.grouping.value), late)
         return last
 
     def _first_unnamed(self) -> int:

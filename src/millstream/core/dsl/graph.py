@@ -10,7 +10,15 @@ from millstream.core.dsl.naming import Names, Naming
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.model.topics import checked_name
-from millstream.core.topology.nodes import Node, Process, Repartition, Source, StreamPartitioner, TableStore
+from millstream.core.topology.nodes import (
+    Late,
+    Node,
+    Process,
+    Repartition,
+    Source,
+    StreamPartitioner,
+    TableStore,
+)
 from millstream.core.topology.patterns import merged_with
 from millstream.core.topology.processor import Wrap
 from millstream.core.topology.stores import KeyValueSpec, StoreLike, StoreOptions, StoreSpec, VersionedSpec
@@ -27,6 +35,9 @@ Parts: TypeAlias = tuple[str, str, str]
 STREAM_PARTS: Final[Parts] = ("KSTREAM-FILTER", "KSTREAM-SINK", "KSTREAM-SOURCE")
 TABLE_PARTS: Final[Parts] = ("", "KSTREAM-SINK", "KSTREAM-SOURCE")
 FOREIGN_KEY_PARTS: Final[Parts] = ("", "KTABLE-SINK", "KTABLE-SOURCE")
+
+LateConsumer: TypeAlias = "Callable[[KStream[Any, Any]], object]"
+"""Called with a stream of late records."""
 
 
 class Handles(NamedTuple):
@@ -74,6 +85,13 @@ class Graph:
     def table(self, node: str, key: Serde[Any] | None, value: Serde[Any] | None) -> KTable[Any, Any]:
         """Return the table of a node's output."""
         return self._handles.table(self, node, key, value)
+
+    def pass_late(
+        self, node: str, serdes: tuple[Serde[Any], Serde[Any]], consumer: LateConsumer | None
+    ) -> None:
+        """Pass the stream of the records that a node drops because they arrived too late to a consumer, if there is one."""
+        if consumer is not None:
+            consumer(self.stream(self.add(Late(f"{node}-late", (node,))), *serdes))
 
     def name(self, kind: str, given: str | None = None) -> str:
         """Return the name of a new node: the given one, or a numbered one."""

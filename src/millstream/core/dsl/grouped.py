@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from millstream.core.dsl.builtin_aggregations import Folding
 from millstream.core.dsl.cogrouped import CogroupedInput, CogroupedKStream
-from millstream.core.dsl.operators.aggregation import GroupedAggregation, Grouping, folding, reducing
+from millstream.core.dsl.operators.aggregation import GroupedAggregation, Grouping
 from millstream.core.dsl.windowed_streams import SessionWindowedKStream, TimeWindowedKStream
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.calendars import Windows
@@ -55,18 +55,6 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
             A table from key to count (64 bits).
         """
         return self._folded(store, name, Fold.COUNT)
-
-    def reduce(
-        self, reducer: Callable[[V, V], V | None], *, store: StoreLike | None = None, name: str | None = None
-    ) -> KTable[K, V]:
-        """Combine the values per key; the first value of a key is its first result.
-
-        Args:
-            reducer: ``(current value, new value) -> value``; None deletes the key.
-            store: Name of the store of the results.
-            name: As in :meth:`count`.
-        """
-        return self._aggregated(reducing(reducer, self._grouping.value), store, name)
 
     def aggregate(
         self,
@@ -175,9 +163,6 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
         if isinstance(windows, SessionWindows):
             return SessionWindowedKStream(self._grouping, windows, emit, late)
         return TimeWindowedKStream(self._grouping, windows, emit, late)
-
-    def _folded(self, store: StoreLike | None, name: str | None, fold: Fold) -> KTable[K, Any]:
-        return self._aggregated(folding(fold, self._grouping.value), store, name)
 
     def _aggregated(
         self, aggregation: GroupedAggregation, store: StoreLike | None, name: str | None

@@ -9,7 +9,7 @@ from millstream.core.dsl.handle import TableHandle
 from millstream.core.dsl.operators import joining
 from millstream.core.dsl.operators.foreign_key_joins import (
     ForeignKeyOptions,
-    foreign_key_with_key,
+    foreign_key_options,
     join_by_foreign_key,
 )
 from millstream.core.dsl.operators.joining import JoinFunction
@@ -146,13 +146,10 @@ class JoinableTable(TableHandle[K, V]):
         if null_on not in ("deletes", "ignored"):
             raise TopologyError(f"null_on is 'deletes' or 'ignored', not {null_on!r}")
         join = JoinFunction(joining.joiner_with_key(joiner, with_key=with_key), "inner", name)
-        if on is None:
-            _check_no_partitioners(partitioner, other_partitioner)
-            return self._joined(other, join, value, store)
-        on = foreign_key_with_key(on, with_key=with_key)
-        options = ForeignKeyOptions(on, partitioner, other_partitioner, null_on == "ignored")
-        node = join_by_foreign_key((self, other), join, options, value, store)
-        return self._graph.table(node, self._key, value)
+        foreign = foreign_key_options(
+            on, (partitioner, other_partitioner), with_key=with_key, ignores_null=null_on == "ignored"
+        )
+        return self._joined(other, join, value, store, foreign)
 
     @overload
     def left_join(
@@ -224,13 +221,8 @@ class JoinableTable(TableHandle[K, V]):
         Source: ``KTableKTableLeftJoin``; KIP-213 and KIP-962 for foreign keys.
         """
         join = JoinFunction(joining.joiner_with_key(joiner, with_key=with_key), "left", name)
-        if on is None:
-            _check_no_partitioners(partitioner, other_partitioner)
-            return self._joined(other, join, value, store)
-        on = foreign_key_with_key(on, with_key=with_key)
-        options = ForeignKeyOptions(on, partitioner, other_partitioner, ignores_null=False)
-        node = join_by_foreign_key((self, other), join, options, value, store)
-        return self._graph.table(node, self._key, value)
+        foreign = foreign_key_options(on, (partitioner, other_partitioner), with_key=with_key)
+        return self._joined(other, join, value, store, foreign)
 
     @overload
     def outer_join(
@@ -274,14 +266,15 @@ class JoinableTable(TableHandle[K, V]):
         return self._joined(other, join, value, store)
 
     def _joined(
-        self, other: KTable[Any, Any], join: JoinFunction, value: Serde[Any] | None, store: StoreLike | None
+        self,
+        other: KTable[Any, Any],
+        join: JoinFunction,
+        value: Serde[Any] | None,
+        store: StoreLike | None,
+        foreign: ForeignKeyOptions | None = None,
     ) -> KTable[K, Any]:
+        if foreign is not None:
+            node = join_by_foreign_key((self, other), join, foreign, value, store)
+            return self._graph.table(node, self._key, value)
         node = joining.join_tables(self, other, join, value, store)
         return self._graph.table(node, self._key or other._key, value)
-
-
-def _check_no_partitioners(*partitioners: Callable[[Any, int], int] | None) -> None:
-    if any(partitioner is not None for partitioner in partitioners):
-        raise TopologyError(
-            "partitioners are for a join by a foreign key (on=...), which goes through topics; leave them out"
-        )

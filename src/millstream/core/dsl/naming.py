@@ -23,12 +23,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, Literal, get_args
 
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.topics import checked_name
-from millstream.core.topology.nodes import Node, Source
+from millstream.core.topology.global_nodes import GlobalTable
+from millstream.core.topology.nodes import Node, Repartition, Source
+from millstream.core.topology.topology import Topology
 
 Naming = Literal["stable", "numbered"]
 """How state without a name in the program is named."""
@@ -175,3 +177,54 @@ def _clash(name: str) -> TopologyError:
         f"{name!r} is the name of two things: one was given it, another one has none and would be called so after the topic it "
         "is behind. Give one of them another name"
     )
+
+
+def check_explicit_names(topology: Topology, generated: Collection[str]) -> None:
+    """Reject a topology with generated names.
+
+    Global tables are filled from their topics, whatever the names of their stores are, so they need none.
+
+    Args:
+        topology: The topology.
+        generated: The generated names of stores and of internal topics.
+
+    Raises:
+        TopologyError: If a store or an internal topic has such a name. It lists each of them, with its operator and the argument to
+            give.
+    """
+    unnamed = [*_stores(topology.nodes, generated), *_topics(topology.nodes, generated)]
+    if unnamed:
+        listed = "\n  ".join(unnamed)
+        raise TopologyError(
+            "build(explicit_names=True) requires explicit names, but these names would be generated, and may change "
+            f"when the program is edited:\n  {listed}"
+        )
+
+
+def _stores(nodes: Mapping[str, Node], generated: Collection[str]) -> Iterator[str]:
+    seen: set[str] = set()
+    for node in nodes.values():
+        for store in () if isinstance(node, GlobalTable) else node.store_names:
+            if store in generated and store not in seen:
+                seen.add(store)
+                advice = "give the operator store='...' (a join also takes name='...')"
+                yield f"store {store!r} of operator {node.name}, {_behind(nodes, node)}: {advice}"
+
+
+def _topics(nodes: Mapping[str, Node], generated: Collection[str]) -> Iterator[str]:
+    for node in nodes.values():
+        if isinstance(node, Repartition) and node.topic_name in generated:
+            advice = "give the grouping, the repartition or the join name='...'"
+            yield f"internal topic {node.topic_name!r}, {_behind(nodes, node)}: {advice}"
+
+
+def _behind(nodes: Mapping[str, Node], node: Node) -> str:
+    topics = dict.fromkeys(_topics_read(nodes, node))
+    return f"downstream of topic{'s' if len(topics) > 1 else ''} {', '.join(map(repr, topics))}"
+
+
+def _topics_read(nodes: Mapping[str, Node], node: Node) -> Iterator[str]:
+    if isinstance(node, Source):
+        yield from node.topics if node.pattern is None else [node.pattern.pattern]
+    for parent in node.parents:
+        yield from _topics_read(nodes, nodes[parent])

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millstream.core.dsl.builtin_aggregations import Folding
-from millstream.core.dsl.operators.aggregation import GroupedAggregation, Grouping, folding, reducing
-from millstream.core.dsl.operators.late import pass_late
+from millstream.core.dsl.operators.aggregation import GroupedAggregation, Grouping
 from millstream.core.dsl.operators.store_specs import (
     AnyTimeWindows,
     add_open_store,
@@ -59,9 +58,6 @@ class _WindowedKStream(Folding["Windowed[K]", V], Generic[K, V, W]):
         self._emit = emit
         self._late = late
 
-    def _folded(self, store: StoreLike | None, name: str | None, fold: Fold) -> KTable[Windowed[K], Any]:
-        return self._aggregated(folding(fold, self._grouping.value), store, name)
-
     def _aggregated(
         self, aggregation: GroupedAggregation, store: StoreLike | None, name: str | None
     ) -> KTable[Windowed[K], Any]:
@@ -71,13 +67,12 @@ class _WindowedKStream(Folding["Windowed[K]", V], Generic[K, V, W]):
         node = graph.name(kind, name)
         self._add(node, aggregation, options)
         graph.begin(node, options.name, name)
-        pass_late(graph, node, (grouping.key, grouping.value), self._late)
+        graph.pass_late(node, (grouping.key, grouping.value), self._late)
         return graph.table(node, self._result_key, aggregation.value)
 
     @property
     @abstractmethod
-    def _result_key(self) -> Serde[Windowed[Any]]:
-        """The serde of the keys of results."""
+    def _result_key(self) -> Serde[Windowed[Any]]: ...
 
     @abstractmethod
     def _add(self, name: str, aggregation: GroupedAggregation, options: StoreOptions) -> None:
@@ -122,25 +117,6 @@ class TimeWindowedKStream(_WindowedKStream[K, V, AnyTimeWindows]):
             [('ann', 1), ('ann', 2), ('ann', 1)]
         """
         return self._folded(store, name, Fold.COUNT)
-
-    def reduce(
-        self,
-        reducer: Callable[[V, V], V | None],
-        *,
-        store: StoreLike | None = None,
-        name: str | None = None,
-    ) -> KTable[Windowed[K], V]:
-        """Combine the values per key and window; the first value of a window is its first result.
-
-        Args:
-            reducer: ``(current value, new value) -> value``; None deletes the window's entry.
-            store: As in :meth:`count`.
-            name: As in :meth:`count`.
-
-        Raises:
-            TopologyError: As in :meth:`count`.
-        """
-        return self._aggregated(reducing(reducer, self._grouping.value), store, name)
 
     def aggregate(
         self,
@@ -226,25 +202,6 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
             [(100, 100, 1), (100, 100, None), (100, 130, 2), (161, 161, 1)]
         """
         return self._folded(store, name, Fold.COUNT)
-
-    def reduce(
-        self,
-        reducer: Callable[[V, V], V | None],
-        *,
-        store: StoreLike | None = None,
-        name: str | None = None,
-    ) -> KTable[Windowed[K], V]:
-        """Combine the values per key and session; the first value of a session is its first result.
-
-        Args:
-            reducer: ``(current value, new value) -> value``, also of two sessions that are merged; None deletes.
-            store: As in :meth:`count`.
-            name: As in :meth:`count`.
-
-        Raises:
-            TopologyError: As in :meth:`count`.
-        """
-        return self._aggregated(reducing(reducer, self._grouping.value), store, name)
 
     def aggregate(
         self,

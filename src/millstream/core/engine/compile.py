@@ -2,9 +2,9 @@
 
 Every node becomes one function that takes a record (key, value, timestamp, headers) or a change of a table (key, new
 value, old value, timestamp, headers) as plain arguments and calls its children, depth first. No record object is made
-unless a user's processor needs one, and there is no dispatch per record. How each kind of node runs is in
-``millstream.core.engine.operators``, the only implementation there is: every driver, the test driver included, runs these
-closures.
+unless a user's processor needs one, and there is no dispatch per record. ``millstream.core.engine.operators`` has the function of
+each kind of node, which defines its semantics. Some nodes also have a columnar form with equal results
+(``millstream.core.engine.columns``).
 """
 
 from __future__ import annotations

@@ -154,49 +154,59 @@ def _shown_fate(fate: Fate) -> str:
     return f"dead letter to {fate.text!r}" if isinstance(fate, DeadLetter) else fate.replace("_", " ")
 
 
-def letter_headers(
-    stage: str, node: str, record: RawRecord, facts: Mapping[str, object], error: Exception | None
-) -> Headers:
-    """Return the headers of a dead letter: those of the record, Millstream's, and those of Kafka Streams (KIP-1034).
+class Letter(NamedTuple):
+    """A record for a dead-letter topic.
 
-    Args:
+    Attributes:
+        facts: What its headers say besides; ``error`` is the cause.
         error: What was raised; None if nothing was.
     """
-    partition, offset, _, _, _, headers = record
-    topic, number = ("", -1) if partition is None else partition
-    trace = "".join(traceback.format_exception(error)) if error and error.__traceback__ else ""
-    ours = {
-        "stage": stage,
-        "node": node,
-        "topic": topic,
-        "partition": number,
-        "offset": offset,
-        "record": "operator" if stage == "call" else "read",
-        **facts,
-        "traceback": trace,
-    }
-    kind = "" if error is None else f"{type(error).__module__}.{type(error).__qualname__}"
-    streams_facts = {
-        "exception": kind,
-        "message": str(facts["error"]).removeprefix(f"{type(error).__name__}: "),
-        "stacktrace": trace,
-        "topic": topic,
-        "partition": number,
-        "offset": offset,
-    }
-    added = {f"millstream.error.{name}": fact for name, fact in ours.items()}
-    added |= {f"__streams.errors.{name}": fact for name, fact in streams_facts.items()}
-    return (*headers, *((name, str(fact).encode(errors="replace")) for name, fact in added.items()))
 
+    stage: str
+    node: str
+    record: RawRecord
+    facts: Mapping[str, object]
+    error: Exception | None
 
-def no_letter_topic(task_id: TaskId, stage: str, node: str, record: RawRecord) -> str:
-    if stage != "call":
-        return "a dead-letter policy needs the setting dead_letter_topic='...'"
-    return (
-        f"the call of {node} in task {task_id} {where(record)} gave ms.dead_letter(...), and there is no topic for "
-        "it: name one at the operator with on_failure=ms.dead_letter('topic'), or for the application with the setting "
-        "dead_letter_topic"
-    )
+    def row(self) -> tuple[bytes | None, bytes | None, int, Headers]:
+        """Return key, value, timestamp and headers: those of the record, Millstream's, and those of Kafka Streams (KIP-1034)."""
+        partition, offset, key, value, timestamp, headers = self.record
+        topic, number = ("", -1) if partition is None else partition
+        error, facts = self.error, self.facts
+        trace = "".join(traceback.format_exception(error)) if error and error.__traceback__ else ""
+        ours = {
+            "stage": self.stage,
+            "node": self.node,
+            "topic": topic,
+            "partition": number,
+            "offset": offset,
+            "record": "operator" if self.stage == "call" else "read",
+            **facts,
+            "traceback": trace,
+        }
+        kind = "" if error is None else f"{type(error).__module__}.{type(error).__qualname__}"
+        streams_facts = {
+            "exception": kind,
+            "message": str(facts["error"]).removeprefix(f"{type(error).__name__}: "),
+            "stacktrace": trace,
+            "topic": topic,
+            "partition": number,
+            "offset": offset,
+        }
+        added = {f"millstream.error.{name}": fact for name, fact in ours.items()}
+        added |= {f"__streams.errors.{name}": fact for name, fact in streams_facts.items()}
+        own = ((name, str(fact).encode(errors="replace")) for name, fact in added.items())
+        return key, value, max(timestamp, 0), (*headers, *own)
+
+    def no_topic(self, task_id: TaskId) -> str:
+        """Return the error text if there is no topic for it."""
+        if self.stage != "call":
+            return "a dead-letter policy needs the setting dead_letter_topic='...'"
+        return (
+            f"the call of {self.node} in task {task_id} {where(self.record)} gave ms.dead_letter(...), and there is no topic for "
+            "it: name one at the operator with on_failure=ms.dead_letter('topic'), or for the application with the setting "
+            "dead_letter_topic"
+        )
 
 
 def where(record: RawRecord) -> str:

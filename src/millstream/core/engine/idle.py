@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream.core.engine.punctuate import NEVER
+from millstream.core.state.contract import Memory
 
 
 class IdleClock:
@@ -37,7 +38,7 @@ class IdleClock:
     def __init__(
         self,
         clocks: list[IdleClock],
-        memory: dict[str, Any],
+        memory: Memory,
         idle_ms: int,
         next_close: Callable[[], int],
         close: Callable[[int], None],

@@ -13,10 +13,9 @@ from millstream.core.engine.failures import (
     ERRORS,
     Attempt,
     Failure,
+    Letter,
     RawRecord,
     decide,
-    letter_headers,
-    no_letter_topic,
 )
 from millstream.core.engine.policy import ErrorPolicies, Fate, Stage
 from millstream.core.engine.punctuate import NEVER, Punctuations
@@ -25,6 +24,7 @@ from millstream.core.model.answers import DeadLetter
 from millstream.core.model.errors import MillstreamError, ProductionError, UnavailableError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Headers, RecordContext, RecordMetadata, Records
+from millstream.core.state.contract import Memory
 from millstream.core.taps.samples import TapPoint
 from millstream.core.topology.processor import PunctuationType
 
@@ -83,7 +83,7 @@ class Runtime:
         self.global_stores: Mapping[str, Any] = {}
         self.app_config: Mapping[str, Any] = {}
         self.punctuations, self.taps = Punctuations(), dict[str, TapPoint]()
-        self.memories: dict[str, dict[str, Any]] = {}
+        self.memories: dict[str, Memory] = {}
         self.idle_clocks: list[IdleClock] = []
         self.close_windows: dict[str, Callable[[int], None]] = {}
         """Per windowed aggregation, what advances its time until the windows that end at a time have closed."""
@@ -158,7 +158,7 @@ class Runtime:
         topic, partition, offset = origin if origin is not None else (None, -1, -1)
         return RecordContext(topic, partition, offset, timestamp, headers)
 
-    def memory(self, remembered_as: str) -> dict[str, Any]:
+    def memory(self, remembered_as: str) -> Memory:
         """Return what a node remembers across records and restarts; callers may change it, and put only JSON values in it."""
         return self.memories.setdefault(remembered_as, {})
 
@@ -300,32 +300,23 @@ class Runtime:
         facts = {"error": f"{type(error).__name__}: {error}"}
         if self.override is not None:
             facts["record"] = "operator"
+        letter = Letter(stage, node, record, facts, error)
         if fate == "fail":
             stops = ERRORS[stage](message)
-            self._treated = self.with_letter(stops, stage, node, record, facts=facts, error=error)
+            self._treated = self.with_letter(stops, letter)
             raise self._treated from error
         self.drop(f"{stage} error")
         self.failures[node] += 1
         self.notice(message)
         if fate != "skip":
             topic = fate.text if isinstance(fate, DeadLetter) else topic
-            self.dead_letter(topic, stage, node, record, facts=facts, error=error)
+            self.dead_letter(topic, letter)
 
-    def with_letter(
-        self,
-        stops: MillstreamError,
-        stage: str,
-        node: str,
-        record: RawRecord,
-        *,
-        facts: Mapping[str, object],
-        error: Exception | None,
-    ) -> MillstreamError:
+    def with_letter(self, stops: MillstreamError, letter: Letter) -> MillstreamError:
         """Attach the record's dead letter to an error that stops the application, if there is a topic for it."""
         topic = self.policies.dead_letter_topic
         if topic is not None:
-            row = _letter(record, letter_headers(stage, node, record, facts, error))
-            stops.letter = topic, _columns([row])
+            stops.letter = topic, _columns([letter.row()])
         return stops
 
     def _current(self) -> RawRecord:
@@ -345,24 +336,15 @@ class Runtime:
             headers,
         )
 
-    def dead_letter(
-        self,
-        topic: str | None,
-        stage: str,
-        node: str,
-        record: RawRecord,
-        *,
-        facts: Mapping[str, object],
-        error: Exception | None,
-    ) -> None:
+    def dead_letter(self, topic: str | None, letter: Letter) -> None:
         """Send a record to a dead-letter topic, with headers that say where and why it failed.
 
         Raises:
             ProductionError: If there is no topic.
         """
         if topic is None:
-            raise ProductionError(no_letter_topic(self.task_id, stage, node, record))
-        self.rows(topic).append(_letter(record, letter_headers(stage, node, record, facts, error)))
+            raise ProductionError(letter.no_topic(self.task_id))
+        self.rows(topic).append(letter.row())
 
 
 def _columns(rows: list[Row]) -> Records:
@@ -374,8 +356,3 @@ def _placed_columns(rows: list[PlacedRow]) -> Records:
     records = _columns([row[:4] for row in rows])
     records.partitions = [row[4] for row in rows]
     return records
-
-
-def _letter(record: RawRecord, headers: Headers) -> Row:
-    _, _, key, value, timestamp, _ = record
-    return key, value, max(timestamp, 0), headers

@@ -27,7 +27,6 @@ class TaskMetrics:
         processed: Records taken from the queues.
         dropped: Records left out on purpose (null keys, bad records under the policy "skip"), with the reason.
         punctuated: Calls of punctuators.
-        sent: Records handed to sinks.
         enforced: Records taken while an input was empty that might still have brought an earlier one.
         merged: Updates of tables that were not forwarded, because a later one of the same row was.
         cache_bytes: The most bytes that caches held, about.
@@ -37,7 +36,6 @@ class TaskMetrics:
     processed: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     punctuated: int = 0
-    sent: int = 0
     enforced: int = 0
     merged: int = 0
     cache_bytes: int = 0

@@ -301,7 +301,7 @@ class Task:
     def _outcome(self, issue: tuple[AsyncCall, ...]) -> Outcome:
         runtime = self._runtime
         sends = runtime.take_sends()
-        metrics = self._take_metrics(sum(len(records) for _, records in sends))
+        metrics = self._take_metrics()
         ready = self._readiness
         idle_until_ms = ready.wake_at_ms()
         attempts_due_ms = first_due(self._async_operators)  # looks into stores, so before they are drained
@@ -336,14 +336,13 @@ class Task:
         runtime.commit_requested = False
         return outcome
 
-    def _take_metrics(self, sent: int) -> TaskMetrics:
+    def _take_metrics(self) -> TaskMetrics:
         runtime = self._runtime
         processed, punctuated = self._processing.take_counts()
         metrics = TaskMetrics(
             processed,
             taken(runtime.dropped),
             punctuated,
-            sent,
             self._enforced,
             *self._compiled.caches.take_counts(),
             counted=taken(runtime.counted),

@@ -20,6 +20,24 @@ _REQUIRED: Final = object()
 """Marks a required field."""
 
 
+def _operator(function: Callable[..., Any]) -> Callable[[Expression, object], Expression]:
+    """Return a method that applies an operator to an expression and another operand."""
+
+    def method(self: Expression, other: object) -> Expression:
+        return applied(function, self, other)
+
+    return method
+
+
+def _reflected(function: Callable[..., Any]) -> Callable[[Expression, object], Expression]:
+    """Return a method that applies an operator whose right operand is the expression."""
+
+    def method(self: Expression, other: object) -> Expression:
+        return applied(function, other, self)
+
+    return method
+
+
 class Expression(ABC):
     """A computation on a value. Created by :func:`col` and :func:`struct`, and by operators.
 
@@ -91,65 +109,26 @@ class Expression(ABC):
 
     __hash__ = object.__hash__
 
-    def __eq__(self, other: object) -> Expression:  # type: ignore[override]
-        return applied(operator.eq, self, other)
-
-    def __ne__(self, other: object) -> Expression:  # type: ignore[override]
-        return applied(operator.ne, self, other)
-
-    def __lt__(self, other: object) -> Expression:
-        return applied(operator.lt, self, other)
-
-    def __le__(self, other: object) -> Expression:
-        return applied(operator.le, self, other)
-
-    def __gt__(self, other: object) -> Expression:
-        return applied(operator.gt, self, other)
-
-    def __ge__(self, other: object) -> Expression:
-        return applied(operator.ge, self, other)
-
-    def __add__(self, other: object) -> Expression:
-        return applied(operator.add, self, other)
-
-    def __radd__(self, other: object) -> Expression:
-        return applied(operator.add, other, self)
-
-    def __sub__(self, other: object) -> Expression:
-        return applied(operator.sub, self, other)
-
-    def __rsub__(self, other: object) -> Expression:
-        return applied(operator.sub, other, self)
-
-    def __mul__(self, other: object) -> Expression:
-        return applied(operator.mul, self, other)
-
-    def __rmul__(self, other: object) -> Expression:
-        return applied(operator.mul, other, self)
-
-    def __truediv__(self, other: object) -> Expression:
-        return applied(operator.truediv, self, other)
-
-    def __rtruediv__(self, other: object) -> Expression:
-        return applied(operator.truediv, other, self)
-
-    def __floordiv__(self, other: object) -> Expression:
-        return applied(operator.floordiv, self, other)
-
-    def __rfloordiv__(self, other: object) -> Expression:
-        return applied(operator.floordiv, other, self)
-
-    def __mod__(self, other: object) -> Expression:
-        return applied(operator.mod, self, other)
-
-    def __rmod__(self, other: object) -> Expression:
-        return applied(operator.mod, other, self)
-
-    def __pow__(self, other: object) -> Expression:
-        return applied(operator.pow, self, other)
-
-    def __rpow__(self, other: object) -> Expression:
-        return applied(operator.pow, other, self)
+    __eq__ = _operator(operator.eq)  # type: ignore[assignment]
+    __ne__ = _operator(operator.ne)  # type: ignore[assignment]
+    __lt__ = _operator(operator.lt)
+    __le__ = _operator(operator.le)
+    __gt__ = _operator(operator.gt)
+    __ge__ = _operator(operator.ge)
+    __add__ = _operator(operator.add)
+    __sub__ = _operator(operator.sub)
+    __mul__ = _operator(operator.mul)
+    __truediv__ = _operator(operator.truediv)
+    __floordiv__ = _operator(operator.floordiv)
+    __mod__ = _operator(operator.mod)
+    __pow__ = _operator(operator.pow)
+    __radd__ = _reflected(operator.add)
+    __rsub__ = _reflected(operator.sub)
+    __rmul__ = _reflected(operator.mul)
+    __rtruediv__ = _reflected(operator.truediv)
+    __rfloordiv__ = _reflected(operator.floordiv)
+    __rmod__ = _reflected(operator.mod)
+    __rpow__ = _reflected(operator.pow)
 
     def __neg__(self) -> Expression:
         return applied(operator.neg, self)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from millstream.core.ports import StoreChange
+
+Memory: TypeAlias = dict[str, Any]
+"""What a store or an operator keeps between micro-batches besides its rows, as JSON values."""
 
 
 class Drained(NamedTuple):
@@ -34,7 +37,7 @@ class Store(Protocol):
             SerdeError: If a stored value does not fit the store's value serde.
         """
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         """Return JSON-compatible data to persist besides the content; it is passed to the store when it is reopened."""
 
 

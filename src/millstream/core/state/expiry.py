@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Any, Final
 
 from millstream.core.ports import ByteReader, StoreChange
-from millstream.core.state.contract import Drained, Surroundings
+from millstream.core.state.contract import Drained, Memory, Surroundings
 from millstream.core.state.keys import pack_time
 from millstream.core.state.overlay import Overlay
 
@@ -83,7 +83,7 @@ class ExpiringRows:
         parts = {self._name: changes, index_name(self._name): list(index.items())}
         return Drained({name: items for name, items in parts.items() if items})
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         return {}
 
     def _now(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from millstream.core.state.contract import Drained
+from millstream.core.state.contract import Drained, Memory
 from millstream.core.state.objects import Objects
 from millstream.core.state.rows import KeyValueRows
 from millstream.core.topology.stores import StoreSpec
@@ -116,7 +116,7 @@ class KeyValueStore(Generic[K, V]):
         """Return the changes since the last call, one per key, and clear them; see ``Store``."""
         return self._rows.drain()
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         """Return the data to persist besides the content; see ``Store``."""
         return self._rows.memory()
 

@@ -19,44 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from operator import add
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from millstream.core.state.keys import after, closed, pack_time, split, time_at
 from millstream.core.state.slices import Slice, scan, scan_key
 
 
-class WindowLayout(Protocol):
-    """Maps windows to the keys of their entries in the slices. Stateless; all keys are serialised."""
-
-    def stored(self, key: bytes, start: int) -> bytes:
-        """Return the entry's key for a key and the start of a window."""
-
-    def in_window(self, start: int) -> Callable[[bytes], bytes]:
-        """Return a function from the keys of one window to the entries' keys."""
-
-    def many_stored(self, keys: Sequence[bytes], start: int) -> list[bytes]:
-        """Return the entries' keys for many keys of one window."""
-
-    def of_key(
-        self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
-    ) -> Iterator[tuple[int, Any]]:
-        """Iterate over start and entry of a key's windows with ``first <= start <= last``, ordered by time."""
-
-    def of_keys(
-        self,
-        slices: list[Slice],
-        low: bytes | None,
-        high: bytes | None,
-        first: int,
-        last: int,
-        *,
-        reverse: bool,
-    ) -> Iterator[tuple[bytes, int, Any]]:
-        """Iterate over key, start and entry with ``low <= key <= high``, in the layout's order; None means no limit."""
-
-
 class ByKey:
-    """Order by key, then by time.
+    """Order by key, then by time. Maps windows to the keys of their entries in the slices. Stateless; all keys are serialised.
 
     Args:
         duplicates: Whether the entries' keys end with a number.
@@ -68,9 +38,11 @@ class ByKey:
         self._width = 12 if duplicates else 8
 
     def stored(self, key: bytes, start: int) -> bytes:
+        """Return the entry's key for a key and the start of a window."""
         return closed(key) + pack_time(start)
 
     def in_window(self, start: int) -> Callable[[bytes], bytes]:
+        """Return a function from the keys of one window to the entries' keys."""
         end = b"\x00" + pack_time(start)
 
         def stored(key: bytes) -> bytes:
@@ -79,6 +51,7 @@ class ByKey:
         return stored
 
     def many_stored(self, keys: Sequence[bytes], start: int) -> list[bytes]:
+        """Return the entries' keys for many keys of one window."""
         if b"\x00" in b"\x01".join(keys):
             keys = [key.replace(b"\x00", b"\x00\xff") for key in keys]
         return list(map(add, keys, repeat(b"\x00" + pack_time(start))))
@@ -86,6 +59,7 @@ class ByKey:
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
     ) -> Iterator[tuple[int, Any]]:
+        """Iterate over start and entry of a key's windows with ``first <= start <= last``, ordered by time."""
         low, high, index = self.stored(key, first), self.stored(key, last + 1), len(closed(key))
         entries = scan_key(slices, low, high, reverse=reverse)
         return ((time_at(stored, index), entry) for stored, entry in entries)
@@ -100,6 +74,7 @@ class ByKey:
         *,
         reverse: bool,
     ) -> Iterator[tuple[bytes, int, Any]]:
+        """Iterate over key, start and entry with ``low <= key <= high``, in the layout's order; None means no limit."""
         begin = None if low is None else closed(low)
         end = None if high is None else after(high)
         entries = scan(slices, begin, end, reverse=reverse)
@@ -115,7 +90,7 @@ class ByKey:
 
 
 class ByTime:
-    """Order by time, then by key."""
+    """Order by time, then by key. Has the methods of :class:`ByKey`."""
 
     __slots__ = ()
 
@@ -154,3 +129,6 @@ class ByTime:
             key = stored[8:]
             if (low is None or low <= key) and (high is None or key <= high):
                 yield key, time_at(stored, 0), entry
+
+
+WindowLayout: TypeAlias = ByKey | ByTime

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from millstream.core.ports import ByteReader, ByteStores
-from millstream.core.state.contract import Drained
+from millstream.core.state.contract import Drained, Memory
 from millstream.core.state.keys import pack_time
 from millstream.core.state.overlay import Overlay
 
@@ -99,7 +99,7 @@ class LruRows:
         }
         return Drained({name: items for name, items in parts.items() if items})
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         return {"count": self._count, "next": self._next}
 
     def _note(self, key: bytes) -> None:

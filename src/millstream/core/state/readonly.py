@@ -7,8 +7,8 @@ Streams: ``AbstractReadOnlyDecorator``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Generic, NoReturn, TypeVar
+from collections.abc import Iterable
+from typing import Any, NoReturn, TypeVar
 
 from millstream.core.model.errors import StoreError
 from millstream.core.state.keyvalue import KeyValueStore
@@ -17,46 +17,17 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class ReadOnlyKeyValueStore(Generic[K, V]):
-    """A key-value store that cannot be written to.
-
-    Attributes:
-        get: Same as :meth:`KeyValueStore.get`, like the other reads.
-        fetch: Returns the entry of a serialised key or None, for the engine.
+class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
+    """A key-value store that cannot be written to: another one without its functions that write.
 
     Source: ``org.apache.kafka.streams.state.ReadOnlyKeyValueStore``.
     """
 
-    __slots__ = ("_store", "fetch", "get", "name")
+    __slots__ = ()
 
     def __init__(self, store: KeyValueStore[K, V]) -> None:
-        self._store = store
-        self.name = store.name
-        self.get, self.fetch = store.get, store.fetch
-
-    def range(self, low: K | None = None, high: K | None = None) -> Iterator[tuple[K, V]]:
-        """Iterate over keys from low to high, both inclusive; see ``KeyValueStore``."""
-        return self._store.range(low, high)
-
-    def reverse_range(self, low: K | None = None, high: K | None = None) -> Iterator[tuple[K, V]]:
-        """Iterate over keys from high to low, both inclusive."""
-        return self._store.reverse_range(low, high)
-
-    def prefix_scan(self, prefix: K | bytes) -> Iterator[tuple[K, V]]:
-        """Iterate over the keys whose serialised form begins with a prefix."""
-        return self._store.prefix_scan(prefix)
-
-    def all(self) -> Iterator[tuple[K, V]]:
-        """Iterate over all entries."""
-        return self._store.all()
-
-    def reverse_all(self) -> Iterator[tuple[K, V]]:
-        """Iterate backwards over all entries."""
-        return self._store.reverse_all()
-
-    def approximate_count(self) -> int:
-        """Return the number of keys."""
-        return self._store.approximate_count()
+        self.name, self.fetch = store.name, store.fetch
+        self._objects, self._rows = store._objects, store._rows
 
     def put(self, key: K, value: V | None) -> NoReturn:
         """Raise an error, because the store is read-only.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from millstream.core.state.contract import Drained
+from millstream.core.state.contract import Drained, Memory
 from millstream.core.state.overlay import Overlay
 
 
@@ -39,7 +39,7 @@ class KeyValueRows(Protocol):
     def drain(self) -> Drained:
         """Return the changes since the last call and clear them."""
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         """Return the data to persist besides the content."""
 
 
@@ -58,5 +58,5 @@ class PlainRows:
         changes = self._overlay.drain()
         return Drained({self._name: changes} if changes else {})
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         return {}

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar, overload
 from millstream.core.model.errors import StoreError
 from millstream.core.model.windowed import Windowed
 from millstream.core.ports import ByteStores
-from millstream.core.state.contract import Drained, Surroundings
+from millstream.core.state.contract import Drained, Memory, Surroundings
 from millstream.core.state.keys import FOREVER, checked_time
 from millstream.core.state.objects import Objects
 from millstream.core.state.session_layouts import SessionLayout, SessionsByKey, SessionsByTime
@@ -176,7 +176,7 @@ class SessionStore(Generic[K, V]):
         """Return the changes since the last call and clear them; see ``Store``."""
         return self._slices.drain()
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         """Return the data to persist besides the content; see ``Store``."""
         return self._slices.memory()
 

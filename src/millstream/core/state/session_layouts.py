@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from millstream.core.state.keys import FOREVER, after, closed, pack_time, split, time_at
 from millstream.core.state.overlay import Overlay
@@ -30,47 +30,21 @@ FoundOfKeys = Iterator[tuple[bytes, int, int, Any]]
 """Serialised key, start, end and entry of sessions."""
 
 
-class SessionLayout(Protocol):
-    """Maps sessions to the keys of their entries in the slices. Stateless; all keys are serialised."""
-
-    def stored(self, key: bytes, start: int, end: int) -> bytes:
-        """Return the entry's key for a session."""
-
-    def keep(self, rows: Overlay, stored: bytes, kept: Any) -> None:
-        """Set the entry of a session by the entry's key; None deletes it."""
-
-    def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
-        """Iterate over a key's sessions with ``end >= first`` and ``start <= latest_start``, ordered by end."""
-
-    def of_keys(
-        self,
-        slices: Slices,
-        low: bytes | None,
-        high: bytes | None,
-        *,
-        first: int,
-        last: int,
-        latest_start: int,
-        reverse: bool,
-    ) -> FoundOfKeys:
-        """Iterate over the sessions of ``low <= key <= high`` with ``first <= end <= last`` and ``start <= latest_start``.
-
-        They are in the layout's order; None means no limit for the keys.
-        """
-
-
 class SessionsByKey:
-    """Order by key, then by end and start."""
+    """Order by key, then by end and start. Maps sessions to the keys of their entries. Stateless; all keys are serialised."""
 
     __slots__ = ()
 
     def stored(self, key: bytes, start: int, end: int) -> bytes:
+        """Return the entry's key for a session."""
         return closed(key) + pack_time(end) + pack_time(start)
 
     def keep(self, rows: Overlay, stored: bytes, kept: Any) -> None:
+        """Set the entry of a session by the entry's key; None deletes it."""
         rows.keep_under(stored[:-16], stored, kept)
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
+        """Iterate over a key's sessions with ``end >= first`` and ``start <= latest_start``, ordered by end."""
         begin = closed(key)
         ends, low, high = len(begin), begin + pack_time(first), after(key)
         parts = [
@@ -94,6 +68,10 @@ class SessionsByKey:
         latest_start: int,
         reverse: bool,
     ) -> FoundOfKeys:
+        """Iterate over the sessions of ``low <= key <= high`` with ``first <= end <= last`` and ``start <= latest_start``.
+
+        They are in the layout's order; None means no limit for the keys.
+        """
         begin = None if low is None else closed(low)
         behind = None if high is None else after(high)
         entries = scan(slices.between(first, last), begin, behind, reverse=reverse)
@@ -106,7 +84,7 @@ class SessionsByKey:
 
 
 class SessionsByTime:
-    """Order by end, then by key and start."""
+    """Order by end, then by key and start. Has the methods of :class:`SessionsByKey`."""
 
     __slots__ = ()
 
@@ -142,3 +120,6 @@ class SessionsByTime:
             and low_or_more <= (key := split(stored[8:], 8)[0])
             and (high is None or key <= high)
         )
+
+
+SessionLayout: TypeAlias = SessionsByKey | SessionsByTime

@@ -23,7 +23,7 @@ from operator import itemgetter
 from typing import Any
 
 from millstream.core.ports import ByteStores, StoreChange, slice_name
-from millstream.core.state.contract import Drained
+from millstream.core.state.contract import Drained, Memory
 from millstream.core.state.keys import FOREVER
 from millstream.core.state.overlay import Overlay
 from millstream.core.state.values import Values
@@ -131,7 +131,7 @@ class Slices:
             tuple(slice_name(self._name, each.start) for each in dropped),
         )
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         """Return the data to persist besides the entries."""
         return {
             "time": self.time,

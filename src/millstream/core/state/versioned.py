@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from millstream.core.model.serdes import Serde
 from millstream.core.model.windowed import VersionedRecord
 from millstream.core.ports import ByteStores
-from millstream.core.state.contract import Drained, Surroundings
+from millstream.core.state.contract import Drained, Memory, Surroundings
 from millstream.core.state.keys import FOREVER, after, checked_time, closed, pack_time, time_at
 from millstream.core.state.objects import Objects
 from millstream.core.state.overlay import Overlay
@@ -134,7 +134,7 @@ class VersionedStore(Generic[K, V]):
         latest = self._latest.drain()
         return Drained({self.name: latest, **history.changes} if latest else history.changes, history.dropped)
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         """Return the data to persist besides the content; see ``Store``."""
         return self._slices.memory()
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 from millstream.core.model.windowed import Windowed, window_end
 from millstream.core.ports import ByteStores
-from millstream.core.state.contract import Drained, Surroundings
+from millstream.core.state.contract import Drained, Memory, Surroundings
 from millstream.core.state.keys import FOREVER, checked_time
 from millstream.core.state.layouts import ByKey, ByTime, WindowLayout
 from millstream.core.state.objects import Objects
@@ -211,7 +211,7 @@ class WindowStore(Generic[K, V]):
         """Return the changes since the last call and clear them; see ``Store``."""
         return self._slices.drain()
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         """Return the data to persist besides the content; see ``Store``."""
         return {**self._slices.memory(), **({"count": self._count} if self._duplicates else {})}
 

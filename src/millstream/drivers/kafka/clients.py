@@ -2,13 +2,15 @@
 
 A client costs a connection, so each Python process caches its clients (:func:`warm`) in a module global: nothing else outlives a
 micro-batch in a Spark worker. The Spark driver drops those of an application at its end (:func:`hang_up`), and every process
-drops all of them before Python exits (:mod:`millstream.drivers.kafka.ending`). Settings are dicts with librdkafka's names, created
+drops all of them before Python exits (:class:`Ending`). Settings are dicts with librdkafka's names, created
 once by ``millstream.edge.settings.settings``.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -20,14 +22,55 @@ from millstream.core.model.errors import (
     SettingsError,
     TopicNotFoundError,
 )
-from millstream.drivers.kafka.ending import Ending
 from millstream.drivers.kafka.secret_references import with_secrets
+
+log = logging.getLogger("millstream.kafka")
+
+_PATIENCE_S = 5.0
+
+
+class Ending:
+    """Calls a function in a separate thread at the exit of the process; the process does not wait longer than ``patience_s``.
+
+    A thread of librdkafka may call back into Python, so clients must be destroyed first. Destroying a client waits for its threads, and
+    librdkafka has open bugs in which these deadlock after the loss of a broker (librdkafka 4674, 5476). A connection must not keep a
+    finished program from exiting.
+    """
+
+    def __init__(self, close: Callable[[], None], patience_s: float = _PATIENCE_S) -> None:
+        self._close = close
+        self._patience_s = patience_s
+        self._begun = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def prepare(self) -> None:
+        """Start the thread unless it is running (a fork has none): during its exit, Python starts no threads."""
+        if self._begun.is_set() or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._thread = threading.Thread(target=self._run, name="millstream-ending", daemon=True)
+        self._thread.start()
+        atexit.unregister(self._end)
+        atexit.register(self._end)
+
+    def _run(self) -> None:
+        self._begun.wait()
+        self._close()
+
+    def _end(self) -> None:
+        self._begun.set()
+        if self._thread is None:
+            return
+        self._thread.join(self._patience_s)
+        if self._thread.is_alive():
+            log.warning(
+                "clients of Kafka did not close within %.0f s; the process ends without", self._patience_s
+            )
+
 
 Client = TypeVar("Client")
 ClientSettings = Mapping[str, Any]
 """librdkafka's settings by name, with ``bootstrap.servers`` and security."""
 
-log = logging.getLogger("millstream.kafka")
 _THEIRS = logging.getLogger("millstream.librdkafka")
 
 _WARM: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}

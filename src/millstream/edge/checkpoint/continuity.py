@@ -17,9 +17,8 @@ from millstream.core.model.errors import IncompatibleTopologyError
 from millstream.core.ports import PartitionGrouper, TopicFacts
 from millstream.core.runtime.changes import recreated, recreated_error
 from millstream.core.runtime.older import assumed, check_older
-from millstream.core.state.division.divisions import divisions
 from millstream.core.state.division.entry_keys import entry_keys
-from millstream.core.state.division.shares import Division
+from millstream.core.state.division.shares import Division, divisions
 from millstream.core.state.segments.log import decode_manifest
 from millstream.core.topology.evolution import (
     Lineage,

@@ -16,13 +16,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from dotenv import load_dotenv
 
-from millstream.edge.cli.command_errors import reporting_errors, settings_of
+from millstream.edge.cli.command_options import (
+    Servers,
+    StateDir,
+    TopologyTarget,
+    reporting_errors,
+    settings_of,
+)
 from millstream.edge.cli.describe_command import described
 from millstream.edge.cli.dlq.dead_letter_commands import letters
-from millstream.edge.cli.fanout.fanout_commands import fanout
+from millstream.edge.cli.fanout_commands import fanout
 from millstream.edge.cli.record_commands import peek, send
-from millstream.edge.cli.run_commands import plan, run
-from millstream.edge.cli.shell import shell
+from millstream.edge.cli.run_commands import plan, run, shell
 from millstream.edge.cli.slice_commands import record, replay
 from millstream.edge.cli.store_commands import store
 from millstream.edge.cli.tap_command import tap
@@ -118,10 +123,7 @@ def doctor(
 
 @app.command()
 def describe(
-    target: Annotated[
-        str,
-        typer.Argument(metavar="MODULE:ATTRIBUTE", help="A topology, such as examples.wordcount:topology."),
-    ],
+    target: TopologyTarget,
     form: Annotated[DescribeFormat, typer.Option("--format", help="What to print.")] = DescribeFormat.text,
 ) -> None:
     """Show a topology; nothing is connected or started."""
@@ -134,9 +136,6 @@ Stopped = Annotated[
 ]
 Running = Annotated[
     str, typer.Argument(metavar="APPLICATION_ID", help="The application, which runs on this host.")
-]
-StateDir = Annotated[
-    Path | None, typer.Option(help="The application's state_dir. Default: as the settings say.")
 ]
 CheckpointLocation = Annotated[
     str | None,
@@ -274,10 +273,7 @@ def rescale(
 def reset(
     application_id: Stopped,
     *,
-    bootstrap_servers: Annotated[
-        str | None,
-        typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say."),
-    ] = None,
+    bootstrap_servers: Servers = None,
     input_topic: Annotated[
         list[str] | None,
         typer.Option(help="Move only this topic; may be given several times. Default: all that was read."),

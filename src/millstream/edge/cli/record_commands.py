@@ -10,11 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream.edge.cli.command_errors import reporting_errors, settings_of
+from millstream.edge.cli.command_options import Servers, reporting_errors, settings_of
 
-Servers = Annotated[
-    str | None, typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say.")
-]
 KeyFormat = Annotated[
     str,
     typer.Option(

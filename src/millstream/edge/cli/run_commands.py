@@ -1,12 +1,15 @@
-"""The commands ``millstream run`` and ``millstream plan``."""
+"""The commands that take a program: ``millstream run``, ``millstream plan`` and ``millstream shell``."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import code
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.edge.cli.command_errors import reporting_errors
+from millstream.edge.cli.command_options import Servers, TopologyTarget, reporting_errors
 
 Target = Annotated[
     str,
@@ -16,9 +19,6 @@ Target = Annotated[
 ]
 Id = Annotated[
     str | None, typer.Option("--id", help="Application id, for a topology. Default: the module's name.")
-]
-Servers = Annotated[
-    str | None, typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say.")
 ]
 Settings = Annotated[
     list[str] | None,
@@ -70,3 +70,52 @@ def plan(
             typer.echo(line)
         if report.problems:
             raise typer.Exit(1)
+
+
+if TYPE_CHECKING:
+    from millstream.edge.lab.lab import Lab
+
+_BANNER = """\
+{lab!r}. Names: lab, ms, topology. Try
+
+    lab.send("TOPIC", "value")      lab.read("TOPIC")        lab.wait()
+    lab.entries("STORE")            lab.status()             lab.pause(), lab.resume()
+    lab.preview(edited)             lab.deploy(edited)
+
+Topics: {topics}. Stores: {stores}. Ctrl-D ends the shell and the application."""
+
+
+def shell(
+    target: TopologyTarget,
+    application_id: Id = None,
+    bootstrap_servers: Servers = None,
+    settings: Settings = None,
+) -> None:
+    """Run a topology in a Python shell: try it, look into it, edit it. Without brokers, on one of its own."""
+    from millstream.edge.cli.describe_command import topology_of
+    from millstream.edge.cli.programs_by_name import name_of, settings_in
+    from millstream.edge.lab.lab import Lab
+
+    with reporting_errors("shell"):
+        given = settings_in(settings or [])
+        if bootstrap_servers is not None:
+            given["bootstrap_servers"] = bootstrap_servers
+        topology = topology_of(target)
+        with Lab(application_id or name_of(target), **given) as lab:
+            _talk(lab.deploy(topology), {"topology": topology})
+
+
+def _talk(lab: Lab, names: dict[str, object]) -> None:
+    """Run an interactive Python, or IPython if it is installed."""
+    plan = lab.running._run.plan
+    banner = _BANNER.format(
+        lab=lab,
+        topics=", ".join(sorted({*plan.broker_topics, *plan.sink_topics})),
+        stores=", ".join(sorted(lab.running.stores())) or "none",
+    )
+    names |= {"lab": lab, "ms": import_module("millstream")}
+    if find_spec("IPython") is None:
+        code.interact(banner, local=names, exitmsg="")
+    else:
+        typer.echo(banner)
+        import_module("IPython").start_ipython(argv=["--no-banner"], user_ns=names)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from millstream.edge.cli.command_errors import reporting_errors, settings_of
+from millstream.edge.cli.command_options import Servers, TopologyTarget, reporting_errors, settings_of
 
 
 def record(
@@ -28,14 +28,12 @@ def record(
     ] = None,
     last: Annotated[int | None, typer.Option(min=1, help="Only so many of each partition, the last.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many, the earliest.")] = None,
-    bootstrap_servers: Annotated[
-        str | None, typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say.")
-    ] = None,
+    bootstrap_servers: Servers = None,
 ) -> None:
     """Write a slice of topics to a file, to replay it in a test; reading commits nothing."""
     from millstream.core.runtime.reset import timestamp_ms
-    from millstream.edge.slices.recording import RecordedRange
-    from millstream.edge.slices.recording import record as write
+    from millstream.edge.records.recording import RecordedRange
+    from millstream.edge.records.recording import record as write
 
     with reporting_errors("record"):
         since_ms, until_ms = (None if text is None else timestamp_ms(text) for text in (since, until))
@@ -49,14 +47,11 @@ def record(
 
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that millstream record has written.")],
-    target: Annotated[
-        str,
-        typer.Argument(metavar="MODULE:ATTRIBUTE", help="A topology, such as examples.wordcount:topology."),
-    ],
+    target: TopologyTarget,
 ) -> None:
     """Process a slice with a topology in this process, and print what it sends as tables of a test; no broker is needed."""
     from millstream.edge.cli.describe_command import topology_of
-    from millstream.edge.slices.recording import replayed
+    from millstream.edge.records.recording import replayed
 
     with reporting_errors("replay"):
         for line in replayed(file, topology_of(target)):

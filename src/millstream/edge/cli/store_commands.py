@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from millstream.edge.cli.command_errors import reporting_errors
+from millstream.edge.cli.command_options import RunningApp, StateDir, reporting_errors
 
 
 def store(
-    application_id: Annotated[
-        str, typer.Argument(metavar="APP", help="An application that runs on this host.")
-    ],
+    application_id: RunningApp,
     name: Annotated[
         str | None, typer.Argument(metavar="STORE", help="The store. Default: list the stores.")
     ] = None,
@@ -33,9 +30,7 @@ def store(
         int | None, typer.Option(min=0, help="Refuse if more records are left in the topics of the store.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, with offsets and lag.")] = False,
-    state_dir: Annotated[
-        Path | None, typer.Option(help="State directory of the application. Default: as the settings say.")
-    ] = None,
+    state_dir: StateDir = None,
 ) -> None:
     """Read a store of a running application."""
     from millstream.core.queries.question import Question

@@ -6,21 +6,18 @@ import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.edge.cli.command_errors import reporting_errors
+from millstream.edge.cli.command_options import RunningApp, StateDir, reporting_errors
 
 if TYPE_CHECKING:
     from millstream.edge.taps.tap_buffers import TapRecord
 
 
 def tap(
-    application_id: Annotated[
-        str, typer.Argument(metavar="APP", help="An application that runs on this host.")
-    ],
+    application_id: RunningApp,
     node: Annotated[str, typer.Argument(metavar="NODE", help="A node of its topology.")],
     *,
     limit: Annotated[
@@ -29,9 +26,7 @@ def tap(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per record, with headers.")
     ] = False,
-    state_dir: Annotated[
-        Path | None, typer.Option(help="State directory of the application. Default: as the settings say.")
-    ] = None,
+    state_dir: StateDir = None,
 ) -> None:
     """Print samples of the records that reach a node, while the application runs."""
     from millstream.edge.queries.remote_application import connect

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from millstream.edge.cli.command_errors import reporting_errors, settings_of
+from millstream.edge.cli.command_options import RunningApp, StateDir, reporting_errors, settings_of
 
 _ENDED: Final = ("stopped", "failed")
 
 
 def top(
-    application_id: Annotated[
-        str, typer.Argument(metavar="APP", help="An application that runs on this host.")
-    ],
+    application_id: RunningApp,
     *,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
-    state_dir: Annotated[
-        Path | None, typer.Option(help="State directory of the application. Default: as the settings say.")
-    ] = None,
+    state_dir: StateDir = None,
 ) -> None:
     """Show what a running application does, until it ends or Ctrl-C."""
     from rich.console import Console

@@ -9,7 +9,7 @@ from millstream.core.model.errors import TopicNotFoundError
 from millstream.core.model.serdes import Serde
 from millstream.core.topology import nodes as n
 from millstream.core.topology.plan import Plan
-from millstream.edge.records.typed import Serdes
+from millstream.edge.records.topic_records import Serdes
 
 
 def serdes_of(

@@ -20,8 +20,7 @@ from millstream.edge.lab.display_rows import Rows
 from millstream.edge.lab.figures import picture
 from millstream.edge.lab.formats import serdes_of
 from millstream.edge.queries.store_reader import StoreReader
-from millstream.edge.records.raw import broker_of
-from millstream.edge.records.typed import last_records, send_records
+from millstream.edge.records.topic_records import broker_of, last_records, send_records
 from millstream.edge.settings.environment_variables import PREFIX, settings_file
 from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from

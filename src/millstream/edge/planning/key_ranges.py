@@ -14,7 +14,7 @@ from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.analysis.ranges import divided_plan
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.executor import measures
-from millstream.edge.status.range_status import RangeStatus
+from millstream.edge.status.application_status import RangeStatus
 
 _RATE_WINDOW_S = 10.0
 

@@ -12,7 +12,7 @@ from confluent_kafka import Message
 
 from millstream.core.model import serdes
 from millstream.core.model.errors import MillstreamError, SettingsError
-from millstream.edge.records.raw import as_bytes, messages, write
+from millstream.edge.records.topic_records import as_bytes, messages, write
 from millstream.edge.settings.settings import Settings
 
 SERDES: Final = ("auto", "string", "bytes", "int16", "int32", "int64", "float32", "float64", "uuid", "json")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from typing import Final
+from typing import Final, Literal, TypeAlias
 from urllib.parse import unquote, urlparse
 
 from millstream.core.model.errors import CheckpointError, MillstreamError, SparkRuntimeError
@@ -16,19 +16,22 @@ from millstream.drivers.spark import wire
 from millstream.edge.checkpoint.checkpoint_health import ways_out
 from millstream.edge.checkpoint.disk_space import Usage, free_space
 
-_CANNOT_WRITE: Final = (
+_DISK: Final = (
     "CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT",
     "STREAMING_CHECKPOINT_LOG_WRITE_FAILURE",
     "No space left on device",
     "Disk quota exceeded",
 )
-_CANNOT_READ: Final = (
+_DAMAGE: Final = (
     "CANNOT_LOAD_STATE_STORE.",
     "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED",
     "STDS_FAILED_TO_READ_OPERATOR_METADATA",
     "org.apache.hadoop.fs.ChecksumException",
 )
 _NO_DAMAGE: Final = ("UNRELEASED_THREAD_ERROR", "OUT_OF_MEMORY")
+"""State could not be loaded because a thread or the memory of the JVM failed. The checkpoint is whole, and another query can read it."""
+
+_Trouble: TypeAlias = Literal["disk", "damage"]
 
 
 def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> MillstreamError:
@@ -36,13 +39,14 @@ def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> 
     ours = wire.find_error(text)
     if ours is not None:
         return ours
-    message = text.split("=== Streaming Query ===")[0].strip()
-    if any(sign in message for sign in _CANNOT_WRITE):
+    message = _message(text)
+    trouble = _trouble(message)
+    if trouble == "disk":
         return SparkRuntimeError(
             f"Spark cannot write the checkpoint {checkpoint}, most often because a disk is full: {_disks(checkpoint, usage)}. Make room, and "
             f"start the application again: the micro-batch was not committed and is run again. Spark says: {message}"
         )
-    if any(sign in message for sign in _CANNOT_READ) and not any(sign in message for sign in _NO_DAMAGE):
+    if trouble == "damage":
         return CheckpointError(
             f"Spark cannot read the state in the checkpoint {checkpoint}: files of it are damaged or cannot be opened, or a disk is full "
             f"({_disks(checkpoint, usage)}). {ways_out(None)}. Spark says: {message}"
@@ -55,7 +59,20 @@ def is_transient(text: str) -> bool:
 
     Spark has no common class or condition for lost processes: some messages have only the SQL state.
     """
-    return wire.find_error(text) is None and not any(sign in text for sign in (*_CANNOT_WRITE, *_CANNOT_READ))
+    return wire.find_error(text) is None and _trouble(_message(text)) is None
+
+
+def _message(text: str) -> str:
+    """Return Spark's message without the plans and offsets after it."""
+    return text.split("=== Streaming Query ===")[0].strip()
+
+
+def _trouble(message: str) -> _Trouble | None:
+    """Return what is wrong with the checkpoint; None if the message is not about it."""
+    if any(sign in message for sign in _DISK):
+        return "disk"
+    damaged = any(sign in message for sign in _DAMAGE) and not any(sign in message for sign in _NO_DAMAGE)
+    return "damage" if damaged else None
 
 
 def _disks(checkpoint: str, usage: Usage) -> str:

@@ -2,13 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from millstream.core.engine.threaded_nodes import ThreadFigures
 from millstream.edge.lab.html import status_html
 from millstream.edge.status.async_status import CallStatus
-from millstream.edge.status.range_status import RangeStatus
-from millstream.edge.status.thread_status import ThreadStatus
+
+
+@dataclass(frozen=True)
+class ThreadStatus:
+    """What the threads of a task have done since the application was started.
+
+    Attributes:
+        threads: How many there are.
+        executed: Per thread, the records that it has executed: those whose functions it has called.
+        ended: How often a function has ended a thread.
+    """
+
+    threads: int
+    executed: tuple[int, ...]
+    ended: int
+
+
+def thread_status(figures: ThreadFigures) -> ThreadStatus:
+    return ThreadStatus(len(figures.executed), figures.executed, figures.ended)
+
+
+def thread_metrics(figures: Collection[ThreadFigures]) -> dict[str, int]:
+    """Return the metrics of all tasks together; empty if every task has one thread."""
+    if not figures:
+        return {}
+    return {
+        "threads": sum(len(figure.executed) for figure in figures),
+        "thread_records": sum(sum(figure.executed) for figure in figures),
+        "threads_ended": sum(figure.ended for figure in figures),
+    }
+
+
+@dataclass(frozen=True)
+class RangeStatus:
+    """What a key range is doing.
+
+    Attributes:
+        number: Its number in its partition group, from 0.
+        of: Into how many ranges the group is divided.
+        first_hash: The first hash of its keys.
+        end_hash: The first hash behind them.
+        positions: By partition, as ``topic-partition``, the offset before which it has processed everything.
+        lag: Records of these partitions, of all ranges, behind that.
+        records_per_s: Records that it has processed per second, over the last ten seconds.
+        busy: Share of the last ten seconds that its tasks took on executors.
+        state_bytes: Bytes of the log of its stores.
+        placed: Host and executor on which it ran last.
+    """
+
+    number: int
+    of: int
+    first_hash: int
+    end_hash: int
+    positions: Mapping[str, int]
+    lag: int
+    records_per_s: float
+    busy: float
+    state_bytes: int
+    placed: str
 
 
 @dataclass(frozen=True)

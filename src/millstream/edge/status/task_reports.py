@@ -21,16 +21,15 @@ from millstream.drivers.spark.executor import measures
 from millstream.drivers.spark.executor.restore_progress import RestoreProgress
 from millstream.edge.application.draining import Left
 from millstream.edge.planning.key_ranges import Recent, TaskWork, range_status
-from millstream.edge.status.application_status import Status
+from millstream.edge.status.application_status import Status, thread_metrics, thread_status
 from millstream.edge.status.async_status import (
+    HotKeyStatuses,
     call_counts,
     call_metrics,
     call_status,
     capacity_of,
     left_of,
 )
-from millstream.edge.status.hot_key_status import HotKeyStatuses
-from millstream.edge.status.thread_status import thread_metrics, thread_status
 
 _LOG_EVERY_S = 10.0
 

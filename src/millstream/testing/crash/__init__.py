@@ -11,12 +11,11 @@ of your own.
 
 from millstream.testing.crash.app import App, Expected, Guarantee, Topics, tell_contents
 from millstream.testing.crash.apps import APPS
-from millstream.testing.crash.crash_report import Kill, Report
+from millstream.testing.crash.crash_report import Kill, Report, unspoiled
 from millstream.testing.crash.harness import run_with_crashes
 from millstream.testing.crash.journal import Findings, check_journals
 from millstream.testing.crash.kill_plan import TARGETS, Target
 from millstream.testing.crash.processes import CrashTestError
-from millstream.testing.crash.spoiled import unspoiled
 
 __all__ = [
     "APPS",

@@ -15,11 +15,10 @@ from typing import TypeVar, get_args
 from millstream.core.model.errors import MillstreamError
 from millstream.testing.crash.app import App, Guarantee
 from millstream.testing.crash.apps import APPS
-from millstream.testing.crash.crash_report import Report
+from millstream.testing.crash.crash_report import Report, unspoiled
 from millstream.testing.crash.harness import STOPS_S, run_with_crashes
 from millstream.testing.crash.kill_plan import FAULTS, TARGETS, Fault, Target
 from millstream.testing.crash.setup import Engine, checked_targets
-from millstream.testing.crash.spoiled import unspoiled
 
 RIGHT, WRONG = 0, 1
 Name = TypeVar("Name", bound=str)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import signal
 import time
@@ -14,16 +16,36 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from millstream.testing.crash.crash_report import Kill
 from millstream.testing.crash.kill_plan import Target
-from millstream.testing.crash.movable_clock import JUMPS_S, JumpingClock
 from millstream.testing.crash.network import Network
-from millstream.testing.crash.processes import CrashedProgram, kill_one, named, signalled
-from millstream.testing.crash.space import Space
+from millstream.testing.crash.processes import CrashedProgram, CrashTestError, kill_one, named, signalled
+from millstream.testing.crash.stream import now_ms
 from millstream.testing.kafka import EmbeddedKafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import psutil
+
+
+JUMPS_S = (-86_400, -3_600, 3_600, 86_400)
+"""The possible jumps of the clock, in seconds."""
+
+
+@dataclass(frozen=True)
+class JumpingClock:
+    """The host's clock plus an offset in ms from a file; it can be pickled for other processes."""
+
+    path: Path
+
+    def __call__(self) -> int:
+        return now_ms() + (int(self.path.read_text()) if self.path.exists() else 0)
+
+    def move(self, ms: int) -> None:
+        """Set the offset of the clock from that of the host, in ms."""
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(str(ms))
+        partial.replace(self.path)  # atomic: a reader never sees half of the number
+
 
 _STANDS_S, _RUNS_S = 0.18, 0.02
 """A slowed victim alternates between being stopped and running for these times, in seconds."""
@@ -197,3 +219,44 @@ class Faults:
 
 def _broker_named(broker: int | None) -> str:
     return "" if broker is None else f"broker {broker}"
+
+
+_LARGEST = 4 << 30
+_BLOCKS = (1 << 20, 1 << 12, 1)
+
+
+@final
+class Space:
+    """The file system of a directory. Use it from one thread.
+
+    Raises:
+        CrashTestError: If more than 4 GiB are free: it is not a small file system, and filling it would affect others.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        stats = os.statvfs(directory)
+        if (free := stats.f_bavail * stats.f_frsize) > _LARGEST:
+            raise CrashTestError(
+                f"{directory} has {free >> 20:,} MiB free; a disk that the harness fills is a file system of its own, as "
+                f"'mount -t tmpfs -o size=256m tmpfs {directory}' makes one"
+            )
+        self._filler = directory / "filler"
+
+    def fill(self) -> None:
+        """Fill the free space, down to single bytes."""
+        with self._filler.open("ab", buffering=0) as file:
+            for size in _BLOCKS:
+                while _written(file.fileno(), bytes(size)):
+                    pass
+
+    def free(self) -> None:
+        self._filler.unlink(missing_ok=True)
+
+
+def _written(file: int, data: bytes) -> bool:
+    try:
+        return os.write(file, data) > 0
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return False
+        raise

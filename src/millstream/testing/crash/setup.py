@@ -12,12 +12,10 @@ from typing import Any, Literal
 from millstream.core.topology.async_nodes import Asynchronous, IssuingProcess
 from millstream.core.topology.plan import Plan
 from millstream.testing.crash.app import App, Guarantee, Topics
-from millstream.testing.crash.faults import Environment
+from millstream.testing.crash.faults import Environment, JumpingClock, Space
 from millstream.testing.crash.kill_plan import ON_REQUEST, Target, possible_targets
-from millstream.testing.crash.movable_clock import JumpingClock
 from millstream.testing.crash.network import Network
 from millstream.testing.crash.processes import CrashTestError
-from millstream.testing.crash.space import Space
 from millstream.testing.kafka import EmbeddedKafka
 
 Engine = Literal["lmdb", "rocksdb"]

@@ -1,4 +1,4 @@
-"""The methods of the test driver for tables."""
+"""The methods of the test driver for stores, and for tables."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from millstream.core.model.errors import SettingsError
-from millstream.core.model.record import Record, ValueAndTimestamp
+from millstream.core.model.record import ValueAndTimestamp
 from millstream.core.model.windowed import Windowed
-from millstream.testing.faults.driver_faults import DriverFaults
-from millstream.testing.slices.slice_file import read_slice
+from millstream.testing._driver_faults import DriverFaults
+from millstream.testing._tasks import store_of, stores_of
+from millstream.testing.slice_file import read_slice
 from millstream.testing.tables.markdown_tables import Row, cell_of, check_same, normal, read_table, value_in
 
 _INPUT: Final = ("time", "topic", "partition", "key", "value", "advance")
@@ -19,7 +20,7 @@ _STORE: Final = ("key", "start", "end", "value", "time")
 
 
 class DriverTables(DriverFaults):
-    """The methods of ``TopologyTestDriver`` for tables."""
+    """The methods of ``TopologyTestDriver`` for stores and tables."""
 
     def pipe_table(self, table: str, topic: str | None = None) -> None:
         """Process the records in a table, one per row.
@@ -150,17 +151,29 @@ class DriverTables(DriverFaults):
         )
         check_same(f"store {name}", expected, actual, columns)
 
-    def advance_wall_clock(self, duration: Any) -> None:
-        """Advance the wall clock; see ``TopologyTestDriver``."""
-        raise NotImplementedError
-
-    def read(self, topic: str) -> list[Record[Any, Any]]:
-        """Take the records sent to a topic; see ``TopologyTestDriver``."""
-        raise NotImplementedError
-
     def store(self, name: str, *, partition: int | None = None) -> Any:
-        """Return a store; see ``TopologyTestDriver``."""
-        raise NotImplementedError
+        """Return a store of any kind, for reading or writing.
+
+        Args:
+            name: The store.
+            partition: The partition of the task, if the store has one instance per partition; with ``parallelism``, the number of the
+                task, which is the partition times the number of key ranges plus the range.
+
+        Raises:
+            StoreError: If the topology has no such store, or if several tasks have it and ``partition`` is None.
+        """
+        return store_of(self._runner.tasks.values(), name, partition)
+
+    def stores(self, *, partition: int | None = None) -> dict[str, Any]:
+        """Return all stores by name, global ones included (``getAllStateStores``).
+
+        Args:
+            partition: The partition of the tasks whose stores to return; None: all tasks.
+
+        Raises:
+            StoreError: If several tasks have a store and ``partition`` is None.
+        """
+        return stores_of(self._runner.tasks.values(), partition)
 
 
 def _entry(key: Any, value: Any) -> Row:

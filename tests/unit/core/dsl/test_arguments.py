@@ -125,9 +125,15 @@ def fitting(annotation: str) -> object:
     return next((each for start, each in some.items() if first.startswith(start)), object())
 
 
+def concrete(owner: type) -> type:
+    """Return a class, or the first class derived from it that has objects."""
+    return concrete(owner.__subclasses__()[0]) if inspect.isabstract(owner) else owner
+
+
 def call(case: Case, value: object) -> None:
     """Call with a value for the parameter, and with something for what else is demanded."""
-    args: list[object] = [] if case.owner is None else [case.owner.__new__(case.owner)]
+    owner = None if case.owner is None else concrete(case.owner)
+    args: list[object] = [] if owner is None else [owner.__new__(owner)]
     kwargs: dict[str, object] = {}
     for name, parameter in inspect.signature(case.function).parameters.items():
         if name in ("self", "cls") or parameter.kind is inspect.Parameter.VAR_KEYWORD:

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.engine.records.dividing import append, divided
-from millstream.core.engine.records.queue import Chunk, PartitionGroup, QueueId, RecordQueue
-from millstream.core.engine.records.steps import PendingSteps
+from millstream.core.engine.records.queue import Chunk, PartitionGroup, PendingSteps, QueueId, RecordQueue
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.partitioning import KeyRange, range_of
 from millstream.core.model.record import PartitionTimes, Records, Times, TimeSteps

@@ -10,9 +10,8 @@ import millstream as ms
 from millstream.core.model.errors import IncompatibleTopologyError, StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.model.partitioning import range_of
-from millstream.core.state.division.divisions import divisions
 from millstream.core.state.division.entry_keys import EntryKeys, entry_keys
-from millstream.core.state.division.shares import Division
+from millstream.core.state.division.shares import Division, divisions
 from millstream.core.topology.analysis.ranges import divided_plan
 from millstream.core.topology.evolution import ComparedPart, Remembered
 from millstream.core.topology.layout import lay_out

@@ -16,7 +16,7 @@ import millstream as ms
 from millstream.core.model.errors import DeserializationError, SerdeError, SettingsError, UnavailableError
 from millstream.core.model.serdes import read, written
 from millstream.drivers.schemas import registry_serde
-from millstream.drivers.schemas.registry_client import client_of, registry_of
+from millstream.drivers.schemas.registry_serde import client_of, registry_of
 
 
 @dataclass

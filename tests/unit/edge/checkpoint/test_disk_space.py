@@ -10,7 +10,7 @@ _LEASE = """
 import pathlib, sys
 from millstream.core.model.errors import SettingsError
 from millstream.edge.checkpoint.state_lease import Lease
-from millstream.testing.crash.space import Space
+from millstream.testing.crash.faults import Space
 
 disk = pathlib.Path(sys.argv[1])
 lease = Lease.take(disk / "old", "old", "running")
@@ -33,7 +33,7 @@ import pathlib, sys
 from millstream.core.model.errors import SettingsError
 from millstream.drivers.spark.control import ControlAddress
 from millstream.edge.control.control_file import write_control_file
-from millstream.testing.crash.space import Space
+from millstream.testing.crash.faults import Space
 
 disk = pathlib.Path(sys.argv[1])
 Space(disk).fill()
@@ -50,7 +50,7 @@ _LOG = """
 import logging, pathlib, sys
 from millstream.core.model.errors import SettingsError
 from millstream.edge.status.log_output import attach
-from millstream.testing.crash.space import Space
+from millstream.testing.crash.faults import Space
 
 disk = pathlib.Path(sys.argv[1])
 attach("lines", disk / "millstream.log")

@@ -73,6 +73,9 @@ def test_an_error_of_ours_is_found_again() -> None:
     [
         ("Broken pipe", True),
         ("[STREAM_FAILED] Query terminated with exception: \nSQLSTATE: XXKST", True),
+        ("[CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR] not released by a thread", True),
+        ("[CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY] not enough memory", True),
+        ("Broken pipe\n=== Streaming Query ===\nNo space left on device", True),
         (FULL, False),
         (UNREADABLE, False),
     ],

@@ -11,8 +11,8 @@ from millstream.core.metrics.metric import Number
 from millstream.core.model.ids import TopicPartition
 from millstream.core.runtime.task_report import CallReport, TaskReport
 from millstream.drivers.spark.executor.restore_progress import RestoreProgress
+from millstream.edge.status.application_status import ThreadStatus
 from millstream.edge.status.task_reports import TaskReports
-from millstream.edge.status.thread_status import ThreadStatus
 
 HALF = RestoreProgress("0_1", "counts", "the local copy is missing", None, 9, 50, 100, 1.0)
 

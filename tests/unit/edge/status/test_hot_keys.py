@@ -8,7 +8,7 @@ import pytest
 
 from millstream.core.runtime.task_report import CallReport, HotKeySample, TaskReport
 from millstream.edge.cli.control_commands import status_lines
-from millstream.edge.status.hot_key_status import HotKeyStatuses
+from millstream.edge.status.async_status import HotKeyStatuses
 from millstream.edge.status.task_reports import TaskReports
 
 

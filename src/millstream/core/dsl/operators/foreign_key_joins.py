@@ -33,9 +33,27 @@ class ForeignKeyOptions(NamedTuple):
     ignores_null: bool
 
 
-def foreign_key_with_key(on: Callable[..., Any], *, with_key: bool) -> ForeignKey:
-    """Return a function of key and value, from one that takes the key or not."""
-    return on if with_key else lambda key, value: on(value)
+def foreign_key_options(
+    on: Callable[..., Any] | None,
+    partitioners: tuple[Partitioner | None, Partitioner | None],
+    *,
+    with_key: bool,
+    ignores_null: bool = False,
+) -> ForeignKeyOptions | None:
+    """Return the options of a join by a foreign key; None for a join by the keys of both tables.
+
+    Raises:
+        TopologyError: If there are partitioners without a foreign key.
+    """
+    if on is not None:
+        return ForeignKeyOptions(
+            on if with_key else lambda key, value: on(value), *partitioners, ignores_null
+        )
+    if any(partitioner is not None for partitioner in partitioners):
+        raise TopologyError(
+            "partitioners are for a join by a foreign key (on=...), which goes through topics; leave them out"
+        )
+    return None
 
 
 def join_by_foreign_key(

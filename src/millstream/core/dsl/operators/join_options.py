@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Required, TypedDict, TypeVar
 
+from millstream.core.dsl.graph import LateConsumer
 from millstream.core.dsl.join_windows import JoinWindows
-from millstream.core.dsl.operators.late import LateConsumer
 from millstream.core.model.durations import Duration
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde

@@ -10,7 +10,6 @@ from millstream.core.dsl.global_table import GlobalKTable
 from millstream.core.dsl.graph import Graph
 from millstream.core.dsl.handle import Handle, StreamHandle, TableHandle
 from millstream.core.dsl.operators.join_options import JoinOptions
-from millstream.core.dsl.operators.late import pass_late
 from millstream.core.dsl.operators.store_specs import add_bytes_store, add_join_store, named_bytes
 from millstream.core.model.durations import millis
 from millstream.core.model.errors import TopologyError
@@ -210,8 +209,8 @@ def join_streams(
     graph.begin(nodes[1], right._path, join.name)
     graph.add(join_nodes.StreamMerge(last, nodes))
     graph.begin(last, last if named is None else named.name, join.name)
-    pass_late(graph, nodes[0], left_serdes, options.late)
-    pass_late(graph, nodes[1], right_serdes, options.other_late)
+    graph.pass_late(nodes[0], left_serdes, options.late)
+    graph.pass_late(nodes[1], right_serdes, options.other_late)
     return last
 
 

@@ -2,17 +2,22 @@
 
 The async worker must not run out of calls between two micro-batches. So the limit follows the number of results: twice as many records
 as were answered since the last step, and four times as many if nearly all were, because then it did run out.
+
+:class:`HotKeys` finds the key that most of the records of a step have, by a sample, to show what limits an operator.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
-from typing import Any, Final
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Final
 
 from millstream.core.asynchronous.in_flight_window import InFlightWindow
+from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord
 from millstream.core.engine.asynchronous.ordering import Ordering
+from millstream.core.engine.asynchronous.record_keys import key_text
 from millstream.core.model.calls import Calls
+from millstream.core.state.contract import Memory
 
 MIN_IN_FLIGHT: Final = 10_000
 """The least limit of records in flight: the async worker must not run dry between two micro-batches."""
@@ -37,7 +42,7 @@ class Backpressure:
         window: The records in flight, and those that wait to be sent.
     """
 
-    def __init__(self, calls: Calls, ordering: Ordering, per_key: int, memory: dict[str, Any]) -> None:
+    def __init__(self, calls: Calls, ordering: Ordering, per_key: int, memory: Memory) -> None:
         self._least = max(MIN_IN_FLIGHT, _TIMES_IN_FLIGHT * calls.max_in_flight)
         self._per_key = per_key
         self._ordering = ordering
@@ -72,3 +77,42 @@ class Backpressure:
         if self._ordering.spills_by == "partition":
             return max(room - spilled, 0)
         return max(room, 0) if spilled < _MAX_SPILLED else 0
+
+
+_SAMPLE: Final = 256
+"""How many records of a step are sampled."""
+
+
+class HotKeys:
+    """Finds the hottest key of an operator. Owned by its in-flight records.
+
+    Args:
+        records: The records in memory, by number.
+        first: The number of the next record.
+    """
+
+    def __init__(self, records: Mapping[int, InFlightRecord], first: int) -> None:
+        self._records = records
+        self._first = first
+        self._spilled: dict[int, Hashable] = {}
+
+    def note_spilled(self, record: InFlightRecord) -> None:
+        """Note the key of a new record that does not stay in memory."""
+        self._spilled[record.number] = record.key_id
+
+    def take_hottest(self, end: int) -> tuple[str, int, int] | None:
+        """Return the key that most records of the sample have, how many, and of how many; None if none has a key.
+
+        Args:
+            end: The number of the next record; the following step is sampled from there.
+        """
+        first, spilled = self._first, self._spilled
+        self._first, self._spilled = end, {}
+        sample = range(first, end, (end - first) // _SAMPLE + 1)
+        keys = Counter(
+            spilled[number] if number in spilled else self._records[number].key_id
+            for number in sample
+            if number in spilled or number in self._records
+        )
+        known = [(key, count) for key, count in keys.most_common(2) if key is not None]
+        return (key_text(known[0][0]), known[0][1], keys.total()) if known else None

@@ -6,7 +6,7 @@ from typing import Final
 
 from millstream.core.asynchronous.call import Failed, Waits
 from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord
-from millstream.core.engine.failures import where
+from millstream.core.engine.failures import Letter, where
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.answers import DeadLetter
 from millstream.core.model.calls import OnFailure
@@ -43,11 +43,8 @@ class CallFailures:
             ProcessingError: The policy is "fail".
         """
         if self._policy == "fail" and not failed.to_dead_letters:
-            facts = {"error": failed.cause, "attempts": failed.attempts}
             stops = ProcessingError(self._message(record, failed))
-            raise self._runtime.with_letter(
-                stops, "call", self._operator, record.raw, facts=facts, error=failed.error
-            ) from failed.error
+            raise self._runtime.with_letter(stops, self._letter(record, failed)) from failed.error
 
     def drop(self, record: InFlightRecord, failed: Failed) -> bool:
         """Drop a record; return whether there is a dead letter."""
@@ -57,9 +54,12 @@ class CallFailures:
         if not (failed.to_dead_letters or isinstance(policy, DeadLetter)):
             return False
         topic = policy.text if isinstance(policy, DeadLetter) else runtime.policies.dead_letter_topic
-        facts = {"error": failed.cause, "attempts": failed.attempts}
-        runtime.dead_letter(topic, "call", self._operator, record.raw, facts=facts, error=failed.error)
+        runtime.dead_letter(topic, self._letter(record, failed))
         return True
+
+    def _letter(self, record: InFlightRecord, failed: Failed) -> Letter:
+        facts = {"error": failed.cause, "attempts": failed.attempts}
+        return Letter("call", self._operator, record.raw, facts, failed.error)
 
     def _message(self, record: InFlightRecord, failed: Failed) -> str:
         attempts = "1 attempt" if failed.attempts == 1 else f"{failed.attempts} attempts"

@@ -15,12 +15,12 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from millstream.core.engine.asynchronous.age_histogram import AgeHistogram
 from millstream.core.engine.asynchronous.in_flight_record import Label
-from millstream.core.engine.asynchronous.offset_ranges import OffsetRanges
+from millstream.core.engine.asynchronous.stored_counts import AgeHistogram, OffsetRanges
 from millstream.core.engine.operators.timeline import Timeline, timed_key
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.ids import TopicPartition
+from millstream.core.state.contract import Memory
 
 _NUMBER: Final = struct.Struct(">q")
 
@@ -33,7 +33,7 @@ class DelayQueue:
         keys: The store of the row keys, by record key.
     """
 
-    def __init__(self, rows: Any, keys: Any, memory: dict[str, Any]) -> None:
+    def __init__(self, rows: Any, keys: Any, memory: Memory) -> None:
         self._store = rows
         self._rows = Timeline(rows)
         self._keys = keys

@@ -46,9 +46,8 @@ from millstream.core.asynchronous.call import (
 from millstream.core.asynchronous.operator_state import CallFigures
 from millstream.core.asynchronous.reorder_buffer import ReorderBuffer
 from millstream.core.engine.asynchronous.backlog import Backlog, Stored
-from millstream.core.engine.asynchronous.backpressure import Backpressure
+from millstream.core.engine.asynchronous.backpressure import Backpressure, HotKeys
 from millstream.core.engine.asynchronous.call_failures import CallFailures
-from millstream.core.engine.asynchronous.hot_keys import HotKeys
 from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore, Request
 from millstream.core.engine.asynchronous.ordering import Ordering
 from millstream.core.engine.asynchronous.record_keys import key_id

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
-from millstream.core.engine.asynchronous.age_histogram import AgeHistogram
 from millstream.core.engine.asynchronous.in_flight_record import Label
-from millstream.core.engine.asynchronous.offset_ranges import OffsetRanges
+from millstream.core.engine.asynchronous.stored_counts import AgeHistogram, OffsetRanges
 from millstream.core.model.ids import TopicPartition
+from millstream.core.state.contract import Memory
 
 _LENGTH: Final = struct.Struct(">I")
 _NUMBER: Final = struct.Struct(">q")
@@ -31,7 +31,7 @@ class SpillQueue:
         rows: The store of the rows, by group and number.
     """
 
-    def __init__(self, rows: Any, memory: dict[str, Any]) -> None:
+    def __init__(self, rows: Any, memory: Memory) -> None:
         self._rows = rows
         self._memory = memory
         if "overflow" not in memory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from millstream.core.engine.batch import Columns, ColumnsCall
@@ -81,15 +82,22 @@ def _compile_table_filter(node: n.TableFilter, compiled: Compiled) -> Call:
     return table_filter
 
 
-@compile_node.register
-def _compile_table_map_values(node: n.TableMapValues, compiled: Compiled) -> Call:
-    child, mapper, with_key = compiled.children(node), node.mapper, node.with_key
-    on_error, name, needs_old = compiled.runtime.on_error, node.name, compiled.needs_old(node)
+def _mapping(node: n.TableMapValues) -> Callable[[Any, Any], Any]:
+    """Return the function from key and value to the new value; deleted rows stay deleted."""
+    mapper, with_key = node.mapper, node.with_key
 
     def mapped(key: Any, value: Any) -> Any:
         if value is None:
             return None
         return mapper(key, value) if with_key else mapper(value)
+
+    return mapped
+
+
+@compile_node.register
+def _compile_table_map_values(node: n.TableMapValues, compiled: Compiled) -> Call:
+    child, mapped = compiled.children(node), _mapping(node)
+    on_error, name, needs_old = compiled.runtime.on_error, node.name, compiled.needs_old(node)
 
     def table_map_values(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
         try:
@@ -104,19 +112,16 @@ def _compile_table_map_values(node: n.TableMapValues, compiled: Compiled) -> Cal
 
 @columns_of.register
 def _table_map_values_columns(node: n.TableMapValues, compiled: Compiled) -> Form | None:
-    mapper, with_key = node.mapper, node.with_key
-
-    def mapped(key: Any, value: Any) -> Any:
-        if value is None:
-            return None
-        return mapper(key, value) if with_key else mapper(value)
-
     def then(child: ColumnsCall, columns: Columns, values: list[Any]) -> None:
         child(columns.with_values(values))
 
-    if not isinstance(mapper, Expression):
-        return of_function(node, compiled, mapped, then)
-    form, row, runtime = of_expression(node, compiled, mapper, then), row_of(node, compiled), compiled.runtime
+    if not isinstance(node.mapper, Expression):
+        return of_function(node, compiled, _mapping(node), then)
+    form, row, runtime = (
+        of_expression(node, compiled, node.mapper, then),
+        row_of(node, compiled),
+        compiled.runtime,
+    )
     if form is None:
         return None
     without_nulls = form.call

@@ -34,6 +34,7 @@ from millstream.core.engine.operators.aggregations import INCOMPLETE
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.record import Headers
 from millstream.core.model.windows import EmitStrategy
+from millstream.core.state.contract import Memory
 from millstream.core.topology.nodes import Node
 from millstream.core.topology.window_nodes import takes_null_values
 
@@ -54,9 +55,7 @@ class OpenWindows(Protocol):
         """Return the stream time at which the first window expires from its store."""
 
 
-def checking(
-    runtime: Runtime, memory: dict[str, Any], emit: EmitStrategy, windows: OpenWindows, add: Add
-) -> Add:
+def checking(runtime: Runtime, memory: Memory, emit: EmitStrategy, windows: OpenWindows, add: Add) -> Add:
     """Wrap ``add`` to check for closed windows at the emit interval, or after the record."""
     interval, close, gone_at = emit.every_ms, windows.close, windows.gone_at
 

@@ -17,6 +17,8 @@ from millstream.core.model.partitioning import range_of
 from millstream.core.ports import StoreChange
 from millstream.core.state.division.entry_keys import EntryKey
 from millstream.core.state.segments.log import Manifest
+from millstream.core.topology.evolution import Remembered
+from millstream.core.topology.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -85,3 +87,19 @@ def manifest_of_share(manifest: Manifest, kept: Mapping[int, tuple[int, int]], t
         if left:
             segments[group] = left
     return replace(manifest, segments=segments, history=(token,) if manifest.version else ())
+
+
+def divisions(plan: Plan, before: Remembered) -> dict[int, Division]:
+    """Return how the state of tasks is divided, by number of the sub-topology.
+
+    Args:
+        plan: The plan, with the numbers of sub-topologies that the checkpoint has.
+        before: The topology of the checkpoint; its routing must fit the plan.
+    """
+    routes = {} if before.routing is None else before.routing.routes
+    found = {}
+    for sub in plan.subtopologies:
+        known = {routes[topic].ranges for topic in sub.source_topics if topic in routes}
+        if sub.stores and sub.id in before.parts and known and sub.ranges > max(known):
+            found[sub.id] = Division(max(known), sub.ranges)
+    return found

@@ -7,23 +7,26 @@ committed every line, and the reader has read the output topic to its end. Then 
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
+from typing import Any
 
+from pyspark import SparkContext
+
+from millstream.drivers.spark.driver.spark_session import session_for
 from millstream.edge.application.application import Application
 from millstream.edge.application.running_application import RunningApplication
 from millstream.edge.cli.demo.board import Board, Scene
-from millstream.edge.cli.demo.demo_spark import kill_spark, settings_in, start_spark, stop_spark
-from millstream.edge.cli.demo.sonnets import repeated
 from millstream.edge.cli.demo.traffic import DemoError, LineFeeder, Observer, Reader, Traffic
-from millstream.edge.cli.demo.wordcount import COUNTS, LINES, topology, words
+from millstream.edge.cli.demo.wordcount import COUNTS, LINES, repeated, topology, words
 from millstream.testing.kafka import EmbeddedKafka
 
 APPLICATION_ID = "millstream-demo"
@@ -241,3 +244,51 @@ def differences(expected: Counter[str], counts: Mapping[str, int]) -> tuple[tupl
     """
     every = sorted({*expected, *counts})
     return tuple((w, expected[w], counts.get(w, 0)) for w in every if expected[w] != counts.get(w, 0))
+
+
+_END_S = 10.0
+
+
+def settings_in(home: Path) -> dict[str, str]:
+    """Return the Spark settings that keep the warehouse of a session inside a directory."""
+    return {"spark.sql.warehouse.dir": (home / "warehouse").as_uri()}
+
+
+def start_spark(application_id: str, master: str, settings: dict[str, str]) -> tuple[str, int | None]:
+    """Start Spark, with its session active in this thread; return the UI's URL, and the process id of the JVM if it is a child.
+
+    Raises:
+        SparkRuntimeError: If Spark does not start.
+    """
+    session = session_for(application_id, master, settings)
+    process = _jvm()
+    return session.sparkContext.uiWebUrl or "", None if process is None else process.pid
+
+
+def stop_spark() -> None:
+    """Stop the session and end the JVM, which PySpark would leave to the end of this Python process; harmless without one."""
+    context, process = SparkContext._active_spark_context, _jvm()
+    if context is not None and process is not None and process.poll() is None:
+        with suppress(Exception):  # a JVM that is dying is ended below
+            context.stop()
+    if process is None:
+        return
+    if process.stdin is not None:
+        process.stdin.close()  # PySpark's JVM ends at the end of its input
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def kill_spark() -> None:
+    """Kill the JVM; calls that wait for it fail."""
+    process = _jvm()
+    if process is not None:
+        process.kill()
+
+
+def _jvm() -> subprocess.Popen[bytes] | None:
+    gateway: Any = SparkContext._gateway
+    return getattr(gateway, "proc", None)

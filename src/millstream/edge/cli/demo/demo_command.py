@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from rich.console import Console
 
@@ -25,7 +26,6 @@ from millstream.core.model.errors import MillstreamError
 from millstream.edge.cli.demo.board import Board
 from millstream.edge.cli.demo.conductor import APPLICATION_ID, Conductor, Options, Verdict
 from millstream.edge.cli.demo.display import display_for
-from millstream.edge.cli.demo.quiet import quiet
 from millstream.edge.cli.demo.wordcount import COUNTS, LINES
 from millstream.edge.settings.settings import Settings
 from millstream.testing._jars import kafka_jars
@@ -190,3 +190,28 @@ def _signals() -> Iterator[list[int]]:
 def say(console: Console, text: str, style: str | None = None) -> None:
     """Print a line unchanged: no markup, no colours, and no breaks inside a command."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def quiet(log: Path) -> Iterator[TextIO]:
+    """Redirect the standard output and error of this process and its children to a file; yield the original output.
+
+    The JVM, its Python workers and librdkafka write to the file descriptors 1 and 2 that they inherit, so replacing ``sys.stderr`` would
+    not reach them.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    os.close(target)
+    try:
+        with os.fdopen(os.dup(kept[0]), "w", encoding=sys.stdout.encoding, errors="replace") as terminal:
+            yield terminal
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, descriptor in enumerate(kept, start=1):
+            os.dup2(descriptor, number)
+            os.close(descriptor)

@@ -1,8 +1,10 @@
-"""The topology of the demo: what a user would write. See also ``examples/wordcount.py``."""
+"""The topology of the demo, as a user would write it (see also ``examples/wordcount.py``), and its lines."""
 
 from __future__ import annotations
 
 import re
+from importlib.resources import files
+from itertools import cycle, islice
 
 import millstream as ms
 
@@ -27,3 +29,18 @@ def topology() -> ms.Topology:
     counts = lines.flat_map_values(words).group_by(lambda _, word: word).count(store="counts")
     counts.to_stream().to(COUNTS, value=ms.serdes.int64)
     return builder.build()
+
+
+def sonnet_lines() -> list[str]:
+    text = files("millstream.edge").joinpath("data/sonnets.txt").read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def repeated(count: int) -> list[str]:
+    """Return a number of lines; after the end, from the beginning again.
+
+    Example:
+        >>> repeated(1)
+        ["Shall I compare thee to a summer's day?"]
+    """
+    return list(islice(cycle(sonnet_lines()), count))

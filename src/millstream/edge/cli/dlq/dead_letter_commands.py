@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.edge.cli.command_errors import reporting_errors, settings_of
+from millstream.edge.cli.command_options import Servers, reporting_errors, settings_of
 
 if TYPE_CHECKING:
     from millstream.edge.dead_letters.dead_letter_queue import DeadLetterQueue
@@ -27,9 +27,6 @@ class FailedStage(StrEnum):
 
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.")]
-Servers = Annotated[
-    str | None, typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say.")
-]
 Group = Annotated[
     str | None,
     typer.Option(help="The group that remembers what was replayed. Default: millstream-dlq-TOPIC."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from millstream.core.model.errors import SettingsError
 from millstream.core.runtime.reset import timestamp_ms
 from millstream.edge.dead_letters.dead_letter_queue import DeadLetterQueue, ReplayRequest, Tally
 from millstream.edge.dead_letters.envelope import OURS, THEIRS, Chosen, Envelope
+from millstream.testing.slice_file import json_value
 
 _COLUMNS = ("partition", "offset", "time", "stage", "node", "read from", "replayed", "error")
 
@@ -139,7 +139,7 @@ def tally_lines(tally: Tally) -> Iterator[str]:
 def plain(letter: Envelope, was: bool) -> dict[str, object]:
     """Return a letter as JSON values; bytes that are not UTF-8 are in base64."""
     facts = letter.facts
-    own = [[name, _text(value)] for name, value in letter.headers if not name.startswith((OURS, THEIRS))]
+    own = [[name, json_value(value)] for name, value in letter.headers if not name.startswith((OURS, THEIRS))]
     return {
         "partition": letter.topic_partition.partition,
         "offset": letter.offset,
@@ -147,8 +147,8 @@ def plain(letter: Envelope, was: bool) -> dict[str, object]:
         "replayed": was,
         "replays": letter.replays,
         "as_read": letter.as_read,
-        "key": _text(letter.key),
-        "value": _text(letter.value),
+        "key": json_value(letter.key),
+        "value": json_value(letter.value),
         "headers": own,
         "error": facts,
     }
@@ -162,15 +162,6 @@ def printable(text: str) -> str:
         'größer\\x1b[31m'
     """
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
-
-
-def _text(data: bytes | None) -> object:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
 
 
 def _shown(data: bytes | None) -> str:

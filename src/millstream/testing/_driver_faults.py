@@ -15,9 +15,9 @@ from millstream.core.model.errors import SettingsError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.topology.evolution import Remembered
-from millstream.testing._counters import Counters
 from millstream.testing._driver_topics import DriverTopics
 from millstream.testing._runner import DriverRunner
+from millstream.testing._tasks import Counters
 from millstream.testing.snapshot import (
     DriverSnapshot,
     TaskState,

@@ -22,7 +22,7 @@ from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.fetch import KafkaFetcher
 from millstream.edge.settings.settings import Settings
 from millstream.testing.driver import TopologyTestDriver
-from millstream.testing.slices.slice_file import SliceRecord, merged, read_slice
+from millstream.testing.slice_file import SliceRecord, merged, read_slice
 from millstream.testing.tables.markdown_tables import cell_of, written_table
 
 GROUP: Final = "millstream-record"

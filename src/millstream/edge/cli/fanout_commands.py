@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.edge.cli.command_errors import reporting_errors, settings_of
+from millstream.edge.cli.command_options import Servers, reporting_errors, settings_of
 
 if TYPE_CHECKING:
     from millstream.core.fanout.ledger import PartitionState
@@ -22,9 +22,6 @@ fanout = typer.Typer(
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="The partition.")]
-Servers = Annotated[
-    str | None, typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say.")
-]
 
 
 @fanout.command("split")

@@ -1,10 +1,11 @@
-"""What the commands share: settings from options, and errors of Millstream in one line."""
+"""What the commands share: options, settings from options, and errors of Millstream in one line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,17 @@ from millstream.core.model.errors import MillstreamError
 
 if TYPE_CHECKING:
     from millstream.edge.settings.settings import Settings
+
+RunningApp = Annotated[str, typer.Argument(metavar="APP", help="An application that runs on this host.")]
+TopologyTarget = Annotated[
+    str, typer.Argument(metavar="MODULE:ATTRIBUTE", help="A topology, such as examples.wordcount:topology.")
+]
+Servers = Annotated[
+    str | None, typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say.")
+]
+StateDir = Annotated[
+    Path | None, typer.Option(help="State directory of the application. Default: as the settings say.")
+]
 
 
 @contextmanager

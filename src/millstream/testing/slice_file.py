@@ -42,11 +42,11 @@ class SliceRecord:
             "partition": self.topic_partition.partition,
             "offset": self.offset,
             "timestamp": self.timestamp,
-            "key": _plain(self.key),
-            "value": _plain(self.value),
+            "key": json_value(self.key),
+            "value": json_value(self.value),
         }
         if self.headers:
-            data["headers"] = [[name, _plain(value)] for name, value in self.headers]
+            data["headers"] = [[name, json_value(value)] for name, value in self.headers]
         return json.dumps(data, ensure_ascii=False)
 
 
@@ -95,7 +95,8 @@ def _read(file: str, number: int, line: str) -> SliceRecord:
         ) from None
 
 
-def _plain(data: bytes | None) -> object:
+def json_value(data: bytes | None) -> object:
+    """Return bytes as a JSON value: text if they are UTF-8, else base64."""
     if data is None:
         return None
     try:

@@ -1,13 +1,14 @@
-"""Reading the last records of a topic, and writing some, as bytes."""
+"""Reading the last records of a topic, and writing some, as bytes or with serdes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from millstream.core.model.errors import MillstreamError, ProductionError, TopicNotFoundError
+from millstream.core.model.serdes import Serde, read, written
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.secret_references import with_secrets
 from millstream.edge.settings.settings import Settings
@@ -18,6 +19,7 @@ _FLUSH_S: Final = 60.0
 
 Raw = tuple[bytes | None, bytes | None, int | None]
 """Key, value and timestamp, ms since the epoch; None for now."""
+Serdes = tuple[Serde[Any], Serde[Any]]
 
 
 def broker_of(settings: Settings) -> Broker:
@@ -119,3 +121,42 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
 
 def as_bytes(data: str | bytes | None) -> bytes | None:
     return data.encode() if isinstance(data, str) else data
+
+
+def last_records(
+    settings: Settings, topic: str, last: int, serdes: Serdes
+) -> Iterator[tuple[int | None, int | None, int, Any, Any]]:
+    """Yield partition, offset, timestamp (ms since the epoch), key and value of the last records of each partition, by time.
+
+    Raises:
+        TopicNotFoundError: If there is no such topic.
+        DeserializationError: If a record does not fit the serdes.
+    """
+    found = list(messages(settings, topic, last))
+    for message in sorted(found, key=lambda m: (m.timestamp()[1], m.partition() or 0, m.offset() or 0)):
+        yield (
+            message.partition(),
+            message.offset(),
+            message.timestamp()[1],
+            read(serdes[0], as_bytes(message.key()), topic, "key", ()),
+            read(serdes[1], as_bytes(message.value()), topic, "value", ()),
+        )
+
+
+def send_records(settings: Settings, topic: str, records: Iterable[Any], serdes: Serdes) -> int:
+    """Write records: values, pairs of key and value, or key, value and timestamp (ms since the epoch).
+
+    Raises:
+        TopicNotFoundError: If there is no such topic.
+        ProductionError: If a record is not acknowledged.
+    """
+    return write(settings, topic, [_raw(record, topic, serdes) for record in records])
+
+
+def _raw(record: Any, topic: str, serdes: Serdes) -> Raw:
+    key, value, timestamp = (*record, None, None)[:3] if isinstance(record, tuple) else (None, record, None)
+    return (
+        written(serdes[0], key, topic, "key", ())[0],
+        written(serdes[1], value, topic, "value", ())[0],
+        timestamp,
+    )

@@ -1,0 +1,132 @@
+"""Counts of the in-flight records that lie in a store and not in memory: by offset, and by time of arrival.
+
+For the committable offset, offsets are remembered as runs, with how many records there are of each: one record may have become several
+on its way.
+
+The age of the oldest record is approximate: the exact one would take another index in the store, for a figure that only people read. So
+times are counted in at most 64 *spans*: each begins at the time of a record and takes in the later ones up to the next span. When there
+would be more, the two that are nearest to each other become one. A span whose records have all gone is removed. So the oldest record is
+at most one span younger than the figure says, and as long as there are few times, nothing is rounded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any, Final
+
+from millstream.core.engine.asynchronous.in_flight_record import Origin
+from millstream.core.model.ids import TopicPartition
+
+
+class OffsetRanges:
+    """Counts records by offset. Owned by the queue that stores the records.
+
+    Args:
+        runs: The last return value of :meth:`runs`.
+
+    Example:
+        >>> offsets = OffsetRanges()
+        >>> for offset in (4, 5, 6):
+        ...     offsets.count(("t", 0, offset), 1)
+        >>> offsets.runs()
+        [['t', 0, [[4, 3, 1]]]]
+    """
+
+    def __init__(self, runs: Iterable[Any] = ()) -> None:
+        self.changed = False
+        """Whether anything was counted since the last :meth:`runs`."""
+        self._counts: dict[TopicPartition, Counter[int]] = {
+            TopicPartition(topic, partition): Counter(dict(_offsets(kept))) for topic, partition, kept in runs
+        }
+
+    def __iter__(self) -> Iterator[tuple[TopicPartition, int, int]]:
+        for partition, offsets in self._counts.items():
+            for offset, times in offsets.items():
+                yield partition, offset, times
+
+    def count(self, origin: Origin | None, change: int) -> None:
+        """Change the count of an offset; None counts a record without origin."""
+        self.changed = True
+        if origin is not None:
+            topic, partition, offset = origin
+            offsets = self._counts.setdefault(TopicPartition(topic, partition), Counter())
+            offsets[offset] += change
+            if not offsets[offset]:
+                del offsets[offset]
+
+    def runs(self) -> list[Any]:
+        """Return JSON values: per partition, runs of first offset, length and records per offset."""
+        self.changed = False
+        return [[*partition, _runs(offsets)] for partition, offsets in self._counts.items() if offsets]
+
+
+def _runs(offsets: Counter[int]) -> list[list[int]]:
+    runs = []
+    numbered = enumerate(sorted(offsets.items()))
+    for (_, times), run in groupby(numbered, key=lambda each: (each[1][0] - each[0], each[1][1])):
+        members = [offset for _, (offset, _) in run]
+        runs.append([members[0], len(members), times])
+    return runs
+
+
+def _offsets(runs: list[list[int]]) -> Iterator[tuple[int, int]]:
+    for first, length, times in runs:
+        for offset in range(first, first + length):
+            yield offset, times
+
+
+_MOST_SPANS: Final = 64
+
+
+class AgeHistogram:
+    """Counts records by time of arrival. Owned by the queue that stores the records.
+
+    Args:
+        spans: The last return value of :meth:`spans`.
+
+    Example:
+        >>> ages = AgeHistogram()
+        >>> for came_ms in (30, 10, 20):
+        ...     ages.count(came_ms, 1)
+        >>> ages.count(10, -1)
+        >>> ages.oldest, ages.spans()
+        (20, [[20, 1], [30, 1]])
+    """
+
+    def __init__(self, spans: Iterable[Any] = ()) -> None:
+        self._begins: list[int] = []
+        self._counts: list[int] = []
+        for begin, count in spans:
+            self._begins.append(begin)
+            self._counts.append(count)
+
+    @property
+    def oldest(self) -> int | None:
+        """When the oldest record arrived, about, ms since the epoch; None if there is none."""
+        return self._begins[0] if self._begins else None
+
+    def count(self, came_ms: int, change: int) -> None:
+        """Change the count of an arrival time; negative counts out."""
+        index = bisect_right(self._begins, came_ms) - 1
+        if change > 0 and (index < 0 or self._begins[index] != came_ms):
+            self._begins.insert(index + 1, came_ms)
+            self._counts.insert(index + 1, change)
+            if len(self._begins) > _MOST_SPANS:
+                self._join_nearest()
+            return
+        self._counts[index] += change
+        if not self._counts[index]:
+            del self._begins[index], self._counts[index]
+
+    def spans(self) -> list[Any]:
+        """Return start and count of each span, as JSON values."""
+        return [list(span) for span in zip(self._begins, self._counts)]
+
+    def _join_nearest(self) -> None:
+        begins = self._begins
+        first = min(range(len(begins) - 1), key=lambda index: begins[index + 1] - begins[index])
+        self._counts[first] += self._counts.pop(first + 1)
+        del begins[first + 1]

@@ -1,1 +1,0 @@
-"""``millstream fanout``: split a hot partition by key range, and merge it again."""

@@ -1,1 +1,0 @@
-"""Records slices of topics, and replays them."""

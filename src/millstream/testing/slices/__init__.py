@@ -1,1 +1,0 @@
-"""Slices of topics in files, to be replayed in tests."""
