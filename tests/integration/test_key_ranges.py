@@ -162,14 +162,14 @@ def test_the_number_of_workers_changes_while_the_application_runs(apps: Apps) ->
 
 
 class SlowTally(Tally):
-    """Counts per key, and takes five milliseconds for each record while a file exists."""
+    """Counts per key, and takes 30 milliseconds for each record while a file exists."""
 
     def __init__(self, slow: Path) -> None:
         self._slow = slow
 
     def init(self, context: ms.ProcessorContext[str, int]) -> None:
         super().init(context)
-        self._seconds = 0.005 if self._slow.exists() else 0.0
+        self._seconds = 0.03 if self._slow.exists() else 0.0
 
     def process(self, record: ms.Record[str, str]) -> None:
         time.sleep(self._seconds)
@@ -184,11 +184,10 @@ def test_the_number_of_workers_follows_the_load(
     builder.add_state_store(ms.stores.key_value("tally", ms.serdes.string, ms.serdes.int64))
     words = builder.stream(source).process(partial(SlowTally, slow), stores=["tally"], key_local=True)
     words.to(tallies, value=ms.serdes.int64)
-    topology, rows = builder.build(), [(f"w{number % 97}", "", BEGIN_MS) for number in range(15_000)]
+    topology, rows = builder.build(), [(f"w{number % 97}", "", BEGIN_MS) for number in range(4_000)]
     slow.touch()
     apps.kafka.produce(source, rows)
-    settings = {"processing_guarantee": "exactly_once", "max_batch_records": 1_000}
-    running = apps.start(topology, parallelism="auto", **settings)
+    running = apps.start(topology, parallelism="auto", max_batch_records=200)
     assert running.status().workers == 1
     eventually(lambda: running.status().workers == 2, "a second worker", within_s=120)
     slow.unlink()

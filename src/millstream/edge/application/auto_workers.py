@@ -42,6 +42,7 @@ class AutoWorkers:
         cores: Returns how many Spark tasks can run at the same time.
         tasks: Returns how many tasks there are.
         apply: Changes the number of workers; returns when the query has been started again.
+        clock: Returns a time in seconds.
     """
 
     def __init__(
@@ -50,12 +51,13 @@ class AutoWorkers:
         cores: Callable[[], int],
         tasks: Callable[[], int],
         apply: Callable[[WorkersChange], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = AutoParallelism.of(workers)
-        self._cores, self._tasks, self._apply = cores, tasks, apply
+        self._cores, self._tasks, self._apply, self._clock = cores, tasks, apply, clock
         self._most = most_workers(tasks(), cores())
         self._lock = threading.Lock()
-        self._began = time.monotonic()
+        self._began = clock()
         self._seconds: dict[str, float] = defaultdict(float)
         self._processed = False
         self._change: WorkersChange | None = None
@@ -67,7 +69,7 @@ class AutoWorkers:
 
     def committed(self, reports: Sequence[TaskReport]) -> None:
         """Note the reports of a micro-batch; the first one after a change ends the change."""
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             if self._changing_since is not None:
                 self._state = with_cost(self._state, now - self._changing_since)
@@ -83,7 +85,7 @@ class AutoWorkers:
         Args:
             waiting: Records that wait in the topics.
         """
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             seconds = now - self._began
             if self._changing_since is not None or not (self._processed or seconds >= _IDLE_LOAD_S):

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.ports import PartitionGrouper, TopicFacts
+from millstream.core.runtime.auto_parallelism import most_workers
 from millstream.core.runtime.batch_plan import DividedState, Initialization
 from millstream.core.topology.analysis.ranges import is_automatic
 from millstream.core.topology.describe import short_lines, started_text
@@ -138,8 +139,12 @@ class Launch:
         settings = self.settings
         if not is_automatic(settings.parallelism) or settings.shuffle_partitions is not None:
             return self
-        before = None if now.progress is None else now.progress.shuffle_partitions
-        workers = first_workers(now.plan, now.layout, before, session.sparkContext.defaultParallelism)
+        cores = session.sparkContext.defaultParallelism
+        if self.environment.bound.end is not None:  # the number does not change in such a run
+            workers = most_workers(len(now.layout.tasks), cores)
+        else:
+            before = None if now.progress is None else now.progress.shuffle_partitions
+            workers = first_workers(now.plan, now.layout, before, cores)
         return replace(self, settings=settings.model_copy(update={"shuffle_partitions": workers}))
 
     def _start_on(

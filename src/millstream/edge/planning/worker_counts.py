@@ -17,6 +17,7 @@ def first_workers(plan: Plan, layout: Layout, before: int | None, cores: int) ->
 
     Args:
         before: The number of Spark partitions of the checkpoint; None without one.
+        cores: How many Spark tasks can run at the same time.
     """
     undivided = {
         (task.subtopology, task.partition // plan.subtopologies[task.subtopology].ranges)
