@@ -184,7 +184,7 @@ def test_the_number_of_workers_follows_the_load(
     builder.add_state_store(ms.stores.key_value("tally", ms.serdes.string, ms.serdes.int64))
     words = builder.stream(source).process(partial(SlowTally, slow), stores=["tally"], key_local=True)
     words.to(tallies, value=ms.serdes.int64)
-    topology, rows = builder.build(), [(f"w{number % 97}", "", BEGIN_MS) for number in range(4_000)]
+    topology, rows = builder.build(), [(f"w{number % 97}", "", BEGIN_MS) for number in range(2_400)]
     slow.touch()
     apps.kafka.produce(source, rows)
     running = apps.start(topology, parallelism="auto", max_batch_records=200)

@@ -35,33 +35,34 @@ class Stream:
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
+        self._busiest = {
+            workers: max(sum(self.shares[first::workers]) for first in range(workers))
+            for workers in allowed(RANGES)
+        }
 
     def load(self, workers: int) -> Load:
         work = min(self.backlog_s, self.most_work_s)
         work *= self._random.uniform(1 / self.noise, self.noise)
-        busiest = {number: work * self._busiest(number) for number in allowed(RANGES)}
+        busiest = {number: work * share for number, share in self._busiest.items()}
         seconds = self.overhead_s + busiest[workers]
         self.backlog_s += self.rate * seconds - min(work, self.backlog_s)
         return Load(seconds, busiest, round(1_000 * self.backlog_s))
-
-    def _busiest(self, workers: int) -> float:
-        return max(sum(self.shares[first::workers]) for first in range(workers))
 
 
 def normed(weights: list[int]) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
+mosts = st.sampled_from(allowed(RANGES))
 streams = st.builds(
     Stream,
-    shares=st.lists(st.integers(1, 20), min_size=RANGES, max_size=RANGES).map(normed),
-    rate=st.floats(0, 20),
+    shares=st.lists(st.integers(1, 5), min_size=RANGES, max_size=RANGES).map(normed),
+    rate=st.builds(lambda workers, utilisation: workers * utilisation, mosts, st.floats(0.1, 1.2)),
     overhead_s=st.floats(0.05, 3),
-    most_work_s=st.floats(1, 30),
+    most_work_s=st.sampled_from([1.0, 5.0, 50.0]),
     noise=st.floats(1, 1.2),
     seed=st.integers(0, 100),
 )
-mosts = st.sampled_from(allowed(RANGES))
 costs = st.floats(0, 20)
 
 
@@ -82,18 +83,17 @@ def numbers(stream: Stream, workers: int, most: int, cost_s: float, *, loads: in
 def test_constant_load_moves_the_number_in_one_direction_to_a_fixed_point(
     stream: Stream, first: int, most: int, cost_s: float
 ) -> None:
-    found = numbers(stream, first, most, cost_s, loads=3_000)
+    found = numbers(stream, first, most, cost_s, loads=1_000)
     assert found in (sorted(found), sorted(found, reverse=True))
     assert len(found) == len(set(found)) <= RANGES.bit_length() + 1
-    rest = numbers(stream, found[-1], most, cost_s, loads=1_000)
-    assert rest == [found[-1]]
+    assert numbers(stream, found[-1], most, cost_s, loads=500) == [found[-1]]
 
 
 @given(streams, mosts, costs)
 def test_a_stream_that_ends_leaves_one_worker(stream: Stream, most: int, cost_s: float) -> None:
     workers = numbers(stream, 1, most, cost_s, loads=500)[-1]
     stream.rate = stream.backlog_s = 0.0
-    assert numbers(stream, workers, most, cost_s, loads=3_000)[-1] == 1
+    assert numbers(stream, workers, most, cost_s, loads=1_000)[-1] == 1
 
 
 @given(

@@ -3,14 +3,14 @@
 A *worker* is a Spark partition. Their number is a power of two, because key ranges are spread evenly over such numbers. The *utilisation* of
 a number of workers is the share of time for which the busiest of them processes records:
 
-* From 0.7 on, with records that wait, micro-batches wait for one worker, and the next number is taken at which the busiest worker has
+* From 0.6 on, with records that wait, micro-batches wait for one worker, and the next number is taken at which the busiest worker has
   clearly less work: usually twice as many workers, and none if one key range has most of the work.
-* A number at which the utilisation would be at most 0.3 suffices, and becomes the new number.
+* A number at which the utilisation would be at most 0.25 suffices, and becomes the new number.
 
 Under a constant load, no number fulfils both, since fewer workers never have less work each. So the number cannot alternate.
 
-A change needs several loads in a row that agree, and time since the last change, because each change stops the query for seconds. That
-time grows with what the last change has cost, so changes take at most a sixth of the time.
+A change needs several loads in a row that agree for some time, because it stops the query for seconds. More workers also need time since the
+last change, five times what that has cost. Fewer workers need a low load for at least as long as the last change took.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-_HIGH: Final = 0.7
-_LOW: Final = 0.3
+_HIGH: Final = 0.6
+_LOW: Final = 0.25
 _HELPS: Final = 0.8
 """What part of its work the busiest worker may keep for more workers to be worth it."""
 _LOADS: Final = 3
@@ -28,7 +28,7 @@ _RAISE_AFTER_S: Final = 3.0
 _LOWER_AFTER_S: Final = 15.0
 _SETTLE_S: Final = 10.0
 _SETTLE_COSTS: Final = 5
-"""The least time between two changes, as a multiple of the cost of the last one."""
+"""The least time before more workers, as a multiple of the cost of the last change."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,9 @@ def decided(state: AutoParallelism, load: Load, most: int) -> tuple[AutoParallel
     state = _noted(state, load, _wanted(state.workers, load, most))
     if state.wanted == state.workers or not _lasts(state):
         return state, None
+    state = replace(
+        state, wanted=min(state.wanted, most)
+    )  # the maximum may have fallen since an earlier load
     return replace(AutoParallelism.of(state.wanted), cost_s=state.cost_s), _change(state, load, most)
 
 
@@ -155,10 +158,13 @@ def _noted(state: AutoParallelism, load: Load, wanted: int) -> AutoParallelism:
 
 
 def _lasts(state: AutoParallelism) -> bool:
-    """Return whether enough loads agree, and the last change is long enough ago."""
-    patience_s = _RAISE_AFTER_S if state.wanted > state.workers else _LOWER_AFTER_S
+    """Return whether loads have agreed for long enough, and the last change is long enough ago."""
+    if state.loads < _LOADS:
+        return False
+    if state.wanted < state.workers:
+        return state.agreed_s >= max(_LOWER_AFTER_S, state.cost_s)
     settle_s = max(_SETTLE_S, _SETTLE_COSTS * state.cost_s)
-    return state.loads >= _LOADS and state.agreed_s >= patience_s and state.settled_s >= settle_s
+    return state.agreed_s >= _RAISE_AFTER_S and state.settled_s >= settle_s
 
 
 def _change(state: AutoParallelism, load: Load, most: int) -> WorkersChange:

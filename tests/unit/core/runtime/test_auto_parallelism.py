@@ -51,7 +51,7 @@ def test_more_workers_when_micro_batches_wait_for_one() -> None:
     "load",
     [
         even(2, 1.8, waiting=0),
-        even(2, 1.2),
+        even(2, 1.1),
         Load(2, {1: 1.8, 2: 1.7, 4: 1.7, 8: 1.7}, 100),
         even(0, 0),
     ],
@@ -67,7 +67,7 @@ def test_a_number_that_does_not_help_is_left_out() -> None:
 
 
 def test_loads_must_agree_in_a_row_for_some_time() -> None:
-    high, middle = even(2, 1.8), even(2, 1.2)
+    high, middle = even(2, 1.8), even(2, 1.1)
     assert changes(settled(1), [high, high, middle] * 5) == []
     assert changes(settled(1), [even(0.5, 0.45)] * 5) == []
     assert len(changes(settled(1), [even(0.5, 0.45)] * 6)) == 1
@@ -108,6 +108,14 @@ def test_more_workers_than_cores_are_given_up_whatever_the_load() -> None:
     loads = [even(2, 30)] * 8
     (change,) = changes(settled(16), loads, most=4)
     assert change == WorkersChange(4, "4 workers instead of 16: there are cores and key ranges for 4")
+
+
+def test_the_maximum_may_fall_between_two_loads() -> None:
+    state, found = settled(8), []
+    for most, load in ((8, even(8, 5)), (8, even(8, 5)), (2, even(8, 5))):
+        state, change = decided(state, load, most)
+        found.append(change and change.workers)
+    assert found == [None, None, 2]
 
 
 def test_the_maximum_is_a_power_of_two_within_ranges_and_cores() -> None:
