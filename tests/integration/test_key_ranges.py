@@ -176,6 +176,7 @@ class SlowTally(Tally):
         super().process(record)
 
 
+@pytest.mark.timeout(500)  # less than a minute, unless other programs use the cores
 def test_the_number_of_workers_follows_the_load(
     apps: Apps, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -189,9 +190,9 @@ def test_the_number_of_workers_follows_the_load(
     apps.kafka.produce(source, rows)
     running = apps.start(topology, parallelism="auto", max_batch_records=200)
     assert running.status().workers == 1
-    eventually(lambda: running.status().workers == 2, "a second worker", within_s=120)
+    eventually(lambda: running.status().workers == 2, "a second worker", within_s=180)
     slow.unlink()
-    eventually(lambda: running.status().workers == 1, "the end of the second worker", within_s=120)
+    eventually(lambda: running.status().workers == 1, "the end of the second worker", within_s=180)
     apps.kafka.produce(source, rows[:100])
     eventually(lambda: apps.kafka.committed(apps.id, source) == {0: len(rows) + 100}, "the last words")
     running.stop()

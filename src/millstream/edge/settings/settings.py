@@ -310,13 +310,11 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _automatic_workers_can_change(self) -> Settings:
-        if is_automatic(self.parallelism):
-            if self.shuffle_partitions is not None:
-                raise ValueError(
-                    "parallelism='auto' chooses the Spark partitions; leave shuffle_partitions out"
-                )
-            if self.on_changed_shuffle_partitions != "rescale":
-                raise ValueError("parallelism='auto' needs on_changed_shuffle_partitions='rescale'")
+        fixed = self.shuffle_partitions is not None or self.on_changed_shuffle_partitions != "rescale"
+        if fixed and is_automatic(self.parallelism):
+            raise ValueError(
+                "parallelism='auto' needs shuffle_partitions=None, on_changed_shuffle_partitions='rescale'"
+            )
         return self
 
     @model_validator(mode="after")
