@@ -196,8 +196,8 @@ def test_the_number_of_workers_follows_the_load(
     apps.kafka.produce(source, rows[:100])
     eventually(lambda: apps.kafka.committed(apps.id, source) == {0: len(rows) + 100}, "the last words")
     running.stop()
-    assert "restarting the query: 2 workers instead of 1: the busiest worker processes for" in caplog.text
-    assert "restarting the query: 1 workers instead of 2: 1 would process for" in caplog.text
+    assert "the number of workers changes from 1 to 2: the busiest worker processes for" in caplog.text
+    assert "the number of workers changes from 2 to 1: with 1, the busiest worker would" in caplog.text
     with ms.testing.TopologyTestDriver(topology) as driver:
         for row in [*rows, *rows[:100]]:
             driver.pipe(source, *row)

@@ -173,5 +173,7 @@ def _change(state: AutoParallelism, load: Load, most: int) -> WorkersChange:
     elif state.wanted > state.workers:
         reason = f"the busiest worker processes for {load.utilisation(state.workers):.0%} of the time, and {load.waiting:,} records wait"
     else:
-        reason = f"{state.wanted} would process for at most {load.utilisation(state.wanted):.0%} of the time"
-    return WorkersChange(state.wanted, f"{state.wanted} workers instead of {state.workers}: {reason}")
+        reason = f"with {state.wanted}, the busiest worker would process for {load.utilisation(state.wanted):.0%} of the time"
+    return WorkersChange(
+        state.wanted, f"the number of workers changes from {state.workers} to {state.wanted}: {reason}"
+    )

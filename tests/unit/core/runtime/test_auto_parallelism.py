@@ -43,7 +43,7 @@ def test_more_workers_when_micro_batches_wait_for_one() -> None:
     (change,) = changes(settled(1), [even(2, 1.8)] * 3)
     assert change == WorkersChange(
         2,
-        "2 workers instead of 1: the busiest worker processes for 90% of the time, and 100 records wait",
+        "the number of workers changes from 1 to 2: the busiest worker processes for 90% of the time, and 100 records wait",
     )
 
 
@@ -75,7 +75,10 @@ def test_loads_must_agree_in_a_row_for_some_time() -> None:
 
 def test_fewer_workers_when_they_suffice() -> None:
     (change,) = changes(settled(8), [even(1, 0.5, waiting=0)] * 15)
-    assert change == WorkersChange(2, "2 workers instead of 8: 2 would process for at most 25% of the time")
+    assert change == WorkersChange(
+        2,
+        "the number of workers changes from 8 to 2: with 2, the busiest worker would process for 25% of the time",
+    )
     assert changes(settled(8), [even(1, 0.5, waiting=0)] * 14) == []
     assert [each.workers for each in changes(settled(8), [even(1, 0, waiting=0)] * 15)] == [1]
 
@@ -107,7 +110,9 @@ def test_a_start_waits_too() -> None:
 def test_more_workers_than_cores_are_given_up_whatever_the_load() -> None:
     loads = [even(2, 30)] * 8
     (change,) = changes(settled(16), loads, most=4)
-    assert change == WorkersChange(4, "4 workers instead of 16: there are cores and key ranges for 4")
+    assert change == WorkersChange(
+        4, "the number of workers changes from 16 to 4: there are cores and key ranges for 4"
+    )
 
 
 def test_the_maximum_may_fall_between_two_loads() -> None:
