@@ -114,9 +114,8 @@ def decided(state: AutoParallelism, load: Load, most: int) -> tuple[AutoParallel
     state = _noted(state, load, _wanted(state.workers, load, most))
     if state.wanted == state.workers or not _lasts(state):
         return state, None
-    state = replace(
-        state, wanted=min(state.wanted, most)
-    )  # the maximum may have fallen since an earlier load
+    # The maximum may have fallen since an earlier load.
+    state = replace(state, wanted=min(state.wanted, most))
     return replace(AutoParallelism.of(state.wanted), cost_s=state.cost_s), _change(state, load, most)
 
 
