@@ -72,12 +72,28 @@ def test_orders_are_given_and_what_holds_is_printed(
     assert result.stdout == "paused: in\nthrottled: in to 5,000/s\n"
 
 
+@pytest.mark.parametrize(("given", "sent"), [("4", 4), ("auto", "auto")])
+def test_the_number_of_workers_is_sent(listening: Listening, given: str, sent: int | str) -> None:
+    result = listening.run("parallelism", given)
+    assert (result.exit_code, result.stdout) == (0, f"workers per partition: {given}\n")
+    assert listening.orders == [("parallelism", {"workers": sent})]
+
+
+def test_what_is_not_a_number_of_workers_is_refused(listening: Listening) -> None:
+    result = listening.run("parallelism", "many")
+    assert (result.exit_code, listening.orders) == (1, [])
+    assert "the number of workers is a whole number, or 'auto', not 'many'" in result.stderr
+
+
 def test_the_status_is_for_people(listening: Listening) -> None:
-    listening.status = replace(STATUS, paused=[], throttled={}, restoring=["task 1_0"], error="one\ntwo")
+    listening.status = replace(
+        STATUS, workers=4, paused=[], throttled={}, restoring=["task 1_0"], error="one\ntwo"
+    )
     assert listening.run("status").stdout.splitlines() == [
         "app: running",
         "  micro-batch  3",
         "  tasks        2",
+        "  workers      4",
         "  records/s    1,234.5",
         "  lag          in 7,000, other 0",
         "  paused       nothing",

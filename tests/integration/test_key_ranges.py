@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ import millstream as ms
 from millstream.core.model.errors import ControlError, IncompatibleTopologyError, TopologyError
 from millstream.edge.cli.commands import app as command_line
 
-from .helpers import Apps, eventually
+from .helpers import Apps, eventually, values_by_key
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -103,7 +105,7 @@ class Words:
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 def test_one_partition_in_sixteen_tasks_over_several_starts(apps: Apps, guarantee: str) -> None:
     words = Words(apps)
-    for parallelism in (2, 4, 3):  # the number of workers may change, the ranges stay
+    for parallelism in (2, "auto", 3):  # the number of workers may change, the ranges stay
         words.produce(300)
         running = apps.run(words.topology, parallelism=parallelism, processing_guarantee=guarantee)
         assert len(running.status().placed) == 16
@@ -157,6 +159,52 @@ def test_the_number_of_workers_changes_while_the_application_runs(apps: Apps) ->
         running.parallelism(17)
     running.stop()
     words.check(exactly_once=True)
+
+
+class SlowTally(Tally):
+    """Counts per key, and takes 30 milliseconds for each record while a file exists."""
+
+    def __init__(self, slow: Path) -> None:
+        self._slow = slow
+
+    def init(self, context: ms.ProcessorContext[str, int]) -> None:
+        super().init(context)
+        self._seconds = 0.03 if self._slow.exists() else 0.0
+
+    def process(self, record: ms.Record[str, str]) -> None:
+        time.sleep(self._seconds)
+        super().process(record)
+
+
+@pytest.mark.timeout(500)  # less than a minute, unless other programs use the cores
+def test_the_number_of_workers_follows_the_load(
+    apps: Apps, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, tallies, slow = apps.topic("words", 1), apps.topic("tallies", 1), tmp_path / "slow"
+    builder = ms.StreamsBuilder()
+    builder.add_state_store(ms.stores.key_value("tally", ms.serdes.string, ms.serdes.int64))
+    words = builder.stream(source).process(partial(SlowTally, slow), stores=["tally"], key_local=True)
+    words.to(tallies, value=ms.serdes.int64)
+    topology, rows = builder.build(), [(f"w{number % 97}", "", BEGIN_MS) for number in range(2_400)]
+    slow.touch()
+    apps.kafka.produce(source, rows)
+    running = apps.start(topology, parallelism="auto", max_batch_records=200)
+    assert running.status().workers == 1
+    eventually(lambda: running.status().workers == 2, "a second worker", within_s=180)
+    slow.unlink()
+    eventually(lambda: running.status().workers == 1, "the end of the second worker", within_s=180)
+    apps.kafka.produce(source, rows[:100])
+    eventually(lambda: apps.kafka.committed(apps.id, source) == {0: len(rows) + 100}, "the last words")
+    running.stop()
+    assert "the number of workers changes from 1 to 2: the busiest worker processes for" in caplog.text
+    assert "the number of workers changes from 2 to 1: with 1, the busiest worker would" in caplog.text
+    with ms.testing.TopologyTestDriver(topology) as driver:
+        for row in [*rows, *rows[:100]]:
+            driver.pipe(source, *row)
+        wanted: dict[str | None, list[Any]] = {}
+        for record in driver.read(tallies):
+            wanted.setdefault(record.key, []).append(record.value)
+    assert values_by_key(apps.kafka.consume(tallies), ms.serdes.int64) == wanted
 
 
 def joined(left: str, right: str, out: str) -> ms.Topology:

@@ -12,6 +12,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.model.topics import checked_name
 from millstream.core.ports import PartitionGrouper
+from millstream.core.runtime.auto_parallelism import WorkersChange
+from millstream.core.topology.analysis.ranges import AUTO, Workers, is_automatic
 from millstream.core.topology.layout import default_grouper
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
@@ -21,6 +23,7 @@ from millstream.drivers.spark.clock import Clock, host_clock
 from millstream.drivers.spark.driver.checkpoint import files_of, progress_of
 from millstream.drivers.spark.driver.spark_session import refuse_connect
 from millstream.edge.application.application_run import Resources
+from millstream.edge.application.auto_workers import AutoWorkers
 from millstream.edge.application.launching import Environment, Launch
 from millstream.edge.application.metadata_refresher import MetadataRefresher
 from millstream.edge.application.periodic_task import PeriodicTask
@@ -208,22 +211,38 @@ class Application:
         run = running._run
         run.query.launch = partial(self._launch, running, environment)
         run.supervision = PeriodicTask(run.query.recover, _SUPERVISION_S)
-        running._set_workers = partial(self._set_workers, running)
         running._edit = partial(self._edit, running, environment)
         if run.rescale_later:
             run.query.restart("the interrupted micro-batch is complete, and the state moves now")
+        running._set_workers = partial(self._set_workers, running)
+        if is_automatic(self.settings.parallelism):
+            run.auto_workers = self._auto_workers(running)
         refresher = MetadataRefresher(
             run, environment, lambda existing: self._program.matching(self.settings, existing), self.settings
         )
         run.metadata_refresher = PeriodicTask(refresher.refresh, self.settings.metadata_max_age_ms / 1000)
 
-    def _set_workers(self, running: RunningApplication, workers: int) -> None:
+    def _auto_workers(self, running: RunningApplication) -> AutoWorkers:
+        run = running._run
+        session = run.session.of(self.settings)()
+        cores, tasks = lambda: session.sparkContext.defaultParallelism, lambda: len(run.reports.tasks)
+
+        def apply(change: WorkersChange) -> None:
+            if is_automatic(self.settings.parallelism):  # a command has not set a number meanwhile
+                self.settings = self.settings.model_copy(update={"shuffle_partitions": change.workers})
+                run.query.restart(change.reason)
+
+        return AutoWorkers(run.workers, cores, tasks, apply)
+
+    def _set_workers(self, running: RunningApplication, workers: Workers) -> None:
         """Set the number of workers per partition of the next query.
 
         Raises:
             MillstreamError: If the number needs other key ranges.
         """
-        plan = running._run.plan
+        run, plan = running._run, running._run.plan
+        if workers == AUTO and run.auto_workers is not None:
+            return
         whole = [replace(sub, ranges=1) for sub in plan.subtopologies]
         check_workers(plan, replace(plan, subtopologies=tuple(whole)), workers)
         changed = {
@@ -231,7 +250,10 @@ class Application:
             "shuffle_partitions": None,
             "on_changed_shuffle_partitions": "rescale",
         }
+        if run.auto_workers is not None:
+            run.auto_workers.close()
         self.settings = self.settings.model_copy(update=changed)
+        run.auto_workers = self._auto_workers(running) if workers == AUTO else None
 
     def _edit(
         self,

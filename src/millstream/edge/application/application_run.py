@@ -23,6 +23,7 @@ from millstream.drivers.spark.control import ControlServer
 from millstream.drivers.spark.driver.classes import keep_classes
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.edge.application.application_state import ApplicationState
+from millstream.edge.application.auto_workers import AutoWorkers
 from millstream.edge.application.draining import Draining
 from millstream.edge.application.periodic_task import PeriodicTask
 from millstream.edge.application.replaceable_query import ReplaceableQuery
@@ -80,6 +81,8 @@ class ApplicationRun:
         error: Why it failed; None if it has not.
         continues: The running plan, as it continues the checkpoint, and the topics that it was started with.
         rescale_later: Whether to rescale the state once the interrupted micro-batch is complete.
+        workers: The number of Spark partitions that run the tasks; 0 before the first launch.
+        auto_workers: Changes that number as the load needs; None if it is set.
         control: Answers the processes of Spark, and commands.
         metadata_refresher: Follows changes of topics; None in a run to an end.
         purging: Purges repartition topics; None without them.
@@ -98,6 +101,8 @@ class ApplicationRun:
         self.query = ReplaceableQuery(self.state, self._explained, self._fail)
         self.checkpoint = ""
         self.rescale_later = False
+        self.workers = 0
+        self.auto_workers: AutoWorkers | None = None
         self.progress = ProgressLog(application_id)
         self.session = ApplicationSession(application_id, self.progress, resources.spark_log)
         self.warnings = RepeatedWarnings(partial(log.warning, "%s"))
@@ -142,6 +147,7 @@ class ApplicationRun:
             self.reports.status(self.state.now.value, None if self.error is None else str(self.error)),
             paused=sorted(limits.paused),
             throttled=limits.rates,
+            workers=self.workers,
             lacking=self.session.lacking,
         )
 
@@ -220,7 +226,7 @@ class ApplicationRun:
         """Release everything; releasing it twice is harmless."""
         self.listeners.close()
         self.progress.close()
-        for task in (self.metadata_refresher, self.purging, self.supervision):
+        for task in (self.metadata_refresher, self.purging, self.supervision, self.auto_workers):
             if task is not None:
                 task.close()
         self.control.close()

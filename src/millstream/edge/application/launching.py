@@ -11,7 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.ports import PartitionGrouper, TopicFacts
+from millstream.core.runtime.auto_parallelism import most_workers
 from millstream.core.runtime.batch_plan import DividedState, Initialization
+from millstream.core.topology.analysis.ranges import is_automatic
 from millstream.core.topology.describe import short_lines, started_text
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
@@ -49,6 +51,7 @@ from millstream.edge.planning.async_workers import AsyncWorkers, makes_calls
 from millstream.edge.planning.plans import spark_partitions
 from millstream.edge.planning.programs import Program
 from millstream.edge.planning.thread_counts import threads_of
+from millstream.edge.planning.worker_counts import first_workers
 from millstream.edge.settings.settings import Settings
 from millstream.edge.spark.cluster_checks import check_checkpoint, check_secrets
 
@@ -129,6 +132,24 @@ class Launch:
         marks = self.environment.clients.marks().found() if self.settings.exactly_once else {}
         checkpoint = self._checkpoint_id(now, marks)
         session = self._check(now)
+        return self._with_workers(now, session)._start_on(now, session, checkpoint, marks)
+
+    def _with_workers(self, now: Continued, session: SparkSession) -> Launch:
+        """Choose the number of workers, if it is automatic and not chosen yet."""
+        settings = self.settings
+        if not is_automatic(settings.parallelism) or settings.shuffle_partitions is not None:
+            return self
+        cores = session.sparkContext.defaultParallelism
+        if self.environment.bound.end is not None:  # the number does not change in such a run
+            workers = most_workers(len(now.layout.tasks), cores)
+        else:
+            before = None if now.progress is None else now.progress.shuffle_partitions
+            workers = first_workers(now.plan, now.layout, before, cores)
+        return replace(self, settings=settings.model_copy(update={"shuffle_partitions": workers}))
+
+    def _start_on(
+        self, now: Continued, session: SparkSession, checkpoint: str, marks: Mapping[int, Mark]
+    ) -> StreamingQuery:
         topics = self._topic_preparation()
         rebuild = now.progress is None and topics.can_rebuild(now.plan, now.existing)
         if rebuild:
@@ -139,7 +160,7 @@ class Launch:
             self._claim(now, checkpoint, marks, prepared.commits)
         self._log_plan(now, prepared.commits)
         divided = self._divided(now, session)
-        self._take_over(now, prepared)
+        self._take_over(now, prepared, session)
         topology = self._topology_spec(now, prepared, session)
         source = SourceSpec(
             topology,
@@ -267,18 +288,23 @@ class Launch:
         for line in short_lines(now.plan, now.layout):
             self.run.progress.event("plan", line)
 
-    def _take_over(self, now: Continued, prepared: PreparedTopics) -> None:
+    def _take_over(self, now: Continued, prepared: PreparedTopics, session: SparkSession) -> None:
         """Set the plan of the run, and rescale its state if the settings ask for it."""
-        run, settings = self.run, self.settings
+        run, settings, wanted = self.run, self.settings, spark_partitions(self.settings)
         run.continues = now.continuity.running_on(now.layout), prepared.facts
         run.reports.plan = now.plan
         run.rescale_later = shuffle_rescaling.at_start(
             now.progress,
-            spark_partitions(settings),
+            wanted,
             settings.on_changed_shuffle_partitions,
             run.checkpoint,
             run.session.of(settings),
         )
+        moves = (
+            wanted is not None and settings.on_changed_shuffle_partitions != "keep" and not run.rescale_later
+        )
+        keeps = None if moves or now.progress is None else now.progress.shuffle_partitions
+        run.workers = keeps or partitions_of(session, wanted)
 
     def _topology_spec(self, now: Continued, prepared: PreparedTopics, session: SparkSession) -> TopologySpec:
         clients, settings = self.environment.clients, self.settings

@@ -10,6 +10,7 @@ from millstream.core.metrics.metric import Numbers
 from millstream.core.model.errors import ControlError
 from millstream.core.queries.question import Answer, Question
 from millstream.core.runtime.pausing import chosen_topics
+from millstream.core.topology.analysis.ranges import AUTO, Workers
 from millstream.core.topology.topology import Topology
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
@@ -31,7 +32,7 @@ class RunningApplication:
     def __init__(self, application_id: str, resources: Resources) -> None:
         self.id = application_id
         self._run = ApplicationRun(application_id, resources)
-        self._set_workers: Callable[[int], None] | None = None
+        self._set_workers: Callable[[Workers], None] | None = None
         self._edit: Callable[..., TopologyEdit] | None = None
         self._requests = SparkRequests(self._run, self)
         self._run.control = ControlServer(self._requests.answer, secrets.token_bytes(16), process_directory())
@@ -123,11 +124,12 @@ class RunningApplication:
         for known in chosen_topics(self._run.plan, [topic]):
             self._run.flow_control.throttle(known, records_per_second)
 
-    def parallelism(self, workers: int) -> None:
+    def parallelism(self, workers: Workers) -> None:
         """Process each partition by another number of workers; the query starts again in place, with all state.
 
         Args:
-            workers: Workers per partition, as the setting ``parallelism``.
+            workers: Workers per partition, as the setting ``parallelism``. A number ends the automatic choice, and ``"auto"`` begins it
+                with the current number.
 
         Raises:
             ControlError: If the number needs other key ranges than there are, or the application has ended.
@@ -137,7 +139,8 @@ class RunningApplication:
                 f"application {self.id!r} is {self._run.state.now}, and its workers cannot change"
             )
         self._set_workers(workers)
-        self._run.query.restart(f"each partition has {workers} workers from now on")
+        if workers != AUTO:
+            self._run.query.restart(f"each partition has {workers} workers from now on")
 
     def edit(
         self, topology: Topology, *, preview: bool = False, renamed_stores: Mapping[str, str] | None = None

@@ -90,6 +90,8 @@ class SparkRequests:
             self._commit_behind_shuffle(data, oldest)
         if run.draining.begun:
             self._check_drained(data)
+        elif self._workers_must_change(data):
+            run.query.hold.set()
         hold = run.query.hold.is_set()
         if hold:  # Spark plans between batches, so none is running, and with this answer none will start
             run.query.between_batches.set()
@@ -113,12 +115,20 @@ class SparkRequests:
         due = self._run.reports.due(data.now_ms, resting(self._run.plan, paused))
         return tuple(sorted({*due, *self._run.answers.take_woken()}))
 
+    def _workers_must_change(self, data: PlanRequest) -> bool:
+        auto = self._run.auto_workers
+        if auto is None or data.ends is None:
+            return False
+        return auto.planned(unread(data.positions, data.ends, data.ends))
+
     def _committed(self, batch: int, reports: Sequence[TaskReport]) -> None:
         """Note the reports of a micro-batch, and commit its offsets to Kafka before Spark commits it."""
         run = self._run
         for notice in (notice for report in reports for notice in report.notices):
             run.warnings.warn(notice)
         offsets = run.reports.committed(batch, reports)
+        if run.auto_workers is not None:
+            run.auto_workers.committed(reports)
         run.answers.committed()
         for line in run.reports.waiting_lines():
             run.warnings.warn(line)

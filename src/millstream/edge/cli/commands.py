@@ -206,7 +206,7 @@ def throttle(
 @app.command()
 def parallelism(
     application_id: Running,
-    workers: Annotated[int, typer.Argument(min=1, help="Workers per partition.")],
+    workers: Annotated[str, typer.Argument(metavar="WORKERS|auto", help="Workers per partition, or auto.")],
     state_dir: StateDir = None,
 ) -> None:
     """Process each partition by another number of workers, in a running application that has key ranges."""

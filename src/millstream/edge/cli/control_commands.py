@@ -10,6 +10,7 @@ import typer
 
 from millstream.core.model.errors import ControlError
 from millstream.core.model.topics import checked_name
+from millstream.core.topology.analysis.ranges import AUTO
 from millstream.edge.control.control_client import send
 from millstream.edge.settings.settings import Settings
 
@@ -47,8 +48,8 @@ class ControlCommands:
         """Limit a topic to a rate, which is a number of records per second or ``off``."""
         _print_limits(self._send("throttle", topic=topic, records_per_second=_rate(rate)))
 
-    def parallelism(self, workers: int) -> None:
-        self._send("parallelism", workers=workers)
+    def parallelism(self, workers: str) -> None:
+        self._send("parallelism", workers=_workers(workers))
         typer.echo(f"workers per partition: {workers}")
 
     def ranges(self, *, as_json: bool) -> None:
@@ -84,6 +85,7 @@ def status_lines(name: str, status: Mapping[str, Any]) -> list[str]:
         f"{name}: {status['state']}",
         f"  micro-batch  {status['batch']}",
         f"  tasks        {status['tasks']}",
+        f"  workers      {status['workers']}",
         f"  records/s    {status['records_per_s']:,.1f}",
         f"  lag          {', '.join(lag) or 'not known yet'}",
         f"  paused       {_paused(status)}",
@@ -151,6 +153,15 @@ def _threads(threads: Mapping[str, Any]) -> str:
     each = ", ".join(f"{count:,}" for count in threads["executed"])
     ended = f"; {threads['ended']:,} were ended by functions" if threads["ended"] else ""
     return f"{threads['threads']} have executed {each} records{ended}"
+
+
+def _workers(text: str) -> int | str:
+    if text == AUTO:
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise ControlError(f"the number of workers is a whole number, or {AUTO!r}, not {text!r}") from None
 
 
 def _rate(text: str) -> int | None:

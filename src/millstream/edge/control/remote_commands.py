@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from millstream.core.model.errors import ControlError
+from millstream.core.topology.analysis.ranges import Workers
 from millstream.edge.status.application_status import Status
 
 
@@ -30,7 +31,7 @@ class Controllable(Protocol):
     def throttle(self, topic: str, records_per_second: int | None) -> None:
         """Limit the records per second of a topic."""
 
-    def parallelism(self, workers: int) -> None:
+    def parallelism(self, workers: Workers) -> None:
         """Process each partition by another number of workers."""
 
     def status(self) -> Status:

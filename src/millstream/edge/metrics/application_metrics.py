@@ -98,6 +98,10 @@ _WHOLE: Final = (
         lambda view: _one(view.status.tasks),
     ),
     MetricsReading(
+        Metric("workers", (), "Spark partitions that run the tasks", "alive-stream-threads"),
+        lambda view: _one(view.status.workers),
+    ),
+    MetricsReading(
         Metric(
             "commit_total",
             (),

@@ -11,7 +11,7 @@ from millstream.core.model.errors import ControlError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets, flat
 from millstream.core.runtime.task_report import TaskReport
-from millstream.core.topology.analysis.ranges import divided_plan
+from millstream.core.topology.analysis.ranges import Workers, divided_plan
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.executor import measures
 from millstream.edge.status.application_status import RangeStatus
@@ -96,7 +96,7 @@ def range_status(
     return found
 
 
-def check_workers(plan: Plan, undivided: Plan, workers: int) -> None:
+def check_workers(plan: Plan, undivided: Plan, workers: Workers) -> None:
     """Refuse a number of workers that needs other key ranges.
 
     Args:

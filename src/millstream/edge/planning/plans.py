@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from millstream.core.model.errors import SettingsError, TopologyError
-from millstream.core.topology.analysis.ranges import divided_plan, workers_of
+from millstream.core.topology.analysis.ranges import divided_plan, is_automatic, workers_of
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
 from millstream.edge.settings.settings import Settings
@@ -66,8 +66,11 @@ def check_rates(plan: Plan, settings: Settings) -> None:
 
 
 def spark_partitions(settings: Settings) -> int | None:
-    """Return the wanted number of shuffle partitions: the setting, else at least the workers of a partition; None depends on the cores."""
+    """Return the wanted number of shuffle partitions: the setting, else at least the workers of a partition; None depends on the cores.
+
+    If the number of workers is automatic, the launch sets it.
+    """
     workers = workers_of(settings.parallelism)
-    if settings.shuffle_partitions is not None or workers == 1:
+    if settings.shuffle_partitions is not None or workers == 1 or is_automatic(settings.parallelism):
         return settings.shuffle_partitions
     return int(1 << (workers - 1).bit_length())

@@ -27,6 +27,7 @@ from millstream.core.model.errors import SettingsError
 from millstream.core.model.topics import checked_topic_config
 from millstream.core.runtime.thread_counts import check_threads
 from millstream.core.runtime.wait_settings import WaitSettings
+from millstream.core.topology.analysis.ranges import is_automatic
 from millstream.drivers.directory import DEFAULT_MEMORY_BYTES
 from millstream.drivers.kafka.secret_references import Secret
 from millstream.edge.settings.client_settings import SECRET, librdkafka_settings, revealed
@@ -97,7 +98,9 @@ class Settings(BaseSettings):
         ge=0,
         description="minimum time between the starts of micro-batches, unless a processor requests a commit",
     )
-    parallelism: PositiveInt | dict[str, PositiveInt] = Field(1, description="workers per partition")
+    parallelism: PositiveInt | Literal["auto"] | dict[str, PositiveInt | Literal["auto"]] = Field(
+        1, description="workers per partition; auto: as many as the load needs"
+    )
     shuffle_partitions: int | None = Field(
         None,
         ge=1,
@@ -303,6 +306,15 @@ class Settings(BaseSettings):
         wanting = [name for name, policy in given.items() if policy == "dead_letter"]
         if wanting and self.dead_letter_topic is None:
             raise ValueError(f"{wanting[0]}='dead_letter' needs dead_letter_topic='...'")
+        return self
+
+    @model_validator(mode="after")
+    def _automatic_workers_can_change(self) -> Settings:
+        fixed = self.shuffle_partitions is not None or self.on_changed_shuffle_partitions != "rescale"
+        if fixed and is_automatic(self.parallelism):
+            raise ValueError(
+                "parallelism='auto' needs shuffle_partitions=None, on_changed_shuffle_partitions='rescale'"
+            )
         return self
 
     @model_validator(mode="after")

@@ -95,6 +95,7 @@ class Status:
         lacking: What the Spark session lacks that Millstream wants, and why: one line for each setting. Empty for one that it made.
         placed: Host and executor on which each task ran last, as ``host/executor``.
         ranges: What the key ranges of partitions are doing, per task that has one.
+        workers: Spark partitions that run the tasks; 0 until this is known.
     """
 
     state: str
@@ -117,6 +118,7 @@ class Status:
     lacking: Sequence[str] = ()
     placed: Mapping[str, str] = field(default_factory=dict)
     ranges: Mapping[str, RangeStatus] = field(default_factory=dict)
+    workers: int = 0
 
     def _repr_html_(self) -> str:
         return status_html(vars(self))

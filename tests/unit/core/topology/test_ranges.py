@@ -178,6 +178,9 @@ def test_only_the_topics_that_are_named_are_divided() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("a").group_by_key().count(store="a-counts")
     builder.stream("b").group_by_key().count(store="b-counts")
+    assert divided_plan(builder.build().plan("app"), {"a": "auto"}) == divided_plan(
+        builder.build().plan("app"), {"a": 3}
+    )
     plan = divided_plan(builder.build().plan("app"), {"a": 3})
     assert [sub.ranges for sub in plan.subtopologies] == [16, 1]
     layout = lay_out(plan, {"a": 2, "b": 2})

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from millstream.core.model.errors import ControlError
+from millstream.core.topology.analysis.ranges import Workers
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
 from millstream.edge.control.control_client import send
@@ -47,7 +48,7 @@ class Recording:
             raise ControlError("there is no topic 'unknown'")
         self.received.append(("throttle", topic, records_per_second))
 
-    def parallelism(self, workers: int) -> None:
+    def parallelism(self, workers: Workers) -> None:
         self.received.append(("parallelism", workers))
 
     def status(self) -> Status:

@@ -503,6 +503,18 @@ class TestWhatIsNoText:
         with pytest.raises(SettingsError, match=r"'bootstrap_servers' cannot be \[1\]: Input should be"):
             settings_from({"bootstrap_servers": [1]})
 
+    @pytest.mark.parametrize("parallelism", ["auto", {"orders": "auto", "clicks": 32}])
+    def test_automatic_parallelism(self, parallelism: Any) -> None:
+        assert settings_from({**SERVERS, "parallelism": parallelism}).parallelism == parallelism
+        for given in ({"shuffle_partitions": 4}, {"on_changed_shuffle_partitions": "keep"}):
+            with pytest.raises(SettingsError, match="needs shuffle_partitions=None, on_changed"):
+                settings_from({**SERVERS, "parallelism": parallelism, **given})
+
+    def test_parallelism_from_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for text, value in (("auto", "auto"), ("4", 4)):
+            monkeypatch.setenv("MILLSTREAM_PARALLELISM", text)
+            assert settings_from(SERVERS).parallelism == value
+
     @pytest.mark.parametrize("written", [300_000, "300000", "PT5M", timedelta(minutes=5)])
     def test_durations(self, written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert settings_from({**SERVERS, "task_timeout_ms": written}).task_timeout_ms == 300_000

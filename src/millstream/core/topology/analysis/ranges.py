@@ -14,9 +14,9 @@ be behind nothing that could make or delete a value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from millstream.core.model.errors import SettingsError, TopologyError
 from millstream.core.topology import join_nodes as j
@@ -26,9 +26,14 @@ from millstream.core.topology.async_nodes import ForeachAsync, MapValuesAsync
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import LruSpec, VersionedSpec
 
-Parallelism = int | Mapping[str, int]
+Workers = int | Literal["auto"]
+"""A number of workers, or ``"auto"``: the application chooses it while it runs, by its load."""
+Parallelism = Workers | Mapping[str, Workers]
 """How many workers process each partition: one number for all topics, or one by topic (others have 1)."""
 
+AUTO: Final = "auto"
+AUTO_RANGES: Final = 16
+"""The key ranges of a partition whose number of workers is automatic."""
 MOST_RANGES: Final = 256
 _BY_WINDOW: Final = (w.WindowedAggregate, w.SessionAggregate, w.SlidingAggregate)
 _WINDOWED: Final = (*_BY_WINDOW, w.CalendarAggregate)
@@ -42,20 +47,24 @@ _KEEPING_ALL: Final = (*_KEEPING_VALUES, n.MapValues, n.ToStream, *_BY_WINDOW, w
 """What leaves out no records; a calendar does, those outside of all windows."""
 
 
-def ranges_for(workers: int) -> int:
+def ranges_for(workers: Workers) -> int:
     """Return into how many key ranges a partition is divided for a number of workers: a power of two, at least 16.
 
     The number of ranges stays when the number of workers changes, within limits: state need not be divided anew.
 
     Raises:
-        SettingsError: If it is not a whole number from 1 to 256.
+        SettingsError: If it is neither a whole number from 1 to 256 nor ``"auto"``.
 
     Example:
-        >>> [ranges_for(workers) for workers in (1, 2, 16, 17)]
-        [1, 16, 16, 64]
+        >>> [ranges_for(workers) for workers in (1, 2, 16, 17, "auto")]
+        [1, 16, 16, 64, 16]
     """
+    if workers == AUTO:
+        return AUTO_RANGES
     if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= MOST_RANGES:
-        raise SettingsError(f"parallelism={workers!r}: it is a whole number from 1 to {MOST_RANGES}")
+        raise SettingsError(
+            f"parallelism={workers!r}: it is a whole number from 1 to {MOST_RANGES}, or 'auto'"
+        )
     return 1 if workers == 1 else next(ranges for ranges in (16, 64, MOST_RANGES) if workers <= ranges)
 
 
@@ -81,18 +90,31 @@ def divided_plan(plan: Plan, parallelism: Parallelism) -> Plan:
 
 
 def workers_of(parallelism: Parallelism) -> int:
-    """Return the largest number of workers of a partition."""
-    return parallelism if isinstance(parallelism, int) else max(parallelism.values(), default=1)
+    """Return the largest number of workers of a partition; if it is automatic, the largest that it may be."""
+    return max((AUTO_RANGES if each == AUTO else each for each in _each(parallelism)), default=1)
+
+
+def is_automatic(parallelism: Parallelism) -> bool:
+    """Return whether the application chooses the number of workers: for one topic, and so for all.
+
+    Example:
+        >>> is_automatic({"orders": "auto", "clicks": 4}), is_automatic(4)
+        (True, False)
+    """
+    return AUTO in _each(parallelism)
+
+
+def _each(parallelism: Parallelism) -> Collection[Workers]:
+    return parallelism.values() if isinstance(parallelism, Mapping) else (parallelism,)
 
 
 def _divided(plan: Plan, sub: SubTopology, parallelism: Parallelism) -> SubTopology:
     if not sub.nodes or plan.runs_before_shuffle(sub):
         return sub
     if isinstance(parallelism, Mapping):
-        wanted = max((parallelism.get(topic, 1) for topic in _topics_of(plan, sub)), default=1)
+        ranges = max((ranges_for(parallelism.get(topic, 1)) for topic in _topics_of(plan, sub)), default=1)
     else:
-        wanted = parallelism
-    ranges = ranges_for(wanted)
+        ranges = ranges_for(parallelism)
     return sub if ranges == 1 else in_ranges(sub, ranges)
 
 

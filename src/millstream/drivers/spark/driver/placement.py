@@ -9,6 +9,7 @@ depends on nothing but the task: it stays the same whatever the number of cores,
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.ids import TaskId
@@ -44,6 +45,17 @@ def grouping_keys(tasks: Iterable[TaskId]) -> dict[TaskId, int]:
     return {task: _key(task) for task in tasks}
 
 
+def spark_partition(task: TaskId, partitions: int) -> int:
+    """Return the Spark partition that runs a task.
+
+    Example:
+        >>> [spark_partition(TaskId(0, number), 4) for number in range(6)]
+        [0, 1, 2, 3, 0, 1]
+    """
+    return spark_hash(_key(task)) % partitions
+
+
+@cache
 def _key(task: TaskId) -> int:
     if task.subtopology >= _SUBTOPOLOGIES or task.partition >= _PARTITIONS:
         raise TopologyError(

@@ -1,0 +1,178 @@
+"""Automatic parallelism: how many workers process key ranges, by the load of the micro-batches.
+
+A *worker* is a Spark partition. Their number is a power of two, because key ranges are spread evenly over such numbers. The *utilisation* of
+a number of workers is the share of time for which the busiest of them processes records:
+
+* From 0.6 on, with records that wait, micro-batches wait for one worker, and the next number is taken at which the busiest worker has
+  clearly less work: usually twice as many workers, and none if one key range has most of the work.
+* A number at which the utilisation would be at most 0.25 suffices, and becomes the new number.
+
+Under a constant load, no number fulfils both, since fewer workers never have less work each. So the number cannot alternate.
+
+A change needs several loads in a row that agree for some time, because it stops the query for seconds. More workers also need time since the
+last change, five times what that has cost. Fewer workers need a low load for at least as long as the last change took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+_HIGH: Final = 0.6
+_LOW: Final = 0.25
+_HELPS: Final = 0.8
+"""What part of its work the busiest worker may keep for more workers to be worth it."""
+_LOADS: Final = 3
+_RAISE_AFTER_S: Final = 3.0
+_LOWER_AFTER_S: Final = 15.0
+_SETTLE_S: Final = 10.0
+_SETTLE_COSTS: Final = 5
+"""The least time before more workers, as a multiple of the cost of the last change."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """The load of a micro-batch, or of a time without one.
+
+    Attributes:
+        seconds: From the end of the previous load to that of this one.
+        busiest: Processing seconds of the busiest worker, by number of workers, for all numbers that are allowed and the current one.
+        waiting: Records that wait in the topics at the end.
+    """
+
+    seconds: float
+    busiest: Mapping[int, float]
+    waiting: int
+
+    def utilisation(self, workers: int) -> float:
+        return self.busiest[workers] / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class AutoParallelism:
+    """The number of workers, and what is known towards a change.
+
+    Attributes:
+        workers: The number now.
+        wanted: The number that the latest loads agree on.
+        loads: How many loads in a row agree on more, or on fewer workers.
+        agreed_s: The time of these loads.
+        settled_s: Time since the last change, or the start.
+        cost_s: For how long the last change stopped the query.
+    """
+
+    workers: int
+    wanted: int
+    loads: int = 0
+    agreed_s: float = 0.0
+    settled_s: float = 0.0
+    cost_s: float = 0.0
+
+    @classmethod
+    def of(cls, workers: int) -> AutoParallelism:
+        return cls(workers, workers)
+
+
+@dataclass(frozen=True)
+class WorkersChange:
+    """A new number of workers, and why it is better."""
+
+    workers: int
+    reason: str
+
+
+def most_workers(ranges: int, cores: int) -> int:
+    """Return the maximum number of workers: a power of two, at most the number of key ranges and of cores.
+
+    Example:
+        >>> [most_workers(16, cores) for cores in (1, 2, 6, 64)]
+        [1, 2, 4, 16]
+    """
+    return 1 << (max(min(ranges, cores), 1).bit_length() - 1)
+
+
+def allowed(most: int) -> list[int]:
+    """Return the allowed numbers of workers.
+
+    Example:
+        >>> allowed(8)
+        [1, 2, 4, 8]
+    """
+    return [1 << power for power in range(most.bit_length())]
+
+
+def decided(state: AutoParallelism, load: Load, most: int) -> tuple[AutoParallelism, WorkersChange | None]:
+    """Decide on the number of workers after a load.
+
+    Args:
+        most: The maximum number of workers now, a power of two.
+
+    Returns:
+        The next state, which has the new number already, and the change; None if there is none.
+    """
+    state = _noted(state, load, _wanted(state.workers, load, most))
+    if state.wanted == state.workers or not _lasts(state):
+        return state, None
+    # The maximum may have fallen since an earlier load.
+    state = replace(state, wanted=min(state.wanted, most))
+    return replace(AutoParallelism.of(state.wanted), cost_s=state.cost_s), _change(state, load, most)
+
+
+def with_cost(state: AutoParallelism, cost_s: float) -> AutoParallelism:
+    """Return the state when the query runs again after a change.
+
+    Args:
+        cost_s: For how long the change stopped the query.
+    """
+    return replace(state, cost_s=cost_s)
+
+
+def _wanted(workers: int, load: Load, most: int) -> int:
+    """Return the number of workers that a load wants."""
+    sufficient = [fewer for fewer in allowed(most) if fewer < workers and load.utilisation(fewer) <= _LOW]
+    if workers > most or sufficient:
+        return min([*sufficient, most])
+    if not load.waiting or load.utilisation(workers) < _HIGH:
+        return workers
+    enough = _HELPS * load.busiest[workers]
+    return next((more for more in allowed(most) if more > workers and load.busiest[more] <= enough), workers)
+
+
+def _noted(state: AutoParallelism, load: Load, wanted: int) -> AutoParallelism:
+    """Count a load; of loads that want fewer workers, the largest number counts."""
+    settled_s = state.settled_s + load.seconds
+    direction = (wanted > state.workers) - (wanted < state.workers)
+    if direction == 0:
+        return replace(state, wanted=wanted, loads=0, agreed_s=0.0, settled_s=settled_s)
+    if direction != (state.wanted > state.workers) - (state.wanted < state.workers):
+        return replace(state, wanted=wanted, loads=1, agreed_s=load.seconds, settled_s=settled_s)
+    return replace(
+        state,
+        wanted=max(wanted, state.wanted),
+        loads=state.loads + 1,
+        agreed_s=state.agreed_s + load.seconds,
+        settled_s=settled_s,
+    )
+
+
+def _lasts(state: AutoParallelism) -> bool:
+    """Return whether loads have agreed for long enough, and the last change is long enough ago."""
+    if state.loads < _LOADS:
+        return False
+    if state.wanted < state.workers:
+        return state.agreed_s >= max(_LOWER_AFTER_S, state.cost_s)
+    settle_s = max(_SETTLE_S, _SETTLE_COSTS * state.cost_s)
+    return state.agreed_s >= _RAISE_AFTER_S and state.settled_s >= settle_s
+
+
+def _change(state: AutoParallelism, load: Load, most: int) -> WorkersChange:
+    if state.workers > most:
+        reason = f"there are cores and key ranges for {most}"
+    elif state.wanted > state.workers:
+        reason = f"the busiest worker processes for {load.utilisation(state.workers):.0%} of the time, and {load.waiting:,} records wait"
+    else:
+        reason = f"with {state.wanted}, the busiest worker would process for {load.utilisation(state.wanted):.0%} of the time"
+    return WorkersChange(
+        state.wanted, f"the number of workers changes from {state.workers} to {state.wanted}: {reason}"
+    )

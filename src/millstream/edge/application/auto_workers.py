@@ -1,0 +1,111 @@
+"""Automatic workers: takes the load of a running application, and has the number of workers changed when it decides so.
+
+The decision is that of ``millstream.core.runtime.auto_parallelism``. A load ends when the planner asks for the next micro-batch, because then
+the reports of the last one and the ends of the topics are known, and no micro-batch runs. While there are no micro-batches, a load ends
+every second.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from py4j.protocol import Py4JError
+
+from millstream.core.metrics.metric import total_of
+from millstream.core.runtime.auto_parallelism import (
+    AutoParallelism,
+    Load,
+    WorkersChange,
+    allowed,
+    decided,
+    most_workers,
+    with_cost,
+)
+from millstream.core.runtime.task_report import TaskReport
+from millstream.drivers.spark.executor import measures
+from millstream.edge.application.periodic_task import PeriodicTask
+from millstream.edge.planning.worker_counts import busiest
+
+_IDLE_LOAD_S: Final = 1.0
+
+
+class AutoWorkers:
+    """The automatic number of workers of a running application. Used by threads of the control server, and one of its own.
+
+    Args:
+        workers: The number now.
+        cores: Returns how many Spark tasks can run at the same time.
+        tasks: Returns how many tasks there are.
+        apply: Changes the number of workers; returns when the query has been started again.
+        clock: Returns a time in seconds.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        cores: Callable[[], int],
+        tasks: Callable[[], int],
+        apply: Callable[[WorkersChange], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state = AutoParallelism.of(workers)
+        self._cores, self._tasks, self._apply, self._clock = cores, tasks, apply, clock
+        self._most = most_workers(tasks(), cores())
+        self._lock = threading.Lock()
+        self._began = clock()
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._processed = False
+        self._change: WorkersChange | None = None
+        self._changing_since: float | None = None
+        self._changes = PeriodicTask(self._follow, _IDLE_LOAD_S)
+
+    def close(self) -> None:
+        self._changes.close()
+
+    def committed(self, reports: Sequence[TaskReport]) -> None:
+        """Note the reports of a micro-batch; the first one after a change ends the change."""
+        now = self._clock()
+        with self._lock:
+            if self._changing_since is not None:
+                self._state = with_cost(self._state, now - self._changing_since)
+                self._changing_since, self._began = None, now
+                return
+            self._processed = True
+            for report in reports:
+                self._seconds[report.task] += total_of(report.measured, measures.SECONDS)
+
+    def planned(self, waiting: int) -> bool:
+        """Note that no micro-batch is running; return whether the next one must wait for a change.
+
+        Args:
+            waiting: Records that wait in the topics.
+        """
+        now = self._clock()
+        with self._lock:
+            seconds = now - self._began
+            if self._changing_since is not None or not (self._processed or seconds >= _IDLE_LOAD_S):
+                return False
+            numbers = {*allowed(self._most), self._state.workers}
+            load = Load(seconds, busiest(self._seconds, numbers), waiting)
+            self._began, self._processed = now, False
+            self._seconds.clear()
+            self._state, self._change = decided(self._state, load, self._most)
+            if self._change is None:
+                return False
+            self._changing_since = now
+        self._changes.wake()
+        return True
+
+    def _follow(self) -> None:
+        """Apply a change, and follow the number of cores."""
+        with self._lock:
+            change, self._change = self._change, None
+        if change is not None:
+            self._apply(change)
+        with suppress(OSError, Py4JError):  # Spark is gone, and the application ends
+            self._most = most_workers(self._tasks(), self._cores())
