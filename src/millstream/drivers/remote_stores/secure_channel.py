@@ -67,7 +67,7 @@ def accepted(connection: socket.socket, key: bytes) -> Channel:
         OSError: If the other side does not know the key, or does not answer.
     """
     connection.settimeout(_HANDSHAKE_S)
-    return _proven(_context(ssl.PROTOCOL_TLS_SERVER).wrap_socket(connection, server_side=True), key)
+    return _proven(_context(server=True).wrap_socket(connection, server_side=True), key)
 
 
 def connected(address: tuple[str, int], key: bytes) -> Channel:
@@ -77,11 +77,11 @@ def connected(address: tuple[str, int], key: bytes) -> Channel:
         OSError: If nobody listens, or the other side does not know the key.
     """
     connection = socket.create_connection(address, _HANDSHAKE_S)
-    return _proven(_context(ssl.PROTOCOL_TLS_CLIENT).wrap_socket(connection), key)
+    return _proven(_context(server=False).wrap_socket(connection), key)
 
 
-def _context(protocol: ssl._SSLMethod) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
+def _context(*, server: bool) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2  # 1.3 has no anonymous ciphers
