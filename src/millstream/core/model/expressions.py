@@ -109,6 +109,7 @@ class Expression(ABC):
 
     __hash__ = object.__hash__
 
+    # comparisons of expressions are expressions, where ``object`` has bool
     __eq__ = _operator(operator.eq)  # type: ignore[assignment]
     __ne__ = _operator(operator.ne)  # type: ignore[assignment]
     __lt__ = _operator(operator.lt)

@@ -34,6 +34,7 @@ from millstream.drivers.async_worker.worker_messages import (
     dumped,
     framed,
 )
+from millstream.drivers.peer_processes import is_alive
 
 _LOOK_S: Final = 0.5
 _CANCEL_S: Final = 2.0
@@ -107,7 +108,7 @@ class AsyncWorkerServer:
         os.close(self._log)
         pulse = loop.create_task(self._runner.pulse())
         try:
-            while _is_alive(self._executor) and not self._unused(loop.time()):
+            while is_alive(self._executor) and not self._unused(loop.time()):
                 await asyncio.sleep(_LOOK_S)
                 with suppress(OSError):
                     os.utime(
@@ -215,16 +216,6 @@ def _clean(directory: Path) -> None:
     for socket in directory.glob("*.sock"):
         with suppress(OSError), _locked(socket.with_suffix(".lock")):
             socket.unlink(missing_ok=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _release_in_child(path: Path, lock: int) -> None:

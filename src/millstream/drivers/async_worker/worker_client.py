@@ -32,6 +32,7 @@ from millstream.drivers.async_worker.worker_messages import (
     pickled,
     unpacked,
 )
+from millstream.drivers.peer_processes import received
 from millstream.drivers.private import directory_behind, process_directory
 
 _START_S: Final = 60.0
@@ -172,7 +173,7 @@ class AsyncWorkerConnection:
             try:
                 connection = self._connected()
                 connection.sendall(message)
-                return _exactly(connection, int.from_bytes(_exactly(connection, LENGTH_BYTES), "big"))
+                return received(connection, int.from_bytes(received(connection, LENGTH_BYTES), "big"))
             except TimeoutError as error:
                 blocked = self._why_silent()
                 self.close()  # the answer may still come, and is that to no other question
@@ -277,14 +278,3 @@ def _process_behind(connection: socket.socket | None) -> str:
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
     return f"(process {process}) "
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = bytearray(size)
-    view, end = memoryview(data), 0
-    while end < size:
-        got = connection.recv_into(view[end:])
-        if not got:
-            raise ConnectionResetError("it has hung up")
-        end += got
-    return bytes(data)

@@ -16,6 +16,8 @@ import ssl
 import threading
 from typing import Any, Final
 
+from millstream.drivers.peer_processes import received
+
 _CIPHERS: Final = "AECDH-AES256-SHA:@SECLEVEL=0"
 """Anonymous ciphers need this security level; the key authenticates instead."""
 _BINDING: Final = "tls-unique"
@@ -47,8 +49,8 @@ class Channel:
         self._connection.sendall(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
 
     def receive(self) -> Any:
-        size = int.from_bytes(_exactly(self._connection, _LENGTH_BYTES), "big")
-        return marshal.loads(_exactly(self._connection, size))
+        size = int.from_bytes(received(self._connection, _LENGTH_BYTES), "big")
+        return marshal.loads(received(self._connection, size))
 
     def wait(self, seconds: float) -> bool:
         """Wait until there is something to receive, at most so long; return whether there is."""
@@ -94,7 +96,7 @@ def _proven(connection: ssl.SSLSocket, key: bytes) -> Channel:
     try:
         connection.sendall(_proof(connection, key, server=connection.server_side))
         expected = _proof(connection, key, server=not connection.server_side)
-        if not hmac.compare_digest(_exactly(connection, _PROOF_BYTES), expected):
+        if not hmac.compare_digest(received(connection, _PROOF_BYTES), expected):
             raise PermissionError("the other side does not know the key")
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -110,14 +112,3 @@ def _proof(connection: ssl.SSLSocket, key: bytes, *, server: bool) -> bytes:
     if not binding:
         raise PermissionError("the connection has no identity to prove")
     return hmac.digest(key, (b"server" if server else b"client") + binding, "sha256")
-
-
-def _exactly(connection: ssl.SSLSocket, size: int) -> bytes:
-    data = bytearray(size)
-    view, end = memoryview(data), 0
-    while end < size:
-        got = connection.recv_into(view[end:])
-        if not got:
-            raise ConnectionResetError("the other side has ended")
-        end += got
-    return bytes(data)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from millstream.core.model.errors import ControlError
+from millstream.drivers.peer_processes import is_alive
 from millstream.drivers.spark.control import ControlAddress
 from millstream.edge.checkpoint.disk_space import unwritable
 
@@ -77,19 +78,9 @@ def read_control_file(home: Path, application_id: str) -> ControlAddress:
         raise ControlError(
             f"application {application_id!r} runs on host {host!r}, and takes commands only there: run this command on that host"
         )
-    if not _is_alive(pid):
+    if not is_alive(pid):
         raise no_answer(home, application_id)
     return address
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # another user's process: only the socket can show whether it answers
-    return True
 
 
 def no_answer(home: Path, application_id: str) -> ControlError:

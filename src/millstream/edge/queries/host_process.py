@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from millstream.drivers.async_worker import EXECUTOR
+from millstream.drivers.peer_processes import is_alive
 from millstream.drivers.remote_stores.secure_channel import connected
 from millstream.drivers.remote_stores.store_server import serve
 from millstream.edge.queries.copy_readers import open_reader
@@ -77,7 +78,7 @@ def main() -> None:
     try:
         channel = connected((address, port), key)
         channel.send(socket.gethostname())
-        serve(channel, partial(open_reader, directory), partial(_runs, executor))
+        serve(channel, partial(open_reader, directory), partial(is_alive, executor))
     except OSError as error:
         sys.exit(f"queries: the application at {address}:{port} cannot be reached: {error}")
     finally:
@@ -87,16 +88,6 @@ def main() -> None:
 def _lock(key: bytes, directory: str) -> Path:
     """Return the file that the process of a host locks; each run of an application has its own key."""
     return Path(directory, f"queries-{hashlib.sha256(key).hexdigest()[:8]}.lock")
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 if __name__ == "__main__":
