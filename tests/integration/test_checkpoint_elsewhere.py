@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import millstream as ms
 
-from .helpers import Apps, values_by_key
+from .helpers import Apps, committed_records, values_by_key
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 _MOUNT = "fs.viewfs.mounttable.elsewhere.link./checkpoints"
@@ -45,7 +45,7 @@ def test_an_application_goes_on_moves_and_is_refused(apps: Apps, elsewhere: Path
     for partitions in (1, 2):  # the second start goes on, and moves the state
         apps.kafka.produce(source, [("a", "x"), ("b", "x"), ("a", "y")])
         apps.run(topology, shuffle_partitions=partitions, **place)
-    found = values_by_key(apps.kafka.consume(sink, isolation="read_committed"), ms.serdes.int64)
+    found = values_by_key(committed_records(apps.kafka, sink), ms.serdes.int64)
     assert found == {"a": [1, 2, 3, 4], "b": [1, 2]}
     assert not (apps.home / apps.id / "checkpoint").exists()
 

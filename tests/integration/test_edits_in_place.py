@@ -14,13 +14,12 @@ import pytest
 import millstream as ms
 from millstream.core.model.errors import ControlError, IncompatibleTopologyError, MillstreamError
 
-from .helpers import Apps, eventually, latest
+from .helpers import Apps, committed_records, eventually, latest
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 BAR_S = 5.0 if os.environ.get("MILLSTREAM_PROOFS") == "full" else 10.0
-"""How long an edit may take: five seconds in `make soak`, on a quiet machine; more where tests run on any machine."""
-"""How long an edit may hold up intake."""
+"""How long an edit may hold up intake: five seconds in `make soak`, on a quiet machine; more where tests run on any machine."""
 
 
 def counting(
@@ -150,4 +149,4 @@ def test_what_does_not_start_is_undone(apps: Apps) -> None:
     assert waiting.is_alive()
     running.stop()
     waiting.join(60)
-    assert len(apps.kafka.consume(sink, isolation="read_committed")) == written.total()
+    assert len(committed_records(apps.kafka, sink)) == written.total()

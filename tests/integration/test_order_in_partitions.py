@@ -16,7 +16,7 @@ import pytest
 import millstream as ms
 from millstream.core.model.errors import ProcessingError
 
-from .helpers import Apps, lag
+from .helpers import Apps, committed_records, lag
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -116,9 +116,9 @@ def test_partition_time_goes_on_over_readers_micro_batches_failures_and_restarts
     running = apps.run(builder.build(), **settings)
 
     assert running.metrics()["dropped_records"] == 0
-    found = apps.kafka.consume(out, isolation="read_committed")
+    found = committed_records(apps.kafka, out)
     assert [record.timestamp for record in found] == expected
-    behind = apps.kafka.consume(again, isolation="read_committed")
+    behind = committed_records(apps.kafka, again)
     assert sorted(record.timestamp for record in behind) == sorted(expected)
     if guarantee == "at_least_once":
         assert lag(apps.kafka, apps.id, source) == 0

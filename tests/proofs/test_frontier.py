@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Producer
 
 import millstream as ms
-from integration.helpers import Apps, eventually, written
+from integration.helpers import Apps, committed_records, eventually, written
 from millstream.testing.crash.broker_topics import commits_of
 
 from .checks import finished_at, too_early
@@ -96,7 +96,7 @@ def test_no_commit_is_beyond_a_record_that_was_not_acknowledged(
     with apps.start(topology, **settings):
         eventually(lambda: written(apps.kafka, sink) > len(keys) // 3, "a third of the answers", within_s=600)
     apps.run(topology, **settings)
-    answers = Counter(record.value for record in apps.kafka.consume(sink, isolation="read_committed"))
+    answers = Counter(record.value for record in committed_records(apps.kafka, sink))
     assert answers.keys() == {answer(number).encode() for number in range(len(keys))}
     assert guarantee == "at_least_once" or answers.total() == len(keys)
     tell_frontier("acknowledged", guarantee, apps, source, read(tmp_path / "journal"))
@@ -104,7 +104,7 @@ def test_no_commit_is_beyond_a_record_that_was_not_acknowledged(
 
 def check_order(apps: Apps, sink: str, keys: Keys) -> None:
     """Compare the answers of each key with those of the serial run."""
-    output = apps.kafka.consume(sink, isolation="read_committed")
+    output = committed_records(apps.kafka, sink)
     assert chains(((r.key or b"").decode(), (r.value or b"").decode()) for r in output) == serial_run(keys)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,15 @@ from millstream.testing.crash.setup import (
     plan_of,
     surroundings,
 )
-from millstream.testing.crash.stream import Feeder, Watch, age_ms, lacks_coordinator, moved, now_ms
+from millstream.testing.crash.stream import (
+    Feeder,
+    Watch,
+    age_ms,
+    lacks_coordinator,
+    moved,
+    now_ms,
+    transaction_is_open,
+)
 from millstream.testing.kafka import EmbeddedKafkaError
 
 T = TypeVar("T")
@@ -170,7 +178,8 @@ class _CrashRun:
                 self._carry_out(point)
             self.until(self._at_end, "the end of the workload")
             contents = self._contents()
-            self.until(lambda: not self._watch.transaction_is_open(), "the end of all transactions")
+            written = (self._topics.output, *plan_of(self._setup.app).changelogs.values())
+            self.until(lambda: self._is_stable(written), "the end of all transactions")
         except MillstreamError as error:
             unfinished, spoiled = error.message, isinstance(error, _SpoiledError)
         self._program.kill()
@@ -370,8 +379,15 @@ class _CrashRun:
         return {entry: values[-1] for entry, values in contents.items()}
 
     def _has_answered(self) -> bool:
-        asked = self._kafka.end_offsets(self._topics.ask)
-        return self._kafka.committed(self._id, self._topics.ask) == asked
+        asked, answers = self._topics.ask, self._topics.contents
+        answered = self._kafka.committed(self._id, asked) == self._kafka.end_offsets(asked)
+        return answered and self._is_stable([answers])
+
+    def _is_stable(self, topics: Iterable[str]) -> bool:
+        try:
+            return not any(transaction_is_open(self._kafka, topic) for topic in topics)
+        except EmbeddedKafkaError:
+            return False
 
     def _batches(self) -> int:
         """Return the number of committed micro-batches, from the newest file in Spark's commit log."""

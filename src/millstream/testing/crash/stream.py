@@ -133,14 +133,25 @@ class Watch:
     def transaction_is_open(self) -> bool:
         """Return whether a transaction with records in the output topic is open."""
         try:
-            ends = self._kafka.end_offsets(self._output)
-            stable = self._kafka.end_offsets(self._output, isolation="read_committed")
+            return transaction_is_open(self._kafka, self._output)
         except EmbeddedKafkaError:
             return False
-        return any(end > stable[partition] for partition, end in ends.items())
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def transaction_is_open(kafka: EmbeddedKafka, topic: str) -> bool:
+    """Return whether a transaction with records in a topic is open.
+
+    A broker publishes the offsets of a transaction as soon as ``__consumer_offsets`` has its marker. Its markers in other topics may
+    be written later, so committed offsets do not show that the records can be read.
+
+    Raises:
+        EmbeddedKafkaError: If the broker does not answer.
+    """
+    stable = kafka.end_offsets(topic, isolation="read_committed")
+    return any(end > stable[partition] for partition, end in kafka.end_offsets(topic).items())
 
 
 def lacks_coordinator(kafka: EmbeddedKafka, group: str, topic: str) -> bool:
