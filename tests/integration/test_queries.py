@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -214,6 +215,59 @@ def asked(running: ms.RunningApplication, until: int) -> list[int]:
         assert (answer.value or 0) == offset
         found.append(offset)
     return found
+
+
+def priced(apps: Apps, engine: str) -> tuple[ms.Topology, str, str]:
+    """Orders joined with a global table of prices; return the topology and the topics of orders and prices."""
+    orders, prices = apps.topic("orders", 2), apps.topic("prices", 1)
+    builder = ms.StreamsBuilder()
+    table = builder.global_table(prices, store=ms.stores.options("prices", engine=engine))
+    joined = builder.stream(orders).join(
+        table, lambda key, order: order, lambda order, price: f"{order} {price}"
+    )
+    joined.to(apps.topic("priced", 2))
+    return builder.build(), orders, prices
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "rocksdb"])
+def test_a_global_store_answers_at_its_offsets_and_never_goes_back(apps: Apps, engine: str) -> None:
+    """The value of the price of tea is its offset, so each answer shows which records it includes."""
+    topology, orders, prices = priced(apps, engine)
+    answers: list[int] = []
+    for _ in range(2):
+        running = apps.start(topology)
+        store = running.store("prices")
+        for _ in range(8):
+            offset = sum(apps.kafka.end_offsets(prices).values())
+            apps.kafka.produce(prices, [("tea", f"{offset}"), ("milk", f"{offset + 1}")])
+            apps.kafka.produce(orders, [(None, "tea")] * 10)
+            eventually(partial(is_seen, offset, store, prices, answers), "the price to be seen")
+        assert store.all() == [("milk", f"{offset + 1}"), ("tea", f"{offset}")]
+        assert running.stores() == {"prices": "key-value"}
+        running.stop()
+    assert answers == sorted(answers)
+
+
+def is_seen(wanted: int, store: ms.StoreReader, topic: str, answers: list[int]) -> bool:
+    """Ask for the price of tea; the answer has to be the state at its offsets."""
+    try:
+        answer = store.answer("get", "tea")
+    except StoreError:  # no task has run yet
+        return False
+    price = -1 if answer.value is None else int(answer.value)
+    position = answer.offsets[topic][0]
+    assert price == ((position - 1) // 2 * 2 if position else -1)
+    answers.append(price)
+    return price == wanted
+
+
+def test_a_global_store_in_memory_is_not_queried(apps: Apps) -> None:
+    topology, orders, _ = priced(apps, "memory")
+    apps.kafka.produce(orders, [(None, "tea")])
+    running = apps.start(topology)
+    all_read(running, 1)
+    with pytest.raises(StoreError, match="engine 'memory' cannot be queried"):
+        running.store("prices").get("tea")
 
 
 def test_a_checkpoint_is_read_without_the_application(apps: Apps, source: str, kafka: EmbeddedKafka) -> None:

@@ -28,16 +28,19 @@ pytestmark = [
 ]
 
 APPLICATION = "across-hosts"
-SOURCE = "across-hosts-in"
+SOURCE, PRICES = "across-hosts-in", "across-hosts-prices"
 NOW = 1_700_000_000_000
 WORDS = [f"word-{n}" for n in range(40)]
 _PROGRAM = """
 import json, sys
 import millstream as ms
 
-source, settings = json.loads(sys.argv[1])
+source, prices, settings = json.loads(sys.argv[1])
 builder = ms.StreamsBuilder()
-grouped = builder.stream(source, key=ms.serdes.string, value=ms.serdes.string).group_by_key()
+words = builder.stream(source, key=ms.serdes.string, value=ms.serdes.string)
+table = builder.global_table(prices, store="prices")
+words.join(table, lambda word, _: word, lambda _, price: price).foreach(lambda word, price: None)
+grouped = words.group_by_key()
 grouped.count(store="counts")
 by_minute, visits = (
     ms.stores.options(name, retention=3_600_000, engine=engine)
@@ -55,6 +58,8 @@ class Counting:
     def __init__(self, kafka: EmbeddedKafka, cluster: ClusterOfHosts) -> None:
         self.kafka, self.cluster = kafka, cluster
         kafka.create_topic(SOURCE, 2)
+        kafka.create_topic(PRICES, 1)
+        kafka.produce(PRICES, [("word-1", "3"), ("word-2", "4")])
         self.produced = 0
         self.produce(200)
         program = cluster.home / "counting.py"
@@ -64,7 +69,7 @@ class Counting:
             "state_dir": str(cluster.home / "state"),
             "processing_guarantee": "exactly_once",
         }
-        self.program = cluster.submit("counting", str(program), json.dumps([SOURCE, settings]))
+        self.program = cluster.submit("counting", str(program), json.dumps([SOURCE, PRICES, settings]))
         self.application = ms.connect(APPLICATION, cluster.home / "state")
         self._newest: Counter[str] = Counter()
 
@@ -162,3 +167,5 @@ def check_all_methods(counting: Counting) -> None:
         NOW + 1_000 * n for n, word in enumerate(words) if word == "word-7"
     ]
     assert len(visits.all()) == len(words)
+    prices = counting.application.store("prices").answer("all")
+    assert (prices.value, prices.offsets) == ([("word-1", "3"), ("word-2", "4")], {PRICES: {0: 2}})

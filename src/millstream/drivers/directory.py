@@ -21,6 +21,7 @@ from typing import Final
 from millstream.core.model.errors import CopyMovedError, DamagedCopyError, StoreError
 from millstream.core.ports import RESTORING, Changes, ParkedChanges, StoreChange, Version
 from millstream.core.state.segments import parked
+from millstream.core.state.segments.log import Manifest
 
 log = logging.getLogger("millstream.state")
 
@@ -129,6 +130,16 @@ class CopyDirectory:
             f"the local copy in {self.path} went from {seen} to {found} while this attempt of the task was at work: another "
             "attempt writes it, perhaps on an executor that has outlived its application. If it happens again, stop that one"
         )
+
+    def only(self, version: Version | None) -> Manifest:
+        """Return the manifest for a version of the copy, without history.
+
+        Raises:
+            CopyMovedError: If the copy is empty, or is being filled.
+        """
+        if version is None or version == RESTORING or version.toward:
+            raise CopyMovedError(f"the local copy in {self.path} is being filled")
+        return Manifest(version.number, (version.token,))
 
     def failed(self, error: Exception) -> StoreError:
         return StoreError(

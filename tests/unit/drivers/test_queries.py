@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from millstream.core.model.errors import CopyMovedError
-from millstream.core.ports import ByteStores
+from millstream.core.ports import ByteStores, Version
 from millstream.core.queries.copy_reader import CopyReader
 from millstream.core.state.segments.log import Manifest, advanced
 from millstream.drivers.memory.content_file import PARKED_VERSIONS
@@ -129,6 +129,24 @@ def test_a_state_that_the_copy_does_not_have_is_not_made_up(queries: CopyReader,
     worker.do("wipe")
     with pytest.raises(CopyMovedError):
         queries.view(second)
+    queries.close()
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "rocksdb"], indirect=True)
+def test_the_newest_content_is_seen_until_it_is_asked_for_again(queries: CopyReader, worker: Worker) -> None:
+    with pytest.raises(CopyMovedError):
+        queries.newest()
+    worker.do("apply", {"counts": [(b"a", b"1")]}, Version(7, "seven"))
+    first = queries.newest()
+    assert first.current == Version(7, "seven")
+    worker.do("apply", {"counts": [(b"a", b"2")]}, Version(9, "nine"))
+    assert content(queries.view(first)) == {b"a": b"1"}
+    second = queries.newest()
+    assert (second.version, content(queries.view(second))) == (9, {b"a": b"2"})
+    queries.close()
+    worker.do("wipe")
+    with pytest.raises(CopyMovedError):
+        queries.newest()
     queries.close()
 
 

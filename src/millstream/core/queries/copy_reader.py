@@ -23,6 +23,17 @@ class CopyReader(Protocol):
             StoreError: If the copy cannot be read.
         """
 
+    def newest(self) -> Manifest:
+        """Open the newest content of a copy that has no parked changes, as global stores have them.
+
+        Returns:
+            What :meth:`view` returns it for, as long as nothing else is opened.
+
+        Raises:
+            CopyMovedError: If the copy is empty, is being filled, or cannot be reached now.
+            StoreError: If the copy cannot be read.
+        """
+
     def release(self) -> None:
         """Release the view, because another state is committed."""
 

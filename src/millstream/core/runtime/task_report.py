@@ -106,6 +106,7 @@ class TaskReport:
         measured: The metrics; see ``millstream.drivers.spark.executor.measures``.
         state: The committed state of its stores; None if it has none.
         taps: Samples of the records that reached tapped nodes.
+        global_offsets: The offsets up to which the host's copies of global stores are filled, by partition of their topics.
     """
 
     task: str
@@ -128,6 +129,7 @@ class TaskReport:
     measured: tuple[Number, ...] = ()
     state: StateReport | None = None
     taps: tuple[TapReport, ...] = ()
+    global_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def wakes_at(self, *, rests: bool) -> int | None:
         """Return when the task must be woken, ms since the epoch; if it rests, only for its unfinished records."""
@@ -170,7 +172,7 @@ class TaskReport:
         return TaskReport(**data)
 
 
-_POSITIONS = ("offsets", "times", "shuffled")
+_POSITIONS = ("offsets", "times", "shuffled", "global_offsets")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ parked beside the copy; it belongs to the view.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import lmdb
@@ -52,9 +53,21 @@ class LmdbQueries:
         self.release()
         if known.version == 0:
             return MemoryStores()
+        return self._opened(lambda version: known)
+
+    def newest(self) -> Manifest:
+        self.release()
+        self._opened(self._directory.only)
+        assert self._version is not None
+        return self._directory.only(self._version)
+
+    def _opened(self, wanted: Callable[[Version | None], Manifest]) -> ByteStores:
+        """Open a view of the committed state that is wanted, given the version of the copy."""
         self._view = LmdbView(self._environment(), self._directory)
         try:
-            self._shown = self._views.at(known, self._view, version_of(self._view))
+            version = version_of(self._view)
+            known = wanted(version)
+            self._shown = self._views.at(known, self._view, version)
         except BROKEN as error:
             raise self._directory.damaged(str(error)) from error
         finally:

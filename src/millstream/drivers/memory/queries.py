@@ -6,6 +6,7 @@ it. If it is further behind than changes are parked, it asks for the content aga
 
 from __future__ import annotations
 
+from millstream.core.model.errors import StoreError
 from millstream.core.ports import ByteStores, Version
 from millstream.core.queries.parked_view import Parked, ParkedView
 from millstream.core.state.memory import MemoryStores
@@ -42,6 +43,17 @@ class MemoryQueries:
                 return self._shown_now()
         want_content(self._directory)
         raise self._directory.moved(known.current, self._version)
+
+    def newest(self) -> Manifest:
+        """Refuse: a copy without parked changes cannot be followed from outside its process.
+
+        Raises:
+            StoreError: Always.
+        """
+        raise StoreError(
+            "a global store with the engine 'memory' cannot be queried, because each worker keeps it in its own memory; use "
+            "the engine 'lmdb' or 'rocksdb' for it"
+        )
 
     def release(self) -> None:
         """Do nothing: the copy is followed from."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from millstream.core.model.errors import CopyMovedError, StoreError
 from millstream.core.ports import ByteReader, ByteStores
 from millstream.core.state.segments.log import Manifest
-from millstream.drivers.remote_stores.store_server import MOVED, OK, Request
+from millstream.drivers.remote_stores.store_server import MOVED, NEWEST, OK, Request
 
 _FIRST_ROWS: Final = 64
 _MORE_ROWS: Final = 4_096
@@ -33,6 +33,11 @@ class RemoteCopy:
             request = Request(self._task, self._engine, known.version, known.history, "", "")
             self._view = _RemoteView(self._ask, request)
         return self._view
+
+    def newest(self) -> Manifest:
+        request = Request(self._task, self._engine, 0, (), "", NEWEST)
+        version, token = answered(self._ask(request))
+        return Manifest(version, (token,))
 
     def release(self) -> None:
         """Do nothing."""
@@ -82,7 +87,17 @@ class _RemoteReader:
         return count
 
     def _answer(self, method: str, *arguments: Any) -> Any:
-        kind, value = self.ask(self.request._replace(method=method, arguments=arguments))
-        if kind == OK:
-            return value
-        raise (CopyMovedError if kind == MOVED else StoreError)(value)
+        return answered(self.ask(self.request._replace(method=method, arguments=arguments)))
+
+
+def answered(answer: tuple[str, Any]) -> Any:
+    """Return the value of a host's answer.
+
+    Raises:
+        CopyMovedError: If the copy does not have the state.
+        StoreError: If the copy cannot be read.
+    """
+    kind, value = answer
+    if kind == OK:
+        return value
+    raise (CopyMovedError if kind == MOVED else StoreError)(value)

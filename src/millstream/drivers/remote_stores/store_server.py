@@ -19,6 +19,9 @@ OK: Final = "ok"
 MOVED: Final = "moved"
 FAILED: Final = "failed"
 
+NEWEST: Final = "newest"
+"""The method that opens the newest content of a copy and returns its version and token."""
+
 _PAUSE_S: Final = 1.0
 _PAGE_BYTES: Final = 1 << 20
 
@@ -32,7 +35,7 @@ class Request(NamedTuple):
     Attributes:
         version: The committed version of the task's state.
         history: Tokens of the latest versions, the newest last.
-        method: ``get``, ``scan`` or ``count``.
+        method: ``get``, ``scan``, ``count``, or :data:`NEWEST` with no store.
         arguments: Those of the method; for a scan: low, high, reverse, and the maximum number of rows.
     """
 
@@ -60,7 +63,10 @@ class _Copies:
         try:
             if copy not in self._readers:
                 self._readers[copy] = self._open_reader(*copy)
-            view = self._readers[copy].view(Manifest(request.version, tuple(request.history)))
+            reader = self._readers[copy]
+            if request.method == NEWEST:
+                return OK, tuple(reader.newest().current[:2])
+            view = reader.view(Manifest(request.version, tuple(request.history)))
             return OK, _read(view.open(request.store), request.method, request.arguments)
         except CopyMovedError as error:
             return MOVED, str(error)

@@ -51,6 +51,13 @@ class RocksQueries:
         self._version = known.current
         return self._shown
 
+    def newest(self) -> Manifest:
+        self.close()
+        self._database = self._opened()
+        known = self._directory.only(self._database.version)
+        self._shown, self._version = self._database, known.current
+        return known
+
     def release(self) -> None:
         if self._shown is None:
             self._database = None

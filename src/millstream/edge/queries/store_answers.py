@@ -24,6 +24,7 @@ from millstream.core.runtime.intake import topics_in_front
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import StoreSpec
+from millstream.edge.queries.global_answers import GlobalAnswers, readers_of
 from millstream.edge.queries.task_copies import Copies
 from millstream.edge.status.task_reports import TaskReports
 
@@ -59,14 +60,13 @@ class Answers:
         self._copies = copies
         self._reports = reports
         self._plan = plan
+        self._of_globals = GlobalAnswers(copies)
         self._seen: dict[int, _Committed] = {}
         self._waited_for: set[int] = set()
         self._lock = threading.Lock()
 
     def stores(self) -> Mapping[str, str]:
-        return {
-            name: spec.kind for sub in self._plan().subtopologies for name, spec in sorted(sub.stores.items())
-        }
+        return {name: spec.kind for part in self._parts() for name, spec in sorted(part.stores.items())}
 
     def answer(self, question: Question) -> Answer:
         """Answer a question.
@@ -75,7 +75,7 @@ class Answers:
             StoreError: If there is no such store or method, the key does not fit, the lag is too large, or the copy cannot be
                 read: it is being restored, or its host cannot be reached.
         """
-        sub = self._keeper_of(question.store)
+        sub = self._part_of(question.store)
         scope_of(question, sub.stores[question.store])
         if question.text:
             answer = self.answer(replace(parsed(question, sub.stores[question.store]), text=False))
@@ -90,7 +90,7 @@ class Answers:
                 if now > wake_at:
                     wake_at = now + _WAKE_EVERY_S
                     with self._lock:
-                        self._waited_for.add(sub.id)
+                        self._waited_for |= readers_of(question.store, self._plan()) or {sub.id}
                 if now > began + _WAIT_S:
                     raise StoreError(
                         f"store {question.store!r} could not be read for {_WAIT_S:.0f} s, because it is being restored or its host is lost: {error}"
@@ -116,15 +116,22 @@ class Answers:
     def close(self) -> None:
         self._copies.close()
 
-    def _keeper_of(self, store: str) -> SubTopology:
-        subs = self._plan().subtopologies
-        sub = next((sub for sub in subs if store in sub.stores), None)
+    def _part_of(self, store: str) -> SubTopology:
+        parts = self._parts()
+        sub = next((part for part in parts if store in part.stores), None)
         if sub is None:
-            names = ", ".join(repr(name) for sub in subs for name in sorted(sub.stores)) or "none"
+            names = ", ".join(repr(name) for part in parts for name in sorted(part.stores)) or "none"
             raise StoreError(f"application {self._id!r} has no store {store!r}; its stores are: {names}")
         return sub
 
+    def _parts(self) -> tuple[SubTopology, ...]:
+        """Return the parts that have stores: sub-topologies, and parts that fill global stores."""
+        plan = self._plan()
+        return (*plan.subtopologies, *plan.global_parts)
+
     def _answered(self, question: Question, sub: SubTopology) -> Answer:
+        if sub in self._plan().global_parts:
+            return self._of_globals.answer(question, sub, self._reports.batch, self._reports.of_tasks())
         now = self._committed(sub)
         if not now.reports:
             raise StoreError(f"the tasks of store {question.store!r} have not started yet; ask again")

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from millstream.core.engine.step_outcome import Snapshot
+from millstream.core.model.errors import CopyMovedError
 from millstream.core.model.ids import TaskId
 from millstream.core.ports import ByteStores
 from millstream.core.queries.copy_reader import CopyReader
 from millstream.core.runtime.task_report import StateReport, TaskReport
+from millstream.core.state.global_copy import progress_of
 from millstream.core.state.opening import open_store
 from millstream.core.topology.stores import StoreSpec
-from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.drivers.spark.executor.copies import CopiesSpec, directory_of_global
+from millstream.drivers.spark.executor.snapshots import snapshot_from_json
 from millstream.edge.queries.copy_readers import open_reader
 from millstream.edge.queries.store_hosts import StoreHosts
 
@@ -30,13 +34,26 @@ class _Surroundings:
         """Do nothing."""
 
 
+class OpenGlobalStore(NamedTuple):
+    """A global store at the newest content of a host's copy.
+
+    Attributes:
+        store: The opened store.
+        positions: By partition of its topic, the first offset that is not in the content.
+    """
+
+    store: Any
+    positions: Mapping[int, int]
+
+
 class TaskCopy:
-    """A task's copy, with the stores that are open on its newest view. Hold its lock while using them."""
+    """The copy of a task or of a global store, with the stores that are open on its newest view. Hold its lock while using them."""
 
     def __init__(self, reader: CopyReader) -> None:
         self.lock = threading.Lock()
         self._reader = reader
         self._stores: tuple[ByteStores | None, dict[str, Any]] = (None, {})
+        self._global: tuple[int, OpenGlobalStore] | None = None
 
     def store(self, spec: StoreSpec, report: TaskReport) -> Any:
         """Return a store at the state in a report."""
@@ -50,9 +67,37 @@ class TaskCopy:
             opened[spec.name] = open_store(spec, view, surroundings, state.memory.get(spec.name, {}))
         return opened[spec.name]
 
+    def global_store(self, spec: StoreSpec, batch: int) -> OpenGlobalStore:
+        """Return a global store at the newest content, looked up once per micro-batch.
+
+        Args:
+            batch: The committed micro-batch.
+
+        Raises:
+            CopyMovedError: If the copy is being filled, or cannot be reached now.
+        """
+        if self._global is None or self._global[0] != batch:
+            self._global = batch, self._opened(spec)
+        return self._global[1]
+
+    def forget_global(self) -> None:
+        """Look the newest content up again for the next question."""
+        self._global = None
+
+    def _opened(self, spec: StoreSpec) -> OpenGlobalStore:
+        known = self._reader.newest()
+        view = self._reader.view(known)
+        progress = progress_of(spec.name, known.current, view)
+        if progress is None:
+            raise CopyMovedError(f"the copy of global store {spec.name!r} is being filled")
+        snapshot = snapshot_from_json(progress.remembered or None) or Snapshot()
+        memory = snapshot.stores.get(spec.name, {})
+        store = open_store(spec, view, _Surroundings(snapshot.stream_time_ms), memory)
+        return OpenGlobalStore(store, progress.positions)
+
     def release(self) -> None:
         with self.lock:
-            self._stores = (None, {})
+            self._stores, self._global = (None, {}), None
             self._reader.release()
 
     def close(self) -> None:
@@ -62,7 +107,7 @@ class TaskCopy:
 
 
 class _CopyId(NamedTuple):
-    task: TaskId
+    directory: str
     engine: str
 
 
@@ -79,9 +124,13 @@ class Copies:
     @contextmanager
     def locked(self, task: TaskId, store: str, report: TaskReport) -> Iterator[TaskCopy]:
         """Return the copy of a store in a task, locked."""
-        host = report.executor.partition("/")[0] or self._host
-        copy = self._copy(_CopyId(task, self._spec().engines[store]), host)
-        with copy.lock:
+        with self._locked(str(task), store, report) as copy:
+            yield copy
+
+    @contextmanager
+    def locked_global(self, store: str, report: TaskReport) -> Iterator[TaskCopy]:
+        """Return the copy of a global store on the host of a report, locked."""
+        with self._locked(directory_of_global(store), store, report) as copy:
             yield copy
 
     def committed(self) -> None:
@@ -99,6 +148,13 @@ class Copies:
         for copy in copies:
             copy.close()
 
+    @contextmanager
+    def _locked(self, directory: str, store: str, report: TaskReport) -> Iterator[TaskCopy]:
+        host = report.executor.partition("/")[0] or self._host
+        copy = self._copy(_CopyId(directory, self._spec().engines[store]), host)
+        with copy.lock:
+            yield copy
+
     def _copy(self, copy: _CopyId, host: str) -> TaskCopy:
         with self._lock:
             before = self._open.get(copy)
@@ -111,5 +167,5 @@ class Copies:
 
     def _reader(self, copy: _CopyId, host: str) -> CopyReader:
         if host != self._host:
-            return self._hosts.reader(host, str(copy.task), copy.engine)
-        return open_reader(self._spec().directory, str(copy.task), copy.engine)
+            return self._hosts.reader(host, copy.directory, copy.engine)
+        return open_reader(self._spec().directory, copy.directory, copy.engine)

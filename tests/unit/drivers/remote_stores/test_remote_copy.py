@@ -38,6 +38,9 @@ class Copy:
             raise StoreError("the copy is damaged")
         return self._stores
 
+    def newest(self) -> Manifest:
+        return KNOWN
+
     def release(self) -> None:
         pass
 
@@ -67,6 +70,11 @@ def remote(channel: Channel) -> RemoteCopy:
         return kind, value
 
     return RemoteCopy(ask, "0_1", "lmdb")
+
+
+def test_the_newest_content_is_opened_on_the_host(channel: Channel) -> None:
+    newest = remote(channel).newest()
+    assert newest.current == KNOWN.current
 
 
 def test_rows_are_those_of_the_copy(channel: Channel) -> None:

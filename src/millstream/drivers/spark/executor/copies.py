@@ -28,6 +28,11 @@ from millstream.drivers.spark.executor.statelog import StateLog
 Items = TypeVar("Items")
 
 
+def directory_of_global(store: str) -> str:
+    """Return the directory of a host's copy of a global store, beside those of tasks; no task id has this form."""
+    return f"global/{store}"
+
+
 @dataclass(frozen=True)
 class CopiesSpec:
     """Where and how local copies are kept. Crosses as cloudpickle.

@@ -20,7 +20,7 @@ from typing import Final, Self
 from millstream.core.model.errors import StoreError
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import ByteReader, ByteStores, LocalCopy, store_of
-from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.drivers.spark.executor.copies import CopiesSpec, directory_of_global
 from millstream.drivers.spark.executor.global_restore import (
     GlobalPart,
     GlobalRestore,
@@ -29,9 +29,6 @@ from millstream.drivers.spark.executor.global_restore import (
 )
 from millstream.drivers.spark.executor.restore_progress import RestoreListener
 from millstream.drivers.spark.spec import TopologySpec
-
-DIRECTORY: Final = "global"
-"""Directory of the global copies, beside those of tasks; no task id has this form."""
 
 _LOCK: Final = "lock"
 
@@ -101,7 +98,7 @@ class GlobalStores:
     def _opened(self, part: GlobalPart, planned: Mapping[int, int], opened: ExitStack) -> ByteStores:
         copies = self._spec.copies
         engine = copies.engines[part.store]
-        directory = Path(copies.directory) / DIRECTORY / part.store
+        directory = Path(copies.directory) / directory_of_global(part.store)
         lock = HostLock(directory / _LOCK)
         opened.callback(lock.release)
         lock.acquire()

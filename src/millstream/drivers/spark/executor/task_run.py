@@ -25,6 +25,7 @@ from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
 from millstream.core.model.errors import CopyMovedError, DamagedCopyError
 from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.positions import Offsets, flat
 from millstream.core.model.record import Records
 from millstream.core.ports import ByteStores
 from millstream.core.runtime.batch_plan import Initialization
@@ -107,6 +108,7 @@ class TaskRun:
         self._log = StateLog(segments, self._id, restores)
         self._read: dict[str, tuple[int, int]] = {}
         self._global_counts = GlobalRestoreCounts()
+        self._global_ends: Offsets = {}
         self._began = time.perf_counter()
         self._calls: TaskCalls | None = None
 
@@ -210,6 +212,7 @@ class TaskRun:
             undelivered=self._listener.undelivered,
             first_record_ms=self._now_ms if self._read else None,
             executor=this_executor(),
+            global_offsets=flat(self._global_ends),
         )
         return Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
@@ -314,6 +317,7 @@ class TaskRun:
         known = GlobalStoresSpec(spec.topology, spec.copies, spec.global_topics, self._listener)
         planned = self._message(wire.GLOBAL, decode_global_ends)
         assert planned is not None
+        self._global_ends = planned
         with GlobalStores(known, str(self._id), planned, self._now_ms) as global_stores:
             self._global_counts = global_stores.counts
             return self._stepped(sub, view, snapshot, global_stores)

@@ -1,0 +1,78 @@
+"""Answers about global stores, from the copy on one host.
+
+Every host that runs tasks which may read a global store has a copy of it, filled up to the offsets of a micro-batch before its tasks
+run. So a copy may be ahead of what is committed. It is asked on the host whose tasks have reported the highest offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millstream.core.model.errors import CopyMovedError, StoreError
+from millstream.core.model.ids import TaskId
+from millstream.core.queries.question import Answer, Question, answer_of
+from millstream.core.runtime.task_report import TaskReport
+from millstream.core.topology.plan import Plan, SubTopology
+from millstream.edge.queries.task_copies import Copies
+
+Positions = Mapping[int, int]
+
+
+class GlobalAnswers:
+    """Answers questions about global stores. Thread-safe.
+
+    An answer is never older than an earlier one, although copies may be filled anew and hosts may be lost.
+    """
+
+    def __init__(self, copies: Copies) -> None:
+        self._copies = copies
+        self._seen: dict[str, Positions] = {}
+
+    def answer(
+        self, question: Question, part: SubTopology, batch: int, reports: Mapping[str, TaskReport]
+    ) -> Answer:
+        """Answer a question.
+
+        Args:
+            part: The part that fills the store.
+            batch: The committed micro-batch.
+            reports: The last reports of all tasks.
+
+        Raises:
+            CopyMovedError: If the copy is being filled, or its host cannot be reached now.
+            StoreError: If no task that may read the store has run, or the copy cannot answer.
+        """
+        spec, topic = part.stores[question.store], part.source_topics[0]
+        report, reached = _furthest(topic, reports)
+        if report is None:
+            raise StoreError(
+                f"no task that may read the global store {question.store!r} has run yet, so no host has a copy; ask again"
+            )
+        with self._copies.locked_global(question.store, report) as copy:
+            opened = copy.global_store(spec, batch)
+            seen = self._seen.get(question.store, {})
+            if _is_behind(opened.positions, reached) or _is_behind(opened.positions, seen):
+                copy.forget_global()
+                raise CopyMovedError(f"the copy of global store {question.store!r} is being filled")
+            self._seen[question.store] = opened.positions
+            value = answer_of(question, spec, [opened.store])
+        return Answer(value, batch, {topic: opened.positions})
+
+
+def readers_of(store: str, plan: Plan) -> frozenset[int]:
+    """Return the sub-topologies whose tasks may read a global store."""
+    return frozenset(sub.id for sub in plan.subtopologies if store in sub.global_stores)
+
+
+def _furthest(topic: str, reports: Mapping[str, TaskReport]) -> tuple[TaskReport | None, Positions]:
+    """Return the report with the highest offsets of a topic, and these offsets."""
+    furthest: tuple[TaskReport | None, Positions] = (None, {})
+    for _, report in sorted(reports.items(), key=lambda item: TaskId.parse(item[0])):
+        offsets = {p.partition: offset for p, offset in report.global_offsets.items() if p.topic == topic}
+        if offsets and (furthest[0] is None or sum(offsets.values()) > sum(furthest[1].values())):
+            furthest = report, offsets
+    return furthest
+
+
+def _is_behind(positions: Positions, offsets: Positions) -> bool:
+    return any(positions.get(partition, 0) < offset for partition, offset in offsets.items())
