@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Final
 
@@ -28,7 +29,7 @@ class HostListener:
         self._listener = socket.create_server((address, 0), family=family, backlog=_BACKLOG)
         self._key = key
         self._channels: dict[str, Channel] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._closed = False
         threading.Thread(target=self._accept, name="millstream-query-hosts", daemon=True).start()
 
@@ -46,6 +47,11 @@ class HostListener:
         with self._lock:
             return frozenset(self._channels)
 
+    def await_hosts(self, wanted: Collection[str], seconds: float) -> None:
+        """Wait until these hosts are connected, at most so long."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._closed or self._channels.keys() >= set(wanted), seconds)
+
     def lose(self, host: str, channel: Channel) -> None:
         """Close a connection that does not answer."""
         with self._lock:
@@ -56,6 +62,7 @@ class HostListener:
     def close(self) -> None:
         with self._lock:
             self._closed = True
+            self._lock.notify_all()
             channels = list(self._channels.values())
             self._channels.clear()
         with suppress(OSError):
@@ -89,6 +96,7 @@ class HostListener:
             before = self._channels.pop(host, None)
             if not self._closed:
                 self._channels[host] = channel
+                self._lock.notify_all()
         if before is not None:
             before.close()
         if self._closed:

@@ -9,7 +9,6 @@ import logging
 import secrets
 import socket
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -27,7 +26,6 @@ log = logging.getLogger("millstream.queries")
 
 _KEY_BYTES: Final = 32
 _CONNECT_S: Final = 2.0
-_POLL_S: Final = 0.05
 
 
 class StoreHosts:
@@ -118,11 +116,10 @@ class StoreHosts:
         except Exception as error:  # whatever Spark raises
             if not self._closed:
                 log.warning("no process could be started on other hosts to answer queries: %s", error)
-        deadline = time.monotonic() + _CONNECT_S
-        while time.monotonic() < deadline and not self._wanted <= listener.hosts():
-            time.sleep(_POLL_S)
         with self._lock:
+            wanted = frozenset(self._wanted)
             self._wanted.clear()
+        listener.await_hosts(wanted, _CONNECT_S)
 
 
 def _driver_host(session: SparkSession) -> str:

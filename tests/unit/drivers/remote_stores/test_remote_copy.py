@@ -56,8 +56,9 @@ def channel() -> Iterator[Channel]:
         host.send("host-1")
         server = threading.Thread(target=serve, args=(host, lambda task, engine: Copy(), lambda: True))
         server.start()
-        while (found := listener.channel("host-1")) is None:
-            threading.Event().wait(0.01)
+        listener.await_hosts(["host-1"], 30)
+        found = listener.channel("host-1")
+        assert found is not None
         yield found
         listener.close()
         server.join(10)
@@ -127,8 +128,8 @@ def test_what_crosses_the_network_is_encrypted() -> None:
         threading.Thread(target=_relay, args=(middle, listener.port, seen), daemon=True).start()
         host = connected(middle.getsockname(), KEY)
         host.send("host-with-a-name")
-        while not listener.hosts():
-            threading.Event().wait(0.01)
+        listener.await_hosts(["host-with-a-name"], 30)
+        assert listener.hosts() == {"host-with-a-name"}
         host.close()
     assert listener.hosts() == frozenset()
     assert len(seen) > 100

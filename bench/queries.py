@@ -1,0 +1,120 @@
+"""``python -m bench.queries``: what queries of a store cost the micro-batches of the application, and how long they take.
+
+``count`` gets the same number of updates again and again. In every other round a thread of the program reads random keys of the
+store at a fixed rate. Both kinds of rounds alternate, so that a slow moment of the machine hits both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import millstream as ms
+from bench.load import Workload, key_bytes, produce
+from bench.ours import _await_processed, _await_progress, _batches_s, running
+from bench.stage import Stage
+from millstream.testing import EmbeddedKafka
+
+KEYS: Final = 50_000
+UPDATES: Final = 20_000
+_WARMUPS: Final = 6
+_PAUSE_S: Final = 0.001
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.queries")
+    parser.add_argument("--rounds", type=int, default=40, help="with queries, and as many without")
+    parser.add_argument("--rate", type=int, default=5_000, help="gets per second")
+    parser.add_argument("--out", type=Path, default=Path("build/queries.json"))
+    options = parser.parse_args(arguments)
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as scratch,
+        EmbeddedKafka(heap="1g", java_options=["-XX:TieredStopAtLevel=4"]) as kafka,
+    ):
+        result = measure(Stage(kafka, Path(scratch), UPDATES, count(1)), options.rounds, options.rate)
+    print(json.dumps(result), flush=True)
+    options.out.parent.mkdir(exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+def measure(stage: Stage, rounds: int, rate: int) -> dict[str, Any]:
+    """Return how long micro-batches took with and without queries, seconds, and gets, milliseconds."""
+    servers, source, sink = stage.kafka.bootstrap_servers, stage.topic("input"), stage.topic("output")
+    batches: dict[bool, list[float]] = {False: [], True: []}
+    gets: list[float] = []
+    asked_s, processed = 0.0, KEYS
+    produce(servers, source, [[(key_bytes(key), b"v") for key in range(KEYS)]])
+    with running("count", servers, source, sink) as app:
+        _await_processed(app, processed)
+        for number in range(_WARMUPS + 2 * rounds):
+            queried, measured = bool(number % 2), number >= _WARMUPS
+            app.pause()
+            before = app.metrics()["batches"]
+            produce(servers, source, Workload(UPDATES, KEYS, seed=number).blocks())
+            processed += UPDATES
+            with asking(app, rate if queried else 0) as taken:
+                began = time.monotonic()
+                app.resume()
+                _await_processed(app, processed)
+                after = app.metrics()["batches"]
+                _await_progress(app, after - 1)
+                seconds = time.monotonic() - began
+            if measured:
+                batches[queried].append(sum(_batches_s(app, before, after)))
+                gets += taken
+                asked_s += seconds if queried else 0
+    ratios = [asked / alone for asked, alone in zip(batches[True], batches[False])]
+    return {
+        "gets_per_s": round(len(gets) / asked_s),
+        "get_ms": {f"p{p:g}": round(float(np.percentile(gets, p)), 3) for p in (50, 99, 99.9, 100)},
+        "batch_s": {
+            name: round(float(np.median(batches[key])), 4)
+            for name, key in (("alone", False), ("queried", True))
+        },
+        "ratio": round(float(np.median(ratios)), 3),
+    }
+
+
+@contextmanager
+def asking(app: ms.RunningApplication, rate: int) -> Iterator[list[float]]:
+    """Read random keys at a rate in the meantime; yields how long each get took, milliseconds, complete at the end."""
+    taken: list[float] = []
+    over = threading.Event()
+    thread = threading.Thread(target=_ask, args=(app.store("counts"), rate, over, taken))
+    if rate:
+        thread.start()
+    try:
+        yield taken
+    finally:
+        over.set()
+        if rate:
+            thread.join()
+
+
+def _ask(store: ms.StoreReader, rate: int, over: threading.Event, taken: list[float]) -> None:
+    chance, began = random.Random(rate), time.monotonic()
+    while not over.wait(_PAUSE_S):
+        due = int((time.monotonic() - began) * rate)
+        while len(taken) < due and not over.is_set():
+            key = key_bytes(chance.randrange(KEYS))
+            at = time.perf_counter()
+            store.get(key)
+            taken.append((time.perf_counter() - at) * 1000)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
