@@ -85,12 +85,12 @@ def race(
         settings["processing_guarantee"] = "exactly_once"
     with running(job, servers, source, sink, **settings) as app:
         started, started_s = _now_ms(), processor_s()
-        _await_processed(app, records)
+        await_processed(app, records)
         used_s = processor_s()
         usage = meter.used(used_s, _gc_s())
         counted = app.metrics()
         seconds = (counted["last_batch_ms"] - counted["first_record_ms"]) / 1000
-        _await_progress(app, counted["batches"] - 1)
+        await_progress(app, counted["batches"] - 1)
         return {
             "job": job,
             "records": counted["processed_records"],
@@ -117,12 +117,12 @@ def latency(servers: str, source: str, sink: str, rounds: int, warmups: int, rec
             acknowledged = time.monotonic()
             _await_messages(consumer, records)
             seen = time.monotonic()
-            _await_processed(app, (number + 1) * records)
+            await_processed(app, (number + 1) * records)
             after = app.metrics()["batches"]
-            _await_progress(app, after - 1)
+            await_progress(app, after - 1)
             if number >= warmups:
                 visible.append(seen - acknowledged)
-                batches += _batches_s(app, before, after)
+                batches += batches_s(app, before, after)
             time.sleep(0.1 + pause.random() * 0.1)  # not in step with the planner's polling
         parts = _phases(app)[-len(batches) :]
     consumer.close()
@@ -138,9 +138,9 @@ def store_size(
     produce(servers, source, (_updates(part) for part in np.array_split(order, max(keys // 100_000, 1))))
     batches: list[float] = []
     with running("count", servers, source, sink) as app:
-        _await_processed(app, keys)
+        await_processed(app, keys)
         filled = app.metrics()
-        _await_progress(app, filled["batches"] - 1)
+        await_progress(app, filled["batches"] - 1)
         begins = check.ends(servers, sink)
         counts = np.ones(keys, dtype=np.int64)
         for number in range(warmups + rounds):
@@ -150,11 +150,11 @@ def store_size(
             counts[updated] += 1
             produce(servers, source, [_updates(updated)])
             app.resume()
-            _await_processed(app, keys + (number + 1) * updates)
+            await_processed(app, keys + (number + 1) * updates)
             after = app.metrics()["batches"]
-            _await_progress(app, after - 1)
+            await_progress(app, after - 1)
             if number >= warmups:
-                batches.append(sum(_batches_s(app, before, after)))
+                batches.append(sum(batches_s(app, before, after)))
         parts = _phases(app)[-rounds:]
         counted = app.metrics()
     wanted = {key_bytes(key): b"%d" % counts[key] for key in np.flatnonzero(counts > 1).tolist()}
@@ -182,7 +182,7 @@ def memory(servers: str, source: str, sink: str, records: int, keys: int, rounds
             produce(servers, source, workload.blocks())
             app.resume()
             with _sampling(_worker_rss_mib) as samples:
-                _await_processed(app, (number + 1) * records)
+                await_processed(app, (number + 1) * records)
             now = _worker_rss_mib()
             peaks.append(max(max(sample) for sample in [*samples, now] if sample))
             after.append(sum(now) / len(now))
@@ -202,10 +202,10 @@ def transactions(
         for guarantee, sink in turn.items():
             settings = {"processing_guarantee": guarantee, "max_batch_records": batch}
             with running("count", servers, source, sink, **settings) as app:
-                _await_processed(app, records)
+                await_processed(app, records)
                 counted = app.metrics()["batches"]
-                _await_progress(app, counted - 1)
-                took = _batches_s(app, 1, counted)
+                await_progress(app, counted - 1)
+                took = batches_s(app, 1, counted)
             batches.setdefault(guarantee, []).extend(took[_WARM_BATCHES:])
             written = sum(1 for _ in check.read(servers, sink, check.ends(servers, sink)))
             if written != records:
@@ -224,7 +224,7 @@ def join(servers: str, orders: str, rates: str, sinks: list[dict[str, str]], rec
                 at_work(topology, servers, sink, until="end", max_task_idle_ms=WAYS[way]) as app,
                 _sampling(_worker_rss_mib) as samples,
             ):
-                _await_processed(app, records)
+                await_processed(app, records)
                 counted = app.metrics()
             seconds = (counted["last_batch_ms"] - counted["first_record_ms"]) / 1000
             told["seconds"].setdefault(way, []).append(seconds)
@@ -321,7 +321,7 @@ def _await_messages(consumer: Consumer, count: int) -> None:
             raise TimeoutError(f"{count} records did not come out")
 
 
-def _await_processed(app: ms.RunningApplication, records: int) -> None:
+def await_processed(app: ms.RunningApplication, records: int) -> None:
     _wait(app, lambda: app.metrics()["processed_records"] >= records, f"{records} records to be processed")
 
 
@@ -339,7 +339,7 @@ def _await_written(app: ms.RunningApplication, servers: str, topic: str, records
         consumer.close()
 
 
-def _await_progress(app: ms.RunningApplication, batch: int) -> None:
+def await_progress(app: ms.RunningApplication, batch: int) -> None:
     """Wait until Spark has told how long a batch took, which is after it has committed it."""
     query = _query(app)
     _wait(
@@ -384,7 +384,7 @@ def _phases(app: ms.RunningApplication) -> list[dict[str, int]]:
     return list(_took(app).values())
 
 
-def _batches_s(app: ms.RunningApplication, first: int, end: int) -> list[float]:
+def batches_s(app: ms.RunningApplication, first: int, end: int) -> list[float]:
     """Give how long each batch from ``first`` until before ``end`` took."""
     took = _took(app)
     return [took[batch]["triggerExecution"] / 1000 for batch in range(first, end)]

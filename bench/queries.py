@@ -23,7 +23,7 @@ import numpy as np
 
 import millstream as ms
 from bench.load import Workload, key_bytes, produce
-from bench.ours import _await_processed, _await_progress, _batches_s, running
+from bench.ours import await_processed, await_progress, batches_s, running
 from bench.stage import Stage
 from millstream.testing import EmbeddedKafka
 
@@ -59,7 +59,7 @@ def measure(stage: Stage, rounds: int, rate: int) -> dict[str, Any]:
     asked_s, processed = 0.0, KEYS
     produce(servers, source, [[(key_bytes(key), b"v") for key in range(KEYS)]])
     with running("count", servers, source, sink) as app:
-        _await_processed(app, processed)
+        await_processed(app, processed)
         for number in range(_WARMUPS + 2 * rounds):
             queried, measured = bool(number % 2), number >= _WARMUPS
             app.pause()
@@ -69,12 +69,12 @@ def measure(stage: Stage, rounds: int, rate: int) -> dict[str, Any]:
             with asking(app, rate if queried else 0) as taken:
                 began = time.monotonic()
                 app.resume()
-                _await_processed(app, processed)
+                await_processed(app, processed)
                 after = app.metrics()["batches"]
-                _await_progress(app, after - 1)
+                await_progress(app, after - 1)
                 seconds = time.monotonic() - began
             if measured:
-                batches[queried].append(sum(_batches_s(app, before, after)))
+                batches[queried].append(sum(batches_s(app, before, after)))
                 gets += taken
                 asked_s += seconds if queried else 0
     ratios = [asked / alone for asked, alone in zip(batches[True], batches[False])]
