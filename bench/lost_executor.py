@@ -26,7 +26,7 @@ from confluent_kafka import Producer
 import millstream as ms
 from bench.jobs import topology
 from bench.load import key_bytes, produce
-from bench.ours import _await_processed
+from bench.ours import await_processed
 from millstream.testing import EmbeddedKafka
 
 _APP, _SOURCE, _SINK = "lost-executor", "lost-source", "lost-sink"
@@ -69,7 +69,7 @@ class Counting:
             self._producer.produce(_SOURCE, b"x", b"%d" % partition, partition)
         assert self._producer.flush(60) == 0
         self._sent += _PARTITIONS
-        _await_processed(self.running, self._sent)
+        await_processed(self.running, self._sent)
         return time.monotonic() - began
 
     def lose(self) -> Loss:
@@ -123,7 +123,7 @@ def measured(servers: str, keys: int, rounds: int, losses: int) -> Iterator[str]
             output="quiet",
         )
         with app.start() as running:
-            _await_processed(running, keys)
+            await_processed(running, keys)
             counting = Counting(running, servers, Path(home, _APP, "tasks"), keys)
             counting.round()
             before = running.metrics()

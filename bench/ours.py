@@ -322,6 +322,7 @@ def _await_messages(consumer: Consumer, count: int) -> None:
 
 
 def await_processed(app: ms.RunningApplication, records: int) -> None:
+    """Wait until an application has processed a number of records."""
     _wait(app, lambda: app.metrics()["processed_records"] >= records, f"{records} records to be processed")
 
 
@@ -368,7 +369,7 @@ def _query(app: ms.RunningApplication) -> StreamingQuery:
     return app._run.query.current
 
 
-def _took(app: ms.RunningApplication) -> dict[int, dict[str, int]]:
+def took_by_batch(app: ms.RunningApplication) -> dict[int, dict[str, int]]:
     """Give the phases of each batch that had input, in milliseconds.
 
     Not the first one, which only initialises the tasks, and not Spark's notes that there was nothing to do.
@@ -381,12 +382,12 @@ def _took(app: ms.RunningApplication) -> dict[int, dict[str, int]]:
 
 
 def _phases(app: ms.RunningApplication) -> list[dict[str, int]]:
-    return list(_took(app).values())
+    return list(took_by_batch(app).values())
 
 
 def batches_s(app: ms.RunningApplication, first: int, end: int) -> list[float]:
     """Give how long each batch from ``first`` until before ``end`` took."""
-    took = _took(app)
+    took = took_by_batch(app)
     return [took[batch]["triggerExecution"] / 1000 for batch in range(first, end)]
 
 

@@ -25,7 +25,7 @@ from rich.table import Table
 
 import millstream as ms
 from bench.jobs import topology
-from bench.ours import _await_processed, _await_progress, _took
+from bench.ours import await_processed, await_progress, took_by_batch
 from bench.processes import run_for_json
 from millstream.testing import EmbeddedKafka
 
@@ -92,7 +92,7 @@ def measured(case: Case, servers: str, source: str, sink: str, rounds: int) -> d
         )
         with app.start() as running:
             batches = dict(_rounds(running, case, servers, source, rounds))
-            durations = _took(running)
+            durations = took_by_batch(running)
             assert running._run.session.made is not None
             context = running._run.session.made.sparkContext
         context.stop()  # ends the event log
@@ -115,9 +115,9 @@ def _rounds(
         assert producer.flush(60) == 0
         before, used = running.metrics()["processed_records"], _processor_ms()
         running.resume()
-        _await_processed(running, before + active)
+        await_processed(running, before + active)
         batch = running.metrics()["batches"] - 1
-        _await_progress(running, batch)
+        await_progress(running, batch)
         if number >= _WARM:
             now = _processor_ms()
             yield batch, {name: now[name] - used[name] for name in now}
