@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
+import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 import millstream as ms
 from millstream.core.model.errors import IncompatibleTopologyError
 
-from .helpers import Apps, committed_records, lag, values_by_key
+from .helpers import Apps, committed_records, eventually, lag, values_by_key
 from .topologies import WindowCounts, counts_in_kafka, with_processor
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -101,3 +105,55 @@ def test_state_without_offsets_is_refused(apps: Apps) -> None:
     apps.kafka.tool("kafka-consumer-groups", "--delete", "--group", apps.id)
     with pytest.raises(IncompatibleTopologyError, match=r"no committed offsets.*millstream reset"):
         apps.run(counts_in_kafka(source, sink))
+
+
+class Tally(ms.Processor[str, str, str, int]):
+    """Counts per key."""
+
+    def init(self, context: ms.ProcessorContext[str, int]) -> None:
+        super().init(context)
+        self._tally = context.state_store("tally")
+
+    def process(self, record: ms.Record[str, str]) -> None:
+        count = (self._tally.get(record.key) or 0) + 1
+        self._tally.put(record.key, count)
+        self.context.forward(record.with_value(count))
+
+
+@pytest.mark.parametrize(("guarantee", "parallelism"), [("at_least_once", 4), ("exactly_once", 1)])
+def test_what_was_finished_beyond_the_committed_offset_is_not_processed_again(
+    apps: Apps, tmp_path: Path, guarantee: str, parallelism: int
+) -> None:
+    """One call hangs, so the group's offset stays at its record; what was finished behind it is in the commits topic."""
+    source, sink = apps.topic("words", 1), apps.topic("tallies", 1)
+    journal, go_on = tmp_path / "calls", tmp_path / "go on"
+
+    async def call(value: str) -> str:
+        with journal.open("a") as calls:
+            calls.write(f"{value} {os.getpid()}\n")
+        while value == "0" and not go_on.exists():
+            await asyncio.sleep(0.05)
+        return value
+
+    builder = ms.StreamsBuilder()
+    tally = ms.stores.key_value("tally", ms.serdes.string, ms.serdes.int64, changelog="kafka")
+    builder.add_state_store(tally)
+    stream, in_kafka = builder.stream(source), ms.stores.options("calls", changelog="kafka")
+    answers = stream.map_values_async(call, store=in_kafka)
+    answers.process(Tally, stores=["tally"], key_local=True).to(sink, value=ms.serdes.int64)
+    topology, settings = builder.build(), {"processing_guarantee": guarantee, "parallelism": parallelism}
+
+    apps.kafka.produce(source, [(f"w{number % 40}", f"{number}") for number in range(200)])
+    with apps.start(topology, **settings):
+        eventually(lambda: len(committed_records(apps.kafka, sink)) == 195, "the results of the other keys")
+        eventually(lambda: apps.kafka.committed(apps.id, source) == {0: 0}, "the offset")
+    lose_everything(apps)
+    before = journal.read_text().splitlines()
+    os.kill(int(before[0].split()[1]), signal.SIGKILL)  # the host with the async worker is gone as well
+    go_on.touch()
+    apps.run(topology, on_other_checkpoint="take_over", max_batch_records=60, **settings)
+    again = journal.read_text().splitlines()[len(before) :]
+    assert [int(line.split()[0]) for line in again] == [0, 40, 80, 120, 160]
+    tallies = values_by_key(committed_records(apps.kafka, sink), ms.serdes.int64)
+    assert tallies == {f"w{number}": [1, 2, 3, 4, 5] for number in range(40)}
+    assert lag(apps.kafka, apps.id, source) == 0

@@ -108,7 +108,8 @@ class Snapshot:
         operators: What nodes remember, such as their stream time, by ``remembered_as``; as JSON values.
         deadlines: When the wait for an empty input ends, ms since the epoch.
         progress: How far each partition is finished, if records finish in another order than they arrived.
-        reads_again: Whether the records from the committable offsets on are read again, so that some are known already.
+        taken: For queues that are read again from the committable offsets, the offset before which all records are known already: the
+            task was rebuilt without its checkpoint.
     """
 
     stream_time_ms: int = -1
@@ -121,24 +122,7 @@ class Snapshot:
     deadlines: Mapping[TopicPartition, int] = field(default_factory=dict)
     waiting: Waiting | None = None
     progress: Mapping[TopicPartition, Progress] = field(default_factory=dict)
-    reads_again: bool = False
-
-    def not_taken(self, queue: QueueId, records: Records) -> Records:
-        """Return the records that the task had not taken at the last commit; of a merged lane, those it does not hold either.
-
-        Args:
-            records: What is read, in any order of offsets.
-        """
-        if not self.reads_again:
-            return records
-        if queue.lane == MERGED and queue in self.positions:
-            position = self.positions[queue]
-        elif queue.partition in self.progress:
-            position = self.progress[queue.partition].position
-        else:
-            return records
-        rows = [row for row, offset in enumerate(records.offsets) if offset >= position]
-        return records if len(rows) == len(records) else records.take(rows)
+    taken: Mapping[QueueId, int] = field(default_factory=dict)
 
     def without_committed(self) -> Snapshot:
         """Return the snapshot without the records that are read again from the committed offsets.
@@ -149,5 +133,15 @@ class Snapshot:
             self,
             buffered={queue: records for queue, records in self.buffered.items() if queue.lane},
             positions={queue: position for queue, position in self.positions.items() if queue.lane},
-            reads_again=True,
+            taken={**self.taken, **self._known()},
         )
+
+    def _known(self) -> dict[QueueId, int]:
+        """Return the offset before which all records were taken; of a merged lane, those that the task holds as well."""
+        finished = {
+            queue: self.progress[queue.partition].position
+            for queue in self.partition_times
+            if queue.is_read_from_broker and queue.partition in self.progress
+        }
+        held = {queue: position for queue, position in self.positions.items() if queue.lane == MERGED}
+        return {**finished, **held}

@@ -117,6 +117,7 @@ class Task:
         self._reading = Reading(sub.sources, self._processing.columnar, self._runtime)
         self._readiness = Readiness(max_task_idle_ms, snapshot.deadlines, snapshot.waiting)
         self._restored = snapshot
+        self._taken = dict(snapshot.taken)
         self._progress = TaskProgress(self._group, snapshot.progress, self._runtime.unfinished_offsets)
         self._enforced = 0
 
@@ -164,7 +165,12 @@ class Task:
             DeserializationError: If a record does not fit the source's serdes, under the policy "fail".
         """
         queue = self._group.queue(QueueId(partition, lane))
-        self._append(queue, self._restored.not_taken(queue.id, records), position)
+        if (taken := self._taken.get(queue.id)) is not None:
+            records = records.beyond(taken)
+            if position >= taken:
+                del self._taken[queue.id]
+            position = max(position, taken)
+        self._append(queue, records, position)
 
     def _append(self, queue: RecordQueue, records: Records, position: int) -> None:
         source = self._processing.source(queue.partition)
@@ -277,6 +283,7 @@ class Task:
             dict(self._readiness.deadlines),
             self._readiness.waiting,
             self._progress.by_partition() if self._async_operators else {},
+            self._taken,
         )
 
     @property

@@ -288,6 +288,11 @@ class Records:
             times=None if times is None else times.take(rows),
         )
 
+    def beyond(self, offset: int) -> Records:
+        """Return the records from an offset on, which may be in any order of offsets."""
+        rows = [row for row, known in enumerate(self.offsets) if known >= offset]
+        return self if len(rows) == len(self.offsets) else self.take(rows)
+
     def extend(self, other: Self) -> None:
         """Append the records of another batch of the same kind; the times of their partition are left out.
 

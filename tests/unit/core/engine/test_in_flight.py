@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from millstream.core.asynchronous.call import Call, Done, Failed, Returned, Sett
 from millstream.core.asynchronous.committable_offset import Progress
 from millstream.core.engine.asynchronous import backlog, backpressure, in_flight
 from millstream.core.engine.asynchronous.in_flight_record import InFlightStore
-from millstream.core.engine.step_outcome import Outcome
+from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.ids import TopicPartition
+from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snapshot_to_json
 from unit.helpers import Host, sent, values
 
 IN = TopicPartition("in", 0)
@@ -41,6 +43,13 @@ def answer(host: Host, outcome: Outcome) -> None:
     """Answer all calls of an outcome, the last one first."""
     for call in reversed(outcome.issue):
         host.task.done(call.ticket, Done(call.function(*call.args)))
+
+
+def stored(snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot as it is read from the checkpoint."""
+    read = snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot))))
+    assert read is not None
+    return read
 
 
 def unfinished(host: Host) -> list[int]:
@@ -644,6 +653,29 @@ class TestProgress:
         outcome = host.step()
         assert sorted(values(outcome), key=str) == ["A", "C", "D"]
         assert outcome.committable == {IN: 4}
+
+    @pytest.mark.parametrize("at_once", [1, 2, 6])
+    def test_records_that_are_read_again_later_and_in_pieces_are_known(self, at_once: int) -> None:
+        host = Host(calling(order="completion"))
+        calls = host.run("in", *((k, k, 1) for k in "abcd")).issue
+        for number in (1, 2):
+            host.task.done(calls[number].ticket, Done(calls[number].args[0].upper()))
+        assert sorted(values(host.step()), key=str) == ["B", "C"]
+        host.restart(lambda snapshot: stored(snapshot.without_committed()))
+        host.task.lost(host.task.under_way())
+        host.offsets[IN] = 0
+        outcome = host.step()  # the first micro-batch of a run reads nothing
+        results: list[str | None] = []
+        for start in range(0, 6, at_once):
+            assert outcome.committable == {IN: 4 if start else 0}
+            host.restart(stored)
+            answer(host, outcome)
+            outcome = host.run("in", *((k, k, 1) for k in "abcdef"[start : start + at_once]))
+            results += values(outcome)
+        answer(host, outcome)
+        outcome = host.step()
+        assert sorted([*results, *values(outcome)], key=str) == ["A", "D", "E", "F"]
+        assert outcome.committable == {IN: 6}
 
     def test_without_asynchronous_operators_nothing_is_remembered(self) -> None:
         builder = ms.StreamsBuilder()

@@ -131,6 +131,11 @@ class QueueId(NamedTuple):
     partition: TopicPartition
     lane: str = ""
 
+    @property
+    def is_read_from_broker(self) -> bool:
+        """Whether its offsets are those of a partition on the broker."""
+        return self.lane in ("", MERGED)
+
 
 class Buffered(NamedTuple):
     """How much a queue holds that was fed and not processed.
@@ -207,7 +212,7 @@ class RecordQueue:
 
     def committable(self) -> int | None:
         """Return the offset before which everything has been processed; None if unknown, and for lanes of a shuffle."""
-        if self.id.lane not in ("", MERGED):
+        if not self.id.is_read_from_broker:
             return None
         return self.position if (head := self.head_offset()) is None else head
 

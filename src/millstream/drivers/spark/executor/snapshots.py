@@ -52,12 +52,15 @@ def _waits_to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _progress_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the part of the snapshot about records finished out of order; usually empty."""
-    if not snapshot.progress:
-        return {}
-    return {
-        "progress": [[*partition, *progress] for partition, progress in sorted(snapshot.progress.items())]
-    }
+    """Return the part of the snapshot about records finished out of order, or read again; usually empty."""
+    data: dict[str, Any] = {}
+    if snapshot.progress:
+        data["progress"] = [
+            [*partition, *progress] for partition, progress in sorted(snapshot.progress.items())
+        ]
+    if snapshot.taken:
+        data["taken"] = [[*queue.partition, queue.lane, end] for queue, end in sorted(snapshot.taken.items())]
+    return data
 
 
 def snapshot_from_json(
@@ -93,6 +96,7 @@ def snapshot_from_json(
             TopicPartition(topic, partition): Progress(position, tuple(map(tuple, unfinished)))
             for topic, partition, position, unfinished in data.get("progress", ())
         },
+        {_queue(topic, partition, lane): end for topic, partition, lane, end in data.get("taken", ())},
     )
 
 
