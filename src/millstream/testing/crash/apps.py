@@ -13,7 +13,8 @@
   stores, but each result has the values of both.
 * ``calls-in-ranges``: the asynchronous calls of ``calls`` in 16 key ranges of each partition.
 * ``calls``: an asynchronous call of 0 to 20 ms for each record, of which one in twenty fails at first, followed by a processor that
-  numbers the results of each key.
+  numbers the results of each key. All stores have changelog topics, also that of unfinished records, so the application must survive
+  the loss of its checkpoint.
 * ``many-calls``: the calls of ``calls`` for 10,000 keys, with up to 1,000 in flight per task, for runs of a million records.
 
 Every record contributes differently to the results, so a lost record and one that counts twice cannot cancel out. Results have the
@@ -314,9 +315,13 @@ def calling(call: Callable[[str], Awaitable[str]] = called, *, max_in_flight: in
 
     def topology(topics: Topics) -> Topology:
         builder = StreamsBuilder()
-        builder.add_state_store(stores.key_value("numbers", serdes.string, serdes.int64))
+        numbers = stores.key_value("numbers", serdes.string, serdes.int64, changelog="kafka")
+        builder.add_state_store(numbers)
         answers = builder.stream(topics.input).map_values_async(
-            call, max_in_flight=max_in_flight, retry=Retry(initial=50)
+            call,
+            store=stores.options("calls", changelog="kafka"),
+            max_in_flight=max_in_flight,
+            retry=Retry(initial=50),
         )
         answers.process(_Numbering, stores=["numbers"]).to(topics.output, value=serdes.json)
         return tell_contents(builder.build(), topics, ["numbers"])
