@@ -127,7 +127,7 @@ class Answers:
     def _answered(self, question: Question, sub: SubTopology) -> Answer:
         now = self._committed(sub)
         if not now.reports:
-            raise StoreError(f"the tasks of store {question.store!r} have not started yet; ask again")
+            raise StoreError(f"the tasks of store {question.store!r} have not started yet; try again")
         if question.max_lag is not None and now.lag > question.max_lag:
             raise StoreError(
                 f"store {question.store!r} is {now.lag:,} records behind its topics, and at most {question.max_lag:,} were allowed"
