@@ -78,7 +78,7 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     with_start = next(iter(jobs.values()))
     first = next(iter(jobs))
     yield (
-        f"takes most of ours. From program start to the last record, `{first}` takes {with_start['seconds_with_start']:.1f} s, "
+        f"takes most of those of Millstream. From program start to the last record, `{first}` takes {with_start['seconds_with_start']:.1f} s, "
         f"and {with_start['peer_seconds_with_start']:.1f} s in Kafka Streams."
     )
 
@@ -90,7 +90,7 @@ def spread(results: Mapping[str, Any]) -> str:
         results: The content of the file of results.
     """
     lines = [
-        "| job | ratio of each pair | idle, ours : Kafka Streams | GC seconds, the same | start to end in s, the same |",
+        "| job | ratio of each pair | idle, Millstream : Kafka Streams | GC seconds, the same | start to end in s, the same |",
         "|---|---|---|---|---|",
     ]
     for job, found in results["jobs"].items():

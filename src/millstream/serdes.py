@@ -59,7 +59,7 @@ def avro(
     types = _extra("record_types")
     if isinstance(schema, type):
         if not types.is_record(schema):
-            raise SettingsError(f"{schema!r} is no dataclass, pydantic model or msgspec Struct")
+            raise SettingsError(f"{schema!r} is not a dataclass, pydantic model or msgspec Struct")
         text = _json.dumps(types.avro_schema(schema, namespace))
         return _registered("avro", schema, text, registry, (subject, register))
     text = schema if isinstance(schema, str) else _json.dumps(schema)
@@ -93,7 +93,7 @@ def json_schema(
     types = _extra("record_types")
     if isinstance(schema, type):
         if not types.is_record(schema):
-            raise SettingsError(f"{schema!r} is no dataclass, pydantic model or msgspec Struct")
+            raise SettingsError(f"{schema!r} is not a dataclass, pydantic model or msgspec Struct")
         return _registered(
             "json", schema, _json.dumps(types.json_schema(schema)), registry, (subject, register)
         )
@@ -114,11 +114,11 @@ def protobuf(
         register: See there.
 
     Raises:
-        SettingsError: If it is no message class, or the extra ``schemas`` is not installed.
+        SettingsError: If it is not a message class, or the extra ``schemas`` is not installed.
     """
     _extra("record_types")
     if not hasattr(message, "DESCRIPTOR"):
-        raise SettingsError(f"{message!r} is no generated class of a Protobuf message")
+        raise SettingsError(f"{message!r} is not a generated class of a Protobuf message")
     return _registered("protobuf", message, "", registry, (subject, register))
 
 

@@ -1,7 +1,7 @@
 """Traces through records: the context of a trace in the headers of records, as OpenTelemetry's propagators write it.
 
 Operators pass headers on, so the context of an input record is in the headers of its results. A processor continues the trace with
-:func:`extract`, and with :func:`inject` its results belong to the span that it has begun. The program brings OpenTelemetry's SDK, also in
+:func:`extract`, and with :func:`inject` its results belong to the span that it has begun. The program provides OpenTelemetry's SDK, also in
 Spark's workers; here is only the API.
 
 Example:

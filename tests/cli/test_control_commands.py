@@ -82,7 +82,7 @@ def test_the_number_of_workers_is_sent(listening: Listening, given: str, sent: i
 def test_what_is_not_a_number_of_workers_is_refused(listening: Listening) -> None:
     result = listening.run("parallelism", "many")
     assert (result.exit_code, listening.orders) == (1, [])
-    assert "the number of workers is a whole number, or 'auto', not 'many'" in result.stderr
+    assert "the number of workers must be a whole number, or 'auto', not 'many'" in result.stderr
 
 
 def test_the_status_is_for_people(listening: Listening) -> None:

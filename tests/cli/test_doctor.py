@@ -24,7 +24,7 @@ class TestPython:
     def test_is_judged_by_its_numbers(self) -> None:
         assert machine.python_finding((3, 11, 0)).ok
         assert machine.python_finding((3, 10, 18)) == Finding(
-            "Python", False, "3.10.18", "make the environment with Python 3.11 or newer"
+            "Python", False, "3.10.18", "create the environment with Python 3.11 or newer"
         )
 
 

@@ -33,5 +33,5 @@ def test_durations(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "30m", "30", "-PT1S"])
 def test_no_durations(text: str) -> None:
-    with pytest.raises(SettingsError, match="is no duration"):
+    with pytest.raises(SettingsError, match="is not a duration"):
         target_of(**{**NONE, "by_duration": text})

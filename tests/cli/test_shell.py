@@ -29,7 +29,7 @@ WITHOUT_IPYTHON = "import sys; sys.modules['IPython'] = None; from millstream.ed
         (["examples.wordcount:nothing"], "nothing"),
         (
             ["examples.wordcount:topology", "--set", "changelog"],
-            "'changelog' is no setting; write name=value",
+            "'changelog' is not a setting; write name=value",
         ),
         (["examples.wordcount:topology", "--set", "unknown=1", "--bootstrap-servers", "nobody:1"], "unknown"),
     ],

@@ -72,7 +72,9 @@ class TestPartitionsThatAreAdded:
         with caplog.at_level(logging.WARNING, "millstream.application"):
             apps.start(topology, metadata_max_age_ms=200, on_uneven_partitions="wait")
             add_partitions(apps, left, 3)
-            eventually(lambda: "until the topics are alike again" in caplog.text, "a warning")
+            eventually(
+                lambda: "until the topics have equal numbers of partitions" in caplog.text, "a warning"
+            )
             apps.kafka.produce(left, [("k", "x")], partition=2)
             apps.kafka.produce(right, [("l", "x")], partition=0)
             eventually(lambda: "l" in latest(apps.kafka.consume(sink), ms.serdes.int64), "the old partitions")
@@ -129,7 +131,7 @@ def test_a_topic_that_is_shorter_than_what_was_read(apps: Apps) -> None:
     ):
         apps.run(key_count(source, sink))
     running = apps.start(key_count(source, sink), on_lost_offsets="skip")
-    eventually(lambda: planned(apps)["topics"][source] == {"0": 1}, "the end there is now")
+    eventually(lambda: planned(apps)["topics"][source] == {"0": 1}, "at the current end")
     apps.kafka.produce(source, [("a", "y")])
     eventually(lambda: counted(apps, sink) == [1, 2, 3, 4], "what comes after it")
     running.stop()

@@ -161,7 +161,7 @@ def test_a_commit_that_cannot_be_read_can_be_deleted_as_the_error_says(counting:
     beside = commit.with_name(f".{commit.name}.crc")
     commit.write_bytes(b"")
     counting.feed()
-    with pytest.raises(CheckpointError, match=re.escape(f"delete it, and {beside.name} beside it")):
+    with pytest.raises(CheckpointError, match=re.escape(f"delete it and the file {beside.name} beside it")):
         counting.run()
     commit.unlink()
     beside.unlink(missing_ok=True)

@@ -125,7 +125,7 @@ def test_a_second_replay_keeps_the_first_from_going_on(topics: tuple[Apps, str, 
     queue = DeadLetterQueue(dead, settings)
     first = queue._forwarder.take_over()
     assert queue.replay(ReplayRequest()).sent == {source: 3}
-    with pytest.raises(DeliveryAbortedError, match="another process forwards for the group"):
+    with pytest.raises(DeliveryAbortedError, match="another process now replays for the group"):
         first.send({source: Records([b"k"], [b"v"], [1], [])}, {})
     sent_back(apps, source, 3)
 

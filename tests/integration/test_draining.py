@@ -70,7 +70,9 @@ def test_an_operator_that_is_removed_does_not_take_its_records_along_in_silence(
     apps.kafka.produce(source, [("a", "slow"), ("b", "slow"), ("c", "fast")])
     with apps.start(calling(calls=True)):
         eventually(lambda: written(apps.kafka, sink) == 1, "the fast one")
-    with pytest.raises(IncompatibleTopologyError, match=r"'call-unfinished', and 2 of them wait there"):
+    with pytest.raises(
+        IncompatibleTopologyError, match=r"'call-unfinished', and 2 of them are waiting there"
+    ):
         apps.run(calling(calls=False))
     running = apps.run(calling(calls=False), on_removed_operator="drop")
     assert running.metrics()["dropped_records: unfinished record of a removed operator"] == 2

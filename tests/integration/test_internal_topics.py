@@ -155,7 +155,7 @@ def test_a_user_who_may_neither_see_configurations_nor_delete_records_is_told(
         with caplog.at_level(logging.WARNING):
             logging.getLogger("millstream.kafka").setLevel(logging.WARNING)
             assert topics.topic_configs(["internal"]) == {}
-        assert any("may not see how topics are configured" in line for line in caplog.messages)
+        assert any("may not read the configuration of topics" in line for line in caplog.messages)
 
 
 def regions(topics: Topics) -> ms.Topology:

@@ -100,7 +100,7 @@ def test_what_cannot_be_answered_is_explained(apps: Apps, source: str) -> None:
         StoreError, match="no store 'prices'; its stores are: 'by-minute', 'counts', 'visits'"
     ):
         running.store("prices").get("tea")
-    with pytest.raises(StoreError, match="has no question 'fetch'; a store of the kind 'key-value' has get"):
+    with pytest.raises(StoreError, match="has no method 'fetch'; a store of the kind 'key-value' has get"):
         running.store("counts").fetch("tea", 0)
     with pytest.raises(StoreError, match=r"get\(\) of store 'counts': .*int"):
         running.store("counts").get(7)

@@ -130,7 +130,7 @@ def test_an_application_without_a_checkpoint(apps: Apps) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     apps.kafka.produce(source, [("a", f"{i}", 1_000 * (i + 1)) for i in range(4)])
     code, told = reset(apps, "--yes")
-    assert (code, "nothing is known of an application" in told) == (1, True)
+    assert (code, "there is no trace of an application" in told) == (1, True)
     code, told = reset(apps, "--input-topic", source, "--to-datetime", "1970-01-01T00:00:03Z", "--yes")
     assert (code, rows(told)) == (0, {0: ("-", "2")})
     apps.run(shout(source, sink))
@@ -158,7 +158,7 @@ class TestWhatCannotBe:
     def test_an_internal_topic_of_somebody_else(self, apps_without_spark: Apps) -> None:
         source = apps_without_spark.topic("in", 1)
         code, told = reset(apps_without_spark, "--input-topic", source, "--internal-topic", source)
-        assert (code, "is no internal topic of this application" in told) == (1, True)
+        assert (code, "is not an internal topic of this application" in told) == (1, True)
 
     def test_a_file_that_is_not_there(self, apps_without_spark: Apps) -> None:
         code, told = reset(apps_without_spark, "--from-file", "/nowhere/offsets.csv")

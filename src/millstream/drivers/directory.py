@@ -33,8 +33,8 @@ DEFAULT_MEMORY_BYTES: Final = 512 << 20
 """Default limit of a worker's memory for its local copies."""
 
 MISSING: Final = "the local copy is missing"
-OTHER_BOOT: Final = "the local copy was made before the operating system was started anew"
-OTHER_FORMAT: Final = "the local copy was made by another version of Millstream"
+OTHER_BOOT: Final = "the local copy was created before the operating system was restarted"
+OTHER_FORMAT: Final = "the local copy was created by another version of Millstream"
 DAMAGED: Final = "the local copy was damaged"
 
 
@@ -113,8 +113,8 @@ class CopyDirectory:
     def damaged(self, what: str) -> DamagedCopyError:
         """Remember that the copy is damaged, and return the error: a user's function may catch it and go on."""
         self.damage = DamagedCopyError(
-            f"the local copy in {self.path} is damaged: {what}. It is thrown away and rebuilt from the log; if this happens "
-            "again, look at the disk and the memory of the host"
+            f"the local copy in {self.path} is damaged: {what}. It is deleted and rebuilt from the log; if this happens again, "
+            "check the disk and the memory of the host"
         )
         return self.damage
 
@@ -127,8 +127,8 @@ class CopyDirectory:
     def moved(self, seen: Version | None, found: Version | None) -> CopyMovedError:
         """Return the error for a copy with another version than its user has seen."""
         return CopyMovedError(
-            f"the local copy in {self.path} went from {seen} to {found} while this attempt of the task was at work: another "
-            "attempt writes it, perhaps on an executor that has outlived its application. If it happens again, stop that one"
+            f"the local copy in {self.path} went from {seen} to {found} while this attempt of the task was running: another attempt "
+            "writes it, perhaps on an executor that has outlived its application. If this happens again, stop that executor"
         )
 
     def only(self, version: Version | None) -> Manifest:
@@ -144,8 +144,8 @@ class CopyDirectory:
     def failed(self, error: Exception) -> StoreError:
         return StoreError(
             f"the local copy in {self.path} cannot be used: {error}. Check that the disk has space and that the directory "
-            "belongs to this user, or choose another with the setting state_dir; the copy may be deleted while the "
-            "application is stopped, it is rebuilt from the log"
+            "belongs to this user, or choose another with the setting state_dir; while the application is stopped, you may "
+            "delete the copy: it is rebuilt from the log"
         )
 
     def _file(self, version: Version) -> Path:

@@ -98,7 +98,7 @@ class BrokerAdmin:
             time.sleep(_PAUSE_S)  # brokers of a cluster learn of a new topic at different times
         if not partitions:
             raise EmbeddedKafkaError(
-                f"there is no topic {topic!r} on {self._servers}; create_topic() makes it"
+                f"there is no topic {topic!r} on {self._servers}; create_topic() creates it"
             )
         return partitions
 

@@ -96,8 +96,8 @@ class DriverTopics:
         """
         if millis(duration) < 0:
             raise ValueError(
-                f"advance_wall_clock({duration!r}): the wall clock goes on, never back; give a duration that is not negative, or begin "
-                "with another wall_clock_ms in a driver of its own"
+                f"advance_wall_clock({duration!r}): the wall clock cannot go back; pass a duration that is not negative, or create another "
+                "driver with a different wall_clock_ms"
             )
         self.commit()
         self._runner.advance(self._runner.now_ms + millis(duration))

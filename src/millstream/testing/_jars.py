@@ -49,7 +49,7 @@ def kafka_jars() -> Path:
         return resolve_jars(*_KAFKA_MODULES, folder=f"kafka-{KAFKA_VERSION}")
     if not any(Path(own).glob("kafka_2.13-*.jar")):
         raise EmbeddedKafkaError(
-            f"MILLSTREAM_KAFKA_JARS is {own}, but no kafka_2.13-*.jar is there: let it name a directory with all jars of "
+            f"MILLSTREAM_KAFKA_JARS is {own}, but no kafka_2.13-*.jar is there: set it to a directory with all jars of "
             "a Kafka broker (such as libs of a Kafka distribution), or unset it to have them resolved."
         )
     return Path(own)
@@ -155,7 +155,7 @@ def _ivy_file(modules: tuple[str, ...], *, folder: str) -> str:
             organisation, name, version = module.split(":")
         except ValueError:
             raise EmbeddedKafkaError(
-                f"{module!r} is no Maven coordinate: write organisation:name:version, for example {_KAFKA_MODULES[0]}"
+                f"{module!r} is not a Maven coordinate: write organisation:name:version, for example {_KAFKA_MODULES[0]}"
             ) from None
         dependencies += (
             f'<dependency org="{organisation}" name="{name}" rev="{version}" conf="default->default"/>'

@@ -57,7 +57,7 @@ def find_java() -> str:
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if version is None:
         raise EmbeddedKafkaError(
-            f"{java} ({looked}) does not say its version, so it is no usable Java. {ADVICE}"
+            f"{java} ({looked}) does not report its version, so it is not a usable Java. {ADVICE}"
         )
     if int(version.group(1)) < MINIMUM_JAVA:
         raise EmbeddedKafkaError(f"{java} ({looked}) is Java {version.group(1)}, too old for Kafka. {ADVICE}")

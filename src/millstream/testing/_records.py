@@ -106,7 +106,7 @@ def _accepts(producer: Producer, topic: str, value: Payload, key: Payload, **opt
 def _positive(timestamp: int) -> int:
     if timestamp <= 0:
         raise ValueError(
-            f"a timestamp must be positive, not {timestamp}: librdkafka takes 0 for the current time"
+            f"a timestamp must be positive, not {timestamp}: librdkafka interprets 0 as the current time"
         )
     return timestamp
 
@@ -157,7 +157,7 @@ def _next_answers(consumer: Consumer, topic: str, open_ends: Mapping[int, int]) 
         trouble = str(batch[-1].error()) if batch else trouble
     raise EmbeddedKafkaError(
         f"the broker sent nothing of topic {topic} for {_PROGRESS_TIMEOUT_S:.0f} s; still to read: partitions "
-        f"{sorted(open_ends)}; last trouble of the client: {trouble}"
+        f"{sorted(open_ends)}; last error of the client: {trouble}"
     )
 
 

@@ -216,7 +216,7 @@ class EmbeddedKafka:
         running = self._cluster.pids()
         if not running:
             raise EmbeddedKafkaError(
-                "the broker does not run: it was killed or has crashed; restart() starts it again"
+                "the broker is not running: it was killed or has crashed; restart() starts it again"
             )
         return min(running.items())[1]
 

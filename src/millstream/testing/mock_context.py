@@ -130,7 +130,7 @@ class MockProcessorContext:
             ValueError: If the interval is shorter than 1 ms.
         """
         if millis(interval) < 1:
-            raise ValueError(f"a punctuation interval is at least 1 ms, not {millis(interval)}")
+            raise ValueError(f"a punctuation interval must be at least 1 ms, not {millis(interval)}")
         punctuator = CapturedPunctuator(millis(interval), kind, start_time, callback)
         self.punctuators.append(punctuator)
         return punctuator

@@ -90,7 +90,7 @@ def _read(file: str, number: int, line: str) -> SliceRecord:
         return SliceRecord(partition, *origin, _bytes(data.get("key")), _bytes(data.get("value")), headers)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingsError(
-            f"line {number} of {file!r} is no record ({type(error).__name__}: {error}): it is JSON with topic, partition, timestamp, key and value, as "
+            f"line {number} of {file!r} is not a record ({type(error).__name__}: {error}): it is JSON with topic, partition, timestamp, key and value, as "
             "millstream record writes it"
         ) from None
 

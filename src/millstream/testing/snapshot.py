@@ -173,8 +173,8 @@ def _divided(
             continue
         if state.snapshot.buffered:
             raise IncompatibleTopologyError(
-                f"task {task} has records that wait for another input, so its state cannot be divided into key ranges: let them be "
-                "processed first, by records for that input or as the wall clock goes on"
+                f"task {task} has records that wait for another input, so its state cannot be divided into key ranges: process them first, "
+                "with records for that input or by advancing the wall clock"
             )
         content: dict[TaskId, dict[str, tuple[StoreChange, ...]]] = {}
         division = found[task.subtopology]
@@ -210,8 +210,8 @@ def _check_finished(before: Remembered, plan: Plan, tasks: Mapping[TaskId, TaskS
         if left[store]:
             raise IncompatibleTopologyError(
                 f"the topology no longer has the asynchronous operator that keeps its unfinished records in {store!r}, and "
-                f"{left[store]:,} of them wait there: advance the wall clock until they are finished, or give the store's new name "
-                "with renamed_stores={...}"
+                f"{left[store]:,} of them are waiting there: advance the wall clock until they are finished, or map the store's old "
+                "name to its new one with renamed_stores={...}"
             )
 
 
@@ -227,8 +227,8 @@ def _kept(plan: Plan, tasks: Mapping[TaskId, TaskState]) -> dict[TaskId, TaskSta
         gone = sorted({q.partition.topic for q in state.snapshot.buffered} - set(sub.origins))
         if gone:
             raise IncompatibleTopologyError(
-                f"task {task} has records of {gone[0]!r} that wait for another input, and no longer reads that topic: let them be "
-                "processed before the edit, by records for that input or as the wall clock goes on"
+                f"task {task} has records of {gone[0]!r} that wait for another input, and no longer reads that topic: process them before "
+                "the edit, with records for that input or by advancing the wall clock"
             )
         content = {name: rows for name, rows in state.content.items() if name.partition("/")[0] in sub.stores}
         kept[task] = TaskState(state.snapshot, content)

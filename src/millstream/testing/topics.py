@@ -147,8 +147,8 @@ class OutputTopic(Generic[K, V]):
         """
         if self.is_empty:
             raise LookupError(
-                f"there is no record to read of topic {self.name!r}: nothing was sent to it since it was read last; ask len() or "
-                "is_empty, or read_all(), which may be empty"
+                f"there is no record to read of topic {self.name!r}: nothing was sent to it since the last read; check len() or is_empty "
+                "first, or use read_all(), which may return an empty list"
             )
         record: Record[K, V] = self._sent().popleft().record(self._serdes)
         return record
@@ -175,7 +175,7 @@ class OutputTopic(Generic[K, V]):
         for record in self.read_all():
             if record.key is None:
                 raise ValueError(
-                    f"topic {self.name!r} has a record without a key, which is no row of a table: {record}"
+                    f"topic {self.name!r} has a record without a key, which is not a row of a table: {record}"
                 )
             rows.pop(record.key, None)
             if record.value is not None:
@@ -186,6 +186,6 @@ class OutputTopic(Generic[K, V]):
 def _forward(duration: Duration, name: str) -> int:
     if millis(duration) < 0:
         raise ValueError(
-            f"{name}({duration!r}): the times of a topic go on, never back; give a timestamp to a record that is late"
+            f"{name}({duration!r}): the time of a topic cannot go back; pass a timestamp for a late record"
         )
     return millis(duration)

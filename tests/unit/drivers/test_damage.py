@@ -156,7 +156,7 @@ def test_under_a_copy_that_is_open_are_found_with_the_row(tmp_path: Path) -> Non
         DamagedCopyError, match=r"local copy in .*/task is damaged: data-.*, store 's': a row does not match"
     ):
         reader.get(key)
-    with pytest.raises(DamagedCopyError, match="thrown away and rebuilt from the log"):
+    with pytest.raises(DamagedCopyError, match="deleted and rebuilt from the log"):
         copy.close_view()
     assert (copy.version(), copy.why_empty()) == (None, "the local copy was damaged")
     assert case.read() == case.model

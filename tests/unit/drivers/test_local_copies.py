@@ -225,7 +225,7 @@ class TestDirectories:
         after = engine.open(directory)
         assert (after.version(), after.parked(TWO)) == (None, None)
         if engine.outlives:
-            assert "before the operating system was started anew" in after.why_empty()
+            assert "before the operating system was restarted" in after.why_empty()
 
     def test_with_rubbish_in_the_place_of_the_files_hold_an_empty_copy(
         self, engine: Engine, tmp_path: Path

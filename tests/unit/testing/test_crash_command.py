@@ -37,7 +37,7 @@ def test_kills_are_divided_over_applications_and_seeds() -> None:
     ("arguments", "says"),
     [
         (["--app", "word-cuont"], "no application 'word-cuont'"),
-        (["--app", "millstream:Topology"], "'millstream:Topology' is no App"),
+        (["--app", "millstream:Topology"], "'millstream:Topology' is not an App"),
         (["--app", "windowed", "--targets", "broker,cat"], "no target 'cat'; there are program, host,"),
         (["--app", "windowed", "--faults", "stop,pause"], "no fault 'pause'; there are kill, stop, slow"),
         (["--app", "windowed", "--targets", "space"], "'space' is not for 'windowed'"),
@@ -110,7 +110,7 @@ def test_a_report_says_what_was_done_and_what_came_of_it() -> None:
         "  kill 1      broker after 250 records, in a transaction; progress again after 4.2 s",
         "  kill 2      worker (pid 7) after 750 records; progress again after 0.5 s",
         "  kill 3      driver stopped for 10 s after 800 records",
-        "  kill 4      program after 800 records, before it had come to itself: worker; progress again after 30.0 s",
+        "  kill 4      program after 800 records, before it had recovered: worker; progress again after 30.0 s",
         "  kill 5      task (pid 9) slowed for 10 s after 850 records; progress again after 1.0 s",
         "  kill 6      network cut for 2 s after 900 records; progress again after 1.0 s",
         "  kill 7      clock (+3,600 s) wrong for 2 s after 950 records; progress again after 1.0 s",

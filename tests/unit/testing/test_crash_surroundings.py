@@ -144,5 +144,7 @@ class TestSpace:
         told = os.statvfs("/")
         if told.f_bavail * told.f_frsize < 4 << 30:
             pytest.skip("there is no large disk here")
-        with pytest.raises(CrashTestError, match=r"MiB free; a disk that the harness fills is a file system"):
+        with pytest.raises(
+            CrashTestError, match=r"MiB free; a disk that the harness fills must be a separate file system"
+        ):
             Space(Path("/"))

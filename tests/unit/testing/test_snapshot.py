@@ -181,7 +181,7 @@ class TestCalls:
     def test_of_an_operator_that_is_gone_are_not_left_behind(self) -> None:
         with Driver(self.asking()) as driver:
             driver.pipe("in", "k", "v")
-            with pytest.raises(IncompatibleTopologyError, match=r"'ask.*, and 1 of them wait there"):
+            with pytest.raises(IncompatibleTopologyError, match=r"'ask.*, and 1 of them are waiting there"):
                 driver.edited(self.asking(None))
             driver.advance_wall_clock(1_000)
             with driver.edited(self.asking(None)) as after:

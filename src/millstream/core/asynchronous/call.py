@@ -186,7 +186,7 @@ def settle(calls: Calls, call: Call, answer: Any, *, begun_ms: int, now_ms: int,
         return failed if wait_ms is None else _retried(calls, failed, begun_ms, now_ms + wait_ms)
     if lacks_parentheses(answer):
         wrong = ProcessingError(
-            f"the function gave ms.{answer.__name__} itself; call it: ms.{answer.__name__}(...)"
+            f"the function returned ms.{answer.__name__} itself; call it: ms.{answer.__name__}(...)"
         )
         return Failed(call.attempt, in_words(wrong), wrong)
     return Done(answer)
@@ -226,7 +226,7 @@ def last_ms(calls: Calls, begun_ms: int) -> int | None:
 
 def _failed(call: Call, answer: TryAgain | Raised) -> Failed:
     if isinstance(answer, TryAgain):
-        return Failed(call.attempt, "the call asked for another attempt")
+        return Failed(call.attempt, "the call requested another attempt")
     return Failed(call.attempt, in_words(answer.error), answer.error)
 
 

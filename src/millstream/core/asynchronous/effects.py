@@ -83,7 +83,7 @@ class CallContext:
         self._effects.append(("forward", child, (record.key, record.value, record.timestamp, record.headers)))
 
     def state_store(self, name: str) -> CalledStore[Any, Any]:
-        """Return a connected key-value store, as far as the record's key goes.
+        """Return a connected key-value store, restricted to the record's key.
 
         Raises:
             ProcessingError: If the store is not connected.
@@ -121,8 +121,8 @@ class CalledStore(Generic[K, V]):
             if known == key:
                 return value
         raise ProcessingError(
-            f"store {self._name!r}: the call reads key {key!r}, but only the state of its record's own key travels with it; "
-            "select_key(...) and repartition() first, or use a processor that issues calls"
+            f"store {self._name!r}: the call reads the key {key!r}, but only the entry of its record's key is sent with it: "
+            "change the key with select_key(...) and repartition() first, or use a processor that issues calls"
         )
 
     def put(self, key: K, value: V | None) -> None:
@@ -209,6 +209,6 @@ def _answer(result: Any, context: CallContext) -> Any:
     if isinstance(result, Answer) or lacks_parentheses(result):
         return result
     raise ProcessingError(
-        f"the function of process_async gave {result!r}. What it gives is lost: forward records with context.forward(...), and "
-        "return nothing, or ms.skip() and the like"
+        f"the function of process_async returned {result!r}. The result would be lost: forward records with context.forward(...), and "
+        "return None or an answer such as ms.skip()"
     )

@@ -37,7 +37,7 @@ class Start(NamedTuple):
             return [result]
         if not isinstance(result, (list, tuple)) or len(result) != len(self.calls):
             wrong = ProcessingError(
-                f"the function of a batch of {len(self.calls)} records gave {_in_short(result)}; let it return a list with "
+                f"the function of a batch of {len(self.calls)} records returned {_in_short(result)}; it must return a list with "
                 "one result per record"
             )
             return self.raised(wrong)

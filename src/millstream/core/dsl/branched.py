@@ -97,10 +97,10 @@ class BranchedKStream(Generic[K, V]):
         name = str(number) if given is None else given
         if self._ended:
             raise TopologyError(
-                f"the split has a default branch already, so nothing would reach the branch {name!r}"
+                f"the split already has a default branch, so no record would reach the branch {name!r}"
             )
         if name in self._names:
-            raise TopologyError(f"two branches of a split are called {name!r}")
+            raise TopologyError(f"two branches of a split have the name {name!r}")
         self._names.append(name)
         route = self._node + name
         graph.name("KSTREAM-BRANCH")  # Kafka Streams counts each branch

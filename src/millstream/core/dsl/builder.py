@@ -71,7 +71,7 @@ class StreamsBuilder:
         wrap: Wrap | None = None,
     ) -> None:
         if null_keys not in ("counted", "silent"):
-            raise TopologyError(f"null_keys is 'counted' or 'silent', not {null_keys!r}")
+            raise TopologyError(f"null_keys must be 'counted' or 'silent', not {null_keys!r}")
         self._graph = Graph(
             Handles(KStream, KTable),
             default_key_serde,

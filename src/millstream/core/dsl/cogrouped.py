@@ -140,7 +140,9 @@ class CogroupedKStream(_Cogroup[K, A]):
         """
         added = grouped._input(aggregator)
         if added.grouping.graph is not self._graph:
-            raise TopologyError("the streams of a cogroup come from different builders; make both with one")
+            raise TopologyError(
+                "the streams of a cogroup belong to different builders; create both with the same builder"
+            )
         return CogroupedKStream((*self._inputs, added))
 
     def aggregate(

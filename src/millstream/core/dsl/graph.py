@@ -183,12 +183,12 @@ class Graph:
         """Return the timestamped store of a table without adding it."""
         if options.history_retention is not None:
             raise TopologyError(
-                f"store {options.name!r}: history_retention is for tables made of a topic or a stream (table, to_table), whose "
-                "versions come with their records; the rows of this table are results. Leave it out"
+                f"store {options.name!r}: history_retention applies only to tables of a topic or a stream (table, to_table), whose "
+                "records are versions; the rows of this table are computed. Leave it out"
             )
         if options.retention is not None:
             raise TopologyError(
-                f"store {options.name!r}: retention is for windowed aggregations; the rows of this table stay until they are "
+                f"store {options.name!r}: retention applies only to windowed aggregations; the rows of this table stay until they are "
                 "deleted. Leave it out"
             )
         return KeyValueSpec(

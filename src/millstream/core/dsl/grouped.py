@@ -144,7 +144,7 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
             The stream by key and window, to be aggregated.
 
         Raises:
-            TopologyError: If results are to be emitted at the close of unlimited windows.
+            TopologyError: If unlimited windows, which never close, are to emit on close.
 
         Source: ``KGroupedStream.windowedBy``; KIP-825 for ``emit``. ``late`` has no counterpart there.
 

@@ -50,14 +50,14 @@ class JoinWindows:
         times = self.times
         if times.before + times.after < 0:
             raise TopologyError(
-                f"JoinWindows(before={self.before!r}, after={self.after!r}) ends before it begins, so nothing would ever "
-                "be joined; before + after is at least 0"
+                f"JoinWindows(before={self.before!r}, after={self.after!r}) ends before it begins, so no records would "
+                "be joined; before + after must be at least 0"
             )
         for name, value in (("grace", times.grace), ("unmatched_interval", times.interval)):
             if value < 0:
                 raise TopologyError(f"JoinWindows: {name} is at least 0 ms, not {value}")
         if self.unmatched not in ("final", "early"):
-            raise TopologyError(f"JoinWindows: unmatched is 'final' or 'early', not {self.unmatched!r}")
+            raise TopologyError(f"JoinWindows: unmatched must be 'final' or 'early', not {self.unmatched!r}")
 
     @property
     def times(self) -> JoinTimes:

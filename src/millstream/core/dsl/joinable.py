@@ -294,7 +294,7 @@ class JoinableStream(StreamHandle[K, V]):
         """
         if not isinstance(other, StreamHandle):
             raise TopologyError(
-                "an outer join of a stream is one with another stream: the changes of a table give no results; use left_join"
+                "outer_join of a stream needs another stream, because changes of a table emit no results; use left_join"
             )
         options = JoinOptions(windows, key, value, other_value, None, store, late, other_late)
         return self._joined("outer", other, functions, options, name, with_key=with_key)
@@ -361,7 +361,7 @@ class JoinableStream(StreamHandle[K, V]):
         """
         if not isinstance(other, StreamHandle):
             raise TopologyError(
-                "join_prior is for two streams; a table has one row per key, which join() takes"
+                "join_prior joins two streams; for a table, which has one row per key, use join()"
             )
         options = JoinOptions(windows, key, value, other_value, None, store, late, other_late)
         join = JoinFunction(joining.joiner_with_key(joiner, with_key=with_key), "inner", name)
@@ -380,7 +380,7 @@ class JoinableStream(StreamHandle[K, V]):
     ) -> KStream[K, Any]:
         if len(functions) != (2 if isinstance(other, GlobalKTable) else 1):
             raise TopologyError(
-                "a join takes the other side and a joiner; with a global table, a selector of the row's key before the joiner"
+                "a join needs the other side and a joiner; with a global table also a selector of the row's key, before the joiner"
             )
         graph = self._graph
         join = JoinFunction(joining.joiner_with_key(functions[-1], with_key=with_key), kind, name)

@@ -144,7 +144,7 @@ class JoinableTable(TableHandle[K, V]):
             ['Ada of London', 'Grace of London', None]
         """
         if null_on not in ("deletes", "ignored"):
-            raise TopologyError(f"null_on is 'deletes' or 'ignored', not {null_on!r}")
+            raise TopologyError(f"null_on must be 'deletes' or 'ignored', not {null_on!r}")
         join = JoinFunction(joining.joiner_with_key(joiner, with_key=with_key), "inner", name)
         foreign = foreign_key_options(
             on, (partitioner, other_partitioner), with_key=with_key, ignores_null=null_on == "ignored"

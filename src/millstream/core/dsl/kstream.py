@@ -197,7 +197,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
             A stream per predicate, in their order. :meth:`split` has names for them, and a stream for the other records.
 
         Raises:
-            TopologyError: If there is no predicate.
+            TopologyError: If no predicate is given.
 
         Source: KIP-28, ``KStream.branch``.
 
@@ -207,7 +207,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
             >>> long, short = builder.stream("in").branch(lambda k, v: len(v) > 3, lambda k, v: True)
         """
         if not predicates:
-            raise TopologyError("branch() gives a stream per predicate; give it at least one")
+            raise TopologyError("branch() returns a stream per predicate; pass at least one predicate")
         split = self.split()
         for predicate in predicates:
             split.branch(predicate)

@@ -62,7 +62,7 @@ class Names:
 
     def __init__(self, naming: Naming) -> None:
         if naming not in get_args(Naming):
-            raise TopologyError(f"names is 'stable' or 'numbered', not {naming!r}")
+            raise TopologyError(f"names must be 'stable' or 'numbered', not {naming!r}")
         self.numbered = naming == "numbered"
         self.generated: set[str] = set()
         self._count = 0
@@ -112,8 +112,8 @@ class Names:
             name = path if self._times[path] == 1 else f"{path}-{self._times[path]}"
         if len(name) > _LONGEST:
             raise TopologyError(
-                f"the path {name[:60]!r}... makes a name of {len(name)} characters, which is too long for a topic: {_LONGEST} at most. "
-                "Give an operator in front name='...'; the path begins anew with it"
+                f"the path {name[:60]!r}... results in a name of {len(name)} characters, and a topic name may have at most {_LONGEST}. "
+                "Give an upstream operator name='...': the path restarts with it"
             )
         self._add_generated(name)
         return name
@@ -174,8 +174,8 @@ def _path_of(source: Source) -> str:
 
 def _clash(name: str) -> TopologyError:
     return TopologyError(
-        f"{name!r} is the name of two things: one was given it, another one has none and would be called so after the topic it "
-        "is behind. Give one of them another name"
+        f"{name!r} would name two things: one was given this name, and for another one it would be generated from its path. Give one of "
+        "them another name"
     )
 
 

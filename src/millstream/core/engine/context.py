@@ -72,7 +72,7 @@ class NodeContext:
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
         if not self._runtime.active:
             raise ProcessingError(
-                f"processor {self._node!r} forwards while nothing is being processed; forward in process() or in a "
+                f"processor {self._node!r} forwards while no record is being processed; forward in process() or in a "
                 "punctuator, not in init(), close() or another thread"
             )
         if child is None:
@@ -94,7 +94,7 @@ class NodeContext:
     ) -> Cancellable:
         interval_ms = millis(interval)
         if interval_ms < 1:
-            raise ValueError(f"a punctuation interval is at least 1 ms, not {interval_ms}")
+            raise ValueError(f"a punctuation interval must be at least 1 ms, not {interval_ms}")
         if start_time is not None and start_time < 0:
             raise ValueError(f"a punctuation's start time must not be negative: {start_time}")
         if start_time is None:
@@ -120,13 +120,13 @@ class NodeContext:
 
     def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
         raise ProcessingError(
-            f"processor {self._node!r} issues a call, but was not added as one that does; add it with calls=ms.Calls(...)"
+            f"processor {self._node!r} issues a call, but was added without calls=ms.Calls(...); add this argument"
         )
 
     def acknowledge(self, metadata: RecordMetadata) -> None:
         raise ProcessingError(
-            f"processor {self._node!r} acknowledges a record, but was not added as one that does, so records are finished "
-            "when process() returns; add it with acknowledges=True"
+            f"processor {self._node!r} acknowledges a record, but was added without acknowledges=True, so records are finished when process() returns; "
+            "add this argument"
         )
 
     def state_store(self, name: str) -> Any:
@@ -162,7 +162,7 @@ class NodeContext:
             return None, name
         raise ProcessingError(
             f"processor {self._node!r} schedules {callback!r} outside init(). The schedule must be found again in later "
-            "micro-batches, which may run in another process: schedule it in init(), or let it call a method of the processor"
+            "micro-batches, which may run in another process: schedule it in init(), or pass a method of the processor"
         )
 
 
@@ -172,8 +172,8 @@ class GlobalNodeContext(NodeContext):
     @property
     def stream_time_ms(self) -> int:
         raise ProcessingError(
-            f"processor {self._node!r} maintains a global store, and there is no stream time: the copies of hosts are not equally far. "
-            "Use the timestamp of the record"
+            f"processor {self._node!r} fills a global store and has no stream time, because the copies of different hosts may have different "
+            "positions. Use the timestamp of the record"
         )
 
     def schedule(
@@ -185,6 +185,6 @@ class GlobalNodeContext(NodeContext):
         start_time: int | None = None,
     ) -> Cancellable:
         raise ProcessingError(
-            f"processor {self._node!r} maintains a global store and cannot schedule anything: the store follows from the "
-            "records of its topic alone"
+            f"processor {self._node!r} fills a global store and cannot schedule punctuation, because the content of the "
+            "store depends only on the records of its topic"
         )

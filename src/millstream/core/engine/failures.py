@@ -72,8 +72,8 @@ class Failure(NamedTuple):
         """
         correct = "Let it be smaller" if isinstance(self.error, ProductionError) else _ADVICE[self.stage]
         advice = handled or (
-            f"{correct}, or set on_{self.stage}_error='skip' to leave such records out, or 'dead_letter' to keep "
-            "them in a topic of their own"
+            f"{correct}, or set on_{self.stage}_error='skip' to drop such records, or 'dead_letter' to send them "
+            "to a separate topic"
         )
         return (
             f"{self.node} failed in stage '{self.stage}' of task {task} {where(self.record)}: {self._aimed()}{cause(self.error)}. "
@@ -135,17 +135,17 @@ def decide(
         if not again:
             return (
                 "fail",
-                f"{subject} asked for another attempt, but a {context.stage} error of {context.node!r} is never tried again here: part of the work may be done",
+                f"{subject} requested another attempt, but a {context.stage} error of {context.node!r} is never retried here, because part of the work may be done",
             )
         if context.attempt >= MOST_ATTEMPTS:
-            return "fail", f"{subject} asked for more than {MOST_ATTEMPTS} attempts"
+            return "fail", f"{subject} requested more than {MOST_ATTEMPTS} attempts"
         return "retry", ""
     if not is_fate(answer):
-        return "fail", f"{subject} returned {answer!r}, which is no decision"
+        return "fail", f"{subject} returned {answer!r}, which is not a decision"
     if answer == "dead_letter" and topic is None:
         return (
             "fail",
-            f"{subject} asked for a dead letter, and nobody named a topic with dead_letter_topic='...'",
+            f"{subject} requested a dead letter, but no topic is set with dead_letter_topic='...'",
         )
     return answer, f"{subject} decided: {_shown_fate(answer)}"  # type: ignore[return-value, arg-type]
 
@@ -203,8 +203,8 @@ class Letter(NamedTuple):
         if self.stage != "call":
             return "a dead-letter policy needs the setting dead_letter_topic='...'"
         return (
-            f"the call of {self.node} in task {task_id} {where(self.record)} gave ms.dead_letter(...), and there is no topic for "
-            "it: name one at the operator with on_failure=ms.dead_letter('topic'), or for the application with the setting "
+            f"the call of {self.node} in task {task_id} {where(self.record)} returned ms.dead_letter(...), but there is no topic for "
+            "it: set one for the operator with on_failure=ms.dead_letter('topic'), or for the application with the setting "
             "dead_letter_topic"
         )
 

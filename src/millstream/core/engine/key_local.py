@@ -58,8 +58,8 @@ class KeyLocalStore:
             if plain is not None and not self._key_range.holds(self._spec.key.serialize(plain)):
                 raise ProcessingError(
                     f"processor {self._processor!r} promises key_local=True, but uses key {plain!r} of store {self._spec.name!r}, which "
-                    f"is not in the key range of its task ({self._key_range}): another task has that entry. Use the key of the record "
-                    "alone, serialised in the store as in the topic, or leave out key_local=True and parallelism="
+                    f"is not in the key range of its task ({self._key_range}): another task has that entry. Use only the key of the "
+                    "record, serialised in the store as in the topic, or leave out key_local=True and parallelism="
                 )
             return method(key, *args, **options)
 

@@ -82,14 +82,14 @@ Policy: TypeAlias = Fate | ErrorHandler
 
 @dataclass(frozen=True)
 class Retrying:
-    """An error handler that lets a node try a record again, at once, and says what becomes of it after that.
+    """An error handler that retries a record immediately, and decides what happens if all attempts fail.
 
-    Where nothing can be tried again, such as in a stateful operator or a punctuator, ``then`` holds at once.
+    If a retry is not possible, such as in a stateful operator or a punctuator, ``then`` applies at once.
 
     Attributes:
         attempts: How often a record is tried in all, 2 to 10.
         then: What becomes of a record that still fails: ``"fail"``, ``"skip"``, ``"dead_letter"`` or ``ms.dead_letter("topic")``.
-        on: The exceptions after which it is tried again; ``then`` holds for others.
+        on: The exceptions after which the record is retried; ``then`` applies to others.
 
     Raises:
         SettingsError: If an attribute is none of these.
@@ -118,16 +118,16 @@ class Retrying:
     def __post_init__(self) -> None:
         if type(self.attempts) is not int or not 2 <= self.attempts <= MOST_ATTEMPTS:
             raise SettingsError(
-                f"Retrying: attempts={self.attempts!r} is a whole number from 2 to {MOST_ATTEMPTS}"
+                f"Retrying: attempts={self.attempts!r} must be a whole number from 2 to {MOST_ATTEMPTS}"
             )
         if not is_fate(self.then):
             raise SettingsError(
-                f"Retrying: then={self.then!r} is none of {', '.join(map(repr, WORDS))}, ms.dead_letter('topic')"
+                f"Retrying: then={self.then!r} must be one of {', '.join(map(repr, WORDS))}, ms.dead_letter('topic')"
             )
         kinds = self.on if isinstance(self.on, tuple) else (self.on,)
         if not kinds or not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
             raise SettingsError(
-                f"Retrying: on={self.on!r} is no class of exceptions, and no tuple of such classes"
+                f"Retrying: on={self.on!r} must be an exception class, or a tuple of exception classes"
             )
 
     def __call__(self, context: ErrorContext, error: Exception) -> Decision:
@@ -173,7 +173,7 @@ class ErrorPolicies:
             check_policy(stage, getattr(self, stage))
         if not isinstance(self.operators, Mapping):
             raise SettingsError(
-                f"operators is a dict from names of nodes to policies, not {self.operators!r}"
+                f"operators must be a dict from names of nodes to policies, not {self.operators!r}"
             )
         for node, policy in self.operators.items():
             check_policy(f"operators[{node!r}]", policy)
@@ -216,8 +216,8 @@ class ErrorPolicies:
             if node not in known:
                 names = ", ".join(sorted(known))
                 raise SettingsError(
-                    f"an error policy is for node {node!r}, which the topology does not have; give the operator that name with name=... "
-                    f"It has: {names}"
+                    f"an error policy names node {node!r}, which the topology does not have; give the operator this name with name=... "
+                    f"The nodes are: {names}"
                 )
 
     def _all(self) -> list[Policy]:
@@ -240,12 +240,12 @@ def check_policy(parameter: str, policy: object) -> None:
     """
     if iscoroutinefunction(policy):
         raise SettingsError(
-            f"{parameter}: an error handler is a plain function, and {policy!r} is a coroutine function"
+            f"{parameter}: an error handler must be a plain function, but {policy!r} is a coroutine function"
         )
     if isinstance(policy, type) or not (is_fate(policy) or callable(policy)):
         words = ", ".join(map(repr, WORDS))
         raise SettingsError(
-            f"{parameter}={policy!r} is no error policy; give one of {words}, ms.dead_letter('topic'), or a function of an "
+            f"{parameter}={policy!r} is not an error policy; use one of {words}, ms.dead_letter('topic'), or a function of an "
             "ErrorContext and the exception that returns one of them or 'retry'"
         )
 

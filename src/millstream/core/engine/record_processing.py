@@ -73,7 +73,7 @@ class Processing:
             source = source_of(self._sub.sources, partition.topic)
             if source is None:
                 raise StoreError(
-                    f"task {self._runtime.task_id} was fed records of {partition}, which is none of its topics; this is a bug"
+                    f"task {self._runtime.task_id} was fed records of {partition}, which is not one of its topics; this is a bug"
                 )
             self._sources[partition.topic] = source
         return source

@@ -373,7 +373,7 @@ def _to_read(sub: SubTopology, global_stores: ByteStores | None) -> dict[str, An
         return {}
     if global_stores is None:
         raise StoreError(
-            f"a task of sub-topology {sub.id} was made without the global stores {', '.join(sub.global_stores)}; "
+            f"a task of sub-topology {sub.id} was created without the global stores {', '.join(sub.global_stores)}; "
             "this is a bug"
         )
     return {name: read_only(open_store(spec, global_stores)) for name, spec in sub.global_stores.items()}

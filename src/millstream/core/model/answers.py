@@ -88,20 +88,20 @@ def delay(until: int | datetime | None = None, *, in_: Duration | None = None) -
         Later(until_ms=1700000000000, in_ms=None)
     """
     if (until is None) == (in_ is None):
-        raise ValueError("delay() wants a time, until=..., or how long from now, in_=...")
+        raise ValueError("delay() needs until=..., a time, or in_=..., a duration from now")
     if in_ is not None:
         return Later(in_ms=not_negative("delay(in_=...)", in_))
     if isinstance(until, datetime):
         if until.tzinfo is None:
             raise ValueError(
-                f"delay(until={until!r}): a datetime without a time zone is a different time in each place; give it one"
+                f"delay(until={until!r}): a datetime without a time zone is ambiguous; add a time zone"
             )
         until = -(
             (_EPOCH - until) // timedelta(milliseconds=1)
         )  # rounded up, so that the call is never too early
     if not isinstance(until, int) or isinstance(until, bool):
         raise TypeError(
-            f"delay(until={until!r}): a time is an int of ms since the epoch, or a datetime with a time zone"
+            f"delay(until={until!r}): a time must be an int of ms since the epoch, or a datetime with a time zone"
         )
     return Later(until_ms=until)
 

@@ -56,9 +56,9 @@ class Windows(ABC):
         self.size_ms = millis(size)
         self.grace_ms = millis(grace)
         if self.size_ms < 1:
-            raise TopologyError(f"the size of windows is at least 1 ms, not {self.size_ms}")
+            raise TopologyError(f"the size of windows must be at least 1 ms, not {self.size_ms}")
         if self.grace_ms < 0:
-            raise TopologyError(f"the grace of windows is at least 0 ms, not {self.grace_ms}")
+            raise TopologyError(f"the grace of windows must be at least 0 ms, not {self.grace_ms}")
 
     @abstractmethod
     def windows_for(self, timestamp: int) -> Iterable[tuple[int, int]]:
@@ -81,8 +81,8 @@ class Windows(ABC):
             if first == start:
                 return end
         raise TopologyError(
-            f"{type(self).__name__}.windows_for({start}) does not give the window that begins there; a window holds its start, "
-            "and which windows there are must not change between two starts of an application"
+            f"{type(self).__name__}.windows_for({start}) does not return the window that begins there; a window contains its start, "
+            "and the windows must not change between two starts of an application"
         )
 
     def checked(self, timestamp: int) -> list[tuple[int, int]]:
@@ -95,8 +95,8 @@ class Windows(ABC):
         for start, end in found:
             if not 0 <= start <= timestamp < end or end - start > self.size_ms:
                 raise ValueError(
-                    f"{type(self).__name__}.windows_for({timestamp}) gave the window from {start} to {end}; a window holds the "
-                    f"timestamp, begins at 0 or later, and is {self.size_ms} ms long at most, as was said when it was made"
+                    f"{type(self).__name__}.windows_for({timestamp}) returned the window from {start} to {end}; a window must contain "
+                    f"the timestamp, begin at 0 or later, and be {self.size_ms} ms long at most, the size that was passed to its constructor"
                 )
         return found
 
@@ -123,7 +123,7 @@ class UnlimitedWindows(Windows):
     def __init__(self, start: int = 0) -> None:
         super().__init__(NO_END, 0)
         if start < 0:
-            raise TopologyError(f"an unlimited window begins at 0 or later, not at {start}")
+            raise TopologyError(f"an unlimited window must begin at 0 or later, not at {start}")
         self.start_ms = start
 
     def windows_for(self, timestamp: int) -> list[tuple[int, int]]:

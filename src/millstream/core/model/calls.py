@@ -33,7 +33,7 @@ class Retry:
         initial: Wait after the first failed attempt; ``timedelta`` or ms.
         factor: Factor by which each further wait is longer, at least 1.
         cap: The longest wait; ``timedelta`` or ms.
-        jitter: Random part of a wait, 0 to 1: 0.2 means between 80 % and 120 % of it.
+        jitter: Random part of a wait, 0 to 1: with 0.2, between 80 % and 120 % of it.
         max_attempts: Maximum number of attempts in total; None means no limit.
         max_elapsed: Maximum time from the start of the first attempt to the start of another; None means no limit.
         on: Tuple of the exception classes that are retried; other exceptions are final. :func:`retry` is always retried.
@@ -65,11 +65,15 @@ class Retry:
         for name in ("factor", "jitter"):
             number = getattr(self, name)
             if not isinstance(number, (int, float)) or not math.isfinite(number):
-                raise TopologyError(f"Retry({name}={number!r}): it is a number")
+                raise TopologyError(f"Retry({name}={number!r}): it must be a number")
         if self.factor < 1:
-            raise TopologyError(f"Retry(factor={self.factor}): waits do not get shorter; give at least 1")
+            raise TopologyError(
+                f"Retry(factor={self.factor}): it must be at least 1, because waits cannot get shorter"
+            )
         if not 0 <= self.jitter <= 1:
-            raise TopologyError(f"Retry(jitter={self.jitter}): it is a part of the wait, 0 to 1")
+            raise TopologyError(
+                f"Retry(jitter={self.jitter}): it must be a fraction of the wait, from 0 to 1"
+            )
         if self.max_attempts is not None:
             _at_least_one("Retry(max_attempts=...)", self.max_attempts)
         if self.max_elapsed is not None:
@@ -77,7 +81,7 @@ class Retry:
         on = self.on if isinstance(self.on, tuple) else (self.on,)
         if not all(isinstance(each, type) and issubclass(each, BaseException) for each in on):
             raise TopologyError(
-                f"Retry(on={self.on!r}): it is a tuple of exception classes, such as (ConnectionError, TimeoutError)"
+                f"Retry(on={self.on!r}): it must be a tuple of exception classes, such as (ConnectionError, TimeoutError)"
             )
 
     def wait_ms(self, attempt: int, seed: str) -> int:
@@ -203,14 +207,14 @@ class Calls:
 
     def __post_init__(self) -> None:
         if self.order not in get_args(CallOrder):
-            raise TopologyError(f"order is 'key', 'partition' or 'completion', not {self.order!r}")
+            raise TopologyError(f"order must be 'key', 'partition' or 'completion', not {self.order!r}")
         _at_least_one("max_in_flight", self.max_in_flight)
         if self.max_in_flight_per_key is not None:
             _at_least_one("max_in_flight_per_key", self.max_in_flight_per_key)
             if self.order == "key" and self.max_in_flight_per_key > 1:
                 raise TopologyError(
-                    f"max_in_flight_per_key={self.max_in_flight_per_key}: at order='key' the calls of a key follow each other; leave it "
-                    "out, or set order='partition' or order='completion'"
+                    f"max_in_flight_per_key={self.max_in_flight_per_key}: with order='key', the calls of a key run one after the other; "
+                    "leave it out, or set order='partition' or order='completion'"
                 )
         for name in ("timeout", "total_timeout"):
             limit = getattr(self, name)
@@ -223,11 +227,11 @@ class Calls:
             option = getattr(self, name)
             if option is not None and not isinstance(option, kind):
                 raise TopologyError(
-                    f"{name} is made by ms.{kind.__name__}(...), as in {name}={call}, not {option!r}"
+                    f"{name} must be created with ms.{kind.__name__}(...), as in {name}={call}, not {option!r}"
                 )
         if not _is_policy(self.on_failure):
             raise TopologyError(
-                f"on_failure is 'fail', 'skip' or ms.dead_letter('topic'), not {self.on_failure!r}"
+                f"on_failure must be 'fail', 'skip' or ms.dead_letter('topic'), not {self.on_failure!r}"
             )
         self._check_pairs()
         self._check_endpoint()
@@ -236,26 +240,26 @@ class Calls:
         for name, parts in (("batch", "(max_records, max_wait)"), ("rate_limit", "(calls, per)")):
             pair = getattr(self, name)
             if pair is not None and not (isinstance(pair, tuple) and len(pair) == 2):
-                raise TopologyError(f"{name}={parts}: these are two values, not {pair!r}")
+                raise TopologyError(f"{name}={parts}: it must be a pair of values, not {pair!r}")
         if self.batch is not None:
             _at_least_one("max_records of batch=(max_records, max_wait)", self.batch[0])
             not_negative("batch=(max_records, max_wait)", self.batch[1])
         if self.rate_limit is not None:
             _at_least_one("calls of rate_limit=(calls, per)", self.rate_limit[0])
             if millis(self.rate_limit[1]) < 1:
-                raise TopologyError(f"rate_limit=(calls, per): both are at least 1, not {self.rate_limit!r}")
+                raise TopologyError(
+                    f"rate_limit=(calls, per): both must be at least 1, not {self.rate_limit!r}"
+                )
 
     def _check_endpoint(self) -> None:
         if self.endpoint is None:
             return
         if not callable(self.endpoint) or iscoroutinefunction(self.endpoint):
             raise TopologyError(
-                f"endpoint is a plain function (key, value) -> endpoint, called where the record is, not {self.endpoint!r}"
+                f"endpoint must be a plain function (key, value) -> endpoint, which runs in the task, not {self.endpoint!r}"
             )
         if self.circuit_breaker is None:
-            raise TopologyError(
-                "endpoint=... says what a circuit breaker is for; give circuit_breaker=... too"
-            )
+            raise TopologyError("endpoint=... needs circuit_breaker=...")
         if self.batch is not None:
             raise TopologyError(
                 "a batch is one call to one endpoint: leave out batch=... or endpoint=..., or use one operator per endpoint"

@@ -30,7 +30,7 @@ def millis(duration: Duration) -> int:
         return duration // timedelta(milliseconds=1)
     if isinstance(duration, int) and not isinstance(duration, bool):
         return duration
-    raise TypeError(f"a duration is a datetime.timedelta or an int of milliseconds, not {duration!r}")
+    raise TypeError(f"a duration must be a datetime.timedelta or an int of milliseconds, not {duration!r}")
 
 
 def earliest(*times: int | None) -> int | None:
@@ -55,5 +55,5 @@ def not_negative(what: str, duration: Duration) -> int:
     """
     ms = millis(duration)
     if ms < 0:
-        raise TopologyError(f"{what} is not negative, but {duration!r} is")
+        raise TopologyError(f"{what} must not be negative, but is {duration!r}")
     return ms

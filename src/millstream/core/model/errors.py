@@ -43,7 +43,7 @@ class SerdeError(MillstreamError):
 
 
 class UnavailableError(MillstreamError):
-    """A serde could not ask its schema registry: not the record's fault, so no policy leaves the record out."""
+    """A serde could not reach its schema registry. The record is not the cause, so no error policy applies."""
 
 
 class DeserializationError(MillstreamError):
@@ -135,8 +135,7 @@ def lost_offsets(topic: str, partition: int, wanted: int, first: int) -> Offsets
     return OffsetsLostError(
         f"the broker no longer has offset {wanted} of topic {topic!r}, partition {partition}: its first offset is {first}. "
         "Records that were not processed yet have been deleted (retention.ms, retention.bytes or DeleteRecords), or the "
-        "topic was made anew. To go on without them set on_lost_offsets='skip', which starts at the first offset there is; "
-        "to keep more, raise the topic's retention"
+        "topic was recreated. To continue without them, set on_lost_offsets='skip', which continues at the first available offset; to keep records longer, raise the topic's retention"
     )
 
 
@@ -144,6 +143,6 @@ def shorter_topic(topic: str, partition: int, end: int, wanted: int) -> OffsetsL
     """Return the error for a partition that ends before what was read or planned."""
     return OffsetsLostError(
         f"topic {topic!r}, partition {partition} ends at offset {end}, but offsets up to {wanted} have been processed or planned: the "
-        "topic has lost its newest records (an unclean leader election, a restored backup), was made anew, or this is another "
-        "cluster. To go on at the end there is now set on_lost_offsets='skip'; to start over use `millstream reset`"
+        "topic has lost its newest records (an unclean leader election, a restored backup), was recreated, or this is another cluster. "
+        "To continue at the current end, set on_lost_offsets='skip'; to start over use `millstream reset`"
     )

@@ -68,9 +68,7 @@ def joined(first: Sums, other: Sums) -> Sums:
 
 
 def _no_number(value: Any) -> TypeError:
-    return TypeError(
-        f"a mean is made of numbers (int or float), but got {type(value).__name__} {value!r:.60}"
-    )
+    return TypeError(f"a mean needs numbers (int or float), but got {type(value).__name__} {value!r:.60}")
 
 
 def _to_bytes(sums: Sums) -> bytes:
@@ -86,7 +84,7 @@ def _from_bytes(data: bytes) -> Sums:
     if kind == _FRACTION:
         return Sums(_DOUBLE.unpack(total)[0], number)
     if kind != _WHOLE or not total:
-        raise ValueError("these are no sums")
+        raise ValueError("the result is not a sum")
     return Sums(int.from_bytes(total, "big", signed=True), number)
 
 

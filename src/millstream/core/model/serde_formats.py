@@ -26,8 +26,8 @@ def misfit(serde: str, wanted: str, got: Any) -> SerdeError:
     shown = repr(got)
     shown = shown if len(shown) <= 60 else shown[:57] + "..."
     return SerdeError(
-        f"serdes.{serde} takes {wanted}, but got {type(got).__name__} {shown}; give the operator that made it "
-        "a serde that fits with key=... or value=..."
+        f"serdes.{serde} takes {wanted}, but got {type(got).__name__} {shown}; set a matching serde with key=... "
+        "or value=... on the operator that created it"
     )
 
 
@@ -172,13 +172,13 @@ def check_strings(data: Sequence[bytes]) -> str:
 def check_bytes(data: Sequence[bytes]) -> None:
     """Raise TypeError if some of the objects are not bytes."""
     if data and set(map(type, data)) != {bytes}:
-        raise TypeError("these are no bytes")
+        raise TypeError("it is not bytes")
 
 
 def check_int64s(data: Sequence[bytes]) -> None:
     """Raise ValueError if some of the byte strings are not 64-bit integers."""
     if data and set(map(len, data)) != {LONG.size}:
-        raise ValueError("a whole number of 64 bits has eight bytes")
+        raise ValueError("a 64-bit integer has eight bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class ListFormat:
                 items.append(None)
                 continue
             if position + size > len(data):
-                raise ValueError(f"item {index} of the list is cut off")
+                raise ValueError(f"item {index} of the list is truncated")
             items.append(self.from_bytes(data[position : position + size]))
             position += size
         return items

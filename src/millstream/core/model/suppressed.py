@@ -52,13 +52,15 @@ class Suppressed:
 
     def __post_init__(self) -> None:
         if self.limit_ms is not None and self.limit_ms < 0:
-            raise TopologyError(f"the time limit of suppressed updates is at least 0 ms, not {self.limit_ms}")
+            raise TopologyError(
+                f"the time limit of suppressed updates must be at least 0 ms, not {self.limit_ms}"
+            )
         for option, value in (("max_records", self.max_records), ("max_bytes", self.max_bytes)):
             if value is not None and value < 1:
-                raise TopologyError(f"{option} of suppressed updates is at least 1, not {value}")
+                raise TopologyError(f"{option} of suppressed updates must be at least 1, not {value}")
         if self.when_full not in ("emit_early", "fail"):
             raise TopologyError(
-                f"when_full of suppressed updates is 'emit_early' or 'fail', not {self.when_full!r}"
+                f"when_full of suppressed updates must be 'emit_early' or 'fail', not {self.when_full!r}"
             )
 
     @property

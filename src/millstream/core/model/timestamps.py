@@ -54,7 +54,7 @@ def use_partition_time(record: ConsumerRecord, partition_time: int) -> int:
         return record.timestamp
     if partition_time < 0:
         raise DeserializationError(
-            "the record has no timestamp, and neither has any record of its partition before it; let the producer give timestamps, "
-            "or the topic (message.timestamp.type=LogAppendTime)"
+            "neither this record nor an earlier one of its partition has a timestamp; configure the producer to set timestamps, or "
+            "the topic (message.timestamp.type=LogAppendTime)"
         )
     return partition_time

@@ -8,10 +8,10 @@ from typing import Final
 from millstream.core.model.errors import TopologyError
 
 _DECIDED: Final[Mapping[str, str]] = {
-    "cleanup.policy": "a repartition topic must not lose records of equal keys, and a changelog keeps the newest of each key",
+    "cleanup.policy": "a repartition topic must not lose records with equal keys, and a changelog keeps the newest record of each key",
     "message.timestamp.type": "the times of records have to stay as they are (CreateTime)",
-    "retention.ms": "repartition topics are purged of what has been processed (repartition_purge_interval_ms), and changelogs "
-    "keep entries as long as their store does (its retention)",
+    "retention.ms": "processed records of repartition topics are purged (repartition_purge_interval_ms), and changelogs keep entries "
+    "as long as their store does (its retention)",
     "retention.bytes": "records that are still needed would be deleted",
     "min.compaction.lag.ms": "it is the history_retention of versioned stores",
 }
@@ -34,7 +34,7 @@ def checked_topic_config(config: Mapping[str, str]) -> dict[str, str]:
     for name, value in config.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ValueError(
-                f"{name!r}: {value!r} cannot be; names and values are text, as in {{'min.insync.replicas': '2'}}"
+                f"{name!r}: {value!r} is invalid; names and values must be strings, as in {{'min.insync.replicas': '2'}}"
             )
         if name in _DECIDED:
             raise ValueError(f"{name!r} cannot be set for internal topics: {_DECIDED[name]}. Leave it out")

@@ -29,7 +29,9 @@ def idle_millis(after: Duration | None) -> int | None:
     if after is None:
         return None
     if millis(after) < 1:
-        raise TopologyError(f"close_idle_after is at least 1 ms, not {millis(after)}; None waits for records")
+        raise TopologyError(
+            f"close_idle_after must be at least 1 ms, not {millis(after)}; None waits for records"
+        )
     return millis(after)
 
 
@@ -79,9 +81,9 @@ class EmitStrategy:
             TopologyError: If ``every`` is negative, ``expired`` is neither, or ``close_idle_after`` is not positive.
         """
         if millis(every) < 0:
-            raise TopologyError(f"on_window_close: every is at least 0 ms, not {millis(every)}")
+            raise TopologyError(f"on_window_close: every must be at least 0 ms, not {millis(every)}")
         if expired not in ("given", "lost"):
-            raise TopologyError(f"on_window_close: expired is 'given' or 'lost', not {expired!r}")
+            raise TopologyError(f"on_window_close: expired must be 'given' or 'lost', not {expired!r}")
         return EmitStrategy(
             at_close=True,
             close_idle_after_ms=idle_millis(close_idle_after),
@@ -112,14 +114,14 @@ class TimeWindows:
 
     def __post_init__(self) -> None:
         if self.size_ms < 1:
-            raise TopologyError(f"the size of windows is at least 1 ms, not {self.size_ms}")
+            raise TopologyError(f"the size of windows must be at least 1 ms, not {self.size_ms}")
         if not 1 <= self.advance_ms <= self.size_ms:
             raise TopologyError(
-                f"windows advance by 1 ms at least and by their size ({self.size_ms} ms) at most, not by "
+                f"windows must advance by at least 1 ms and at most by their size ({self.size_ms} ms), not by "
                 f"{self.advance_ms} ms: records between two windows would be lost"
             )
         if self.grace_ms < 0:
-            raise TopologyError(f"the grace of windows is at least 0 ms, not {self.grace_ms}")
+            raise TopologyError(f"the grace of windows must be at least 0 ms, not {self.grace_ms}")
 
     def starts(self, timestamp: int) -> range:
         """Return the starts of the windows that contain a timestamp, the earliest first.
@@ -218,9 +220,9 @@ class SessionWindows:
         object.__setattr__(self, "gap_ms", millis(gap))
         object.__setattr__(self, "grace_ms", millis(grace))
         if self.gap_ms < 1:
-            raise TopologyError(f"the gap of sessions is at least 1 ms, not {self.gap_ms}")
+            raise TopologyError(f"the gap of sessions must be at least 1 ms, not {self.gap_ms}")
         if self.grace_ms < 0:
-            raise TopologyError(f"the grace of sessions is at least 0 ms, not {self.grace_ms}")
+            raise TopologyError(f"the grace of sessions must be at least 0 ms, not {self.grace_ms}")
 
 
 @checked_constructor
@@ -254,7 +256,7 @@ class SlidingWindows:
         object.__setattr__(self, "grace_ms", millis(grace))
         if self.difference_ms < 1:
             raise TopologyError(
-                f"the difference of sliding windows is at least 1 ms, not {self.difference_ms}"
+                f"the difference of sliding windows must be at least 1 ms, not {self.difference_ms}"
             )
         if self.grace_ms < 0:
-            raise TopologyError(f"the grace of sliding windows is at least 0 ms, not {self.grace_ms}")
+            raise TopologyError(f"the grace of sliding windows must be at least 0 ms, not {self.grace_ms}")

@@ -103,7 +103,7 @@ def scope_of(question: Question, spec: StoreSpec) -> Scope:
     methods = _METHODS[type(spec)]
     if question.method not in methods:
         raise StoreError(
-            f"store {spec.name!r} has no question {question.method!r}; a store of the kind {spec.kind!r} has {', '.join(methods)}"
+            f"store {spec.name!r} has no method {question.method!r}; a store of the kind {spec.kind!r} has {', '.join(methods)}"
         )
     return methods[question.method]
 
@@ -186,7 +186,7 @@ def _listed(question: Question) -> Callable[[Any], Any]:
         entries = [(key, shown(value)) for key, value in islice(result, most)]
         if question.limit is None and next(result, None) is not None:
             raise StoreError(
-                f"{question.method}() of store {question.store!r} has more than {most:,} entries; give a limit, or ask for fewer keys"
+                f"{question.method}() of store {question.store!r} has more than {most:,} entries; set a limit, or query fewer keys"
             )
         return entries
 

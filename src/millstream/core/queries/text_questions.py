@@ -89,7 +89,7 @@ def _key(given: Any, serde: Serde[Any], question: Question) -> Any:
         return _FROM_TEXT.get(serde.name, json.loads)(given)
     except ValueError:
         raise StoreError(
-            f"{question.method}() of store {question.store!r}: {given!r} is no key of the serde {serde.name!r}"
+            f"{question.method}() of store {question.store!r}: {given!r} is not a key of the serde {serde.name!r}"
             f"{'' if serde.name in _FROM_TEXT else '; give it as JSON'}"
         ) from None
 
@@ -101,5 +101,5 @@ def _time(given: Any, question: Question) -> Any:
         return int(given)
     except ValueError:
         raise StoreError(
-            f"{question.method}() of store {question.store!r}: {given!r} is no time in ms since the epoch"
+            f"{question.method}() of store {question.store!r}: {given!r} is not a time in ms since the epoch"
         ) from None

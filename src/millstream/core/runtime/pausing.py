@@ -29,7 +29,7 @@ def chosen_topics(
         TypeError: If ``topics`` is a str.
     """
     if isinstance(topics, str):
-        raise TypeError(f"topics are a list of names, such as [{topics!r}], not a text")
+        raise TypeError(f"topics must be a list of names, such as [{topics!r}], not a str")
     if topics is None and subtopologies is None:
         return frozenset(plan.broker_topics)
     chosen = frozenset(topics or ())
@@ -69,8 +69,8 @@ def _topics_of(plan: Plan, number: int) -> frozenset[str]:
     if not read:
         feeders = sorted({t.upstream for t in plan.internal_topics.values() if t.downstream == number})
         raise ControlError(
-            f"sub-topology {number} of application {plan.application_id!r} reads only what Spark's shuffle brings; "
-            f"name what feeds it: sub-topology {', '.join(map(str, feeders))}"
+            f"sub-topology {number} of application {plan.application_id!r} reads only from Spark's shuffle; name "
+            f"the sub-topologies that feed it: sub-topology {', '.join(map(str, feeders))}"
         )
     return read
 

@@ -125,8 +125,8 @@ def _wanted(target: Target, topic: str, partition: int, before: int | None, log_
         return target.listed.get(topic, {}).get(partition, begin if before is None else before)
     if before is None:
         raise SettingsError(
-            f"topic {topic!r}, partition {partition} cannot be shifted by {target.value}: nothing says where the application "
-            "stands there. Choose --to-earliest, --to-latest, --to-offset or --to-datetime"
+            f"topic {topic!r}, partition {partition} cannot be shifted by {target.value}: the application's position there is "
+            "unknown. Choose --to-earliest, --to-latest, --to-offset or --to-datetime"
         )
     return before + target.value
 
@@ -148,7 +148,7 @@ def timestamp_ms(text: str) -> int:
         parsed = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
     except ValueError:
         raise SettingsError(
-            f"{text!r} is no date and time: write ISO 8601, as 2026-01-31T18:00:00 (UTC) or 2026-01-31T18:00:00+01:00"
+            f"{text!r} is not a date and time: write ISO 8601, such as 2026-01-31T18:00:00 (UTC) or 2026-01-31T18:00:00+01:00"
         ) from None
     zoned = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
     return millis(zoned - datetime(1970, 1, 1, tzinfo=UTC))

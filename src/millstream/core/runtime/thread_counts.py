@@ -28,14 +28,14 @@ def check_threads(per_task: int, total: int | None) -> None:
     given = {"num_threads_per_task": per_task, "num_stream_threads": 1 if total is None else total}
     for name, count in given.items():
         if not isinstance(count, int):
-            raise SettingsError(f"{name} is a whole number of threads, not {count!r}")
+            raise SettingsError(f"{name} must be a whole number of threads, not {count!r}")
     if per_task < 1:
-        raise SettingsError(f"num_threads_per_task is at least 1, not {per_task}: a task needs a thread")
+        raise SettingsError(f"num_threads_per_task must be at least 1, not {per_task}: a task needs a thread")
     if total is not None and total < per_task:
         raise SettingsError(
             f"num_stream_threads={total} is less than num_threads_per_task={per_task}: not even one task could have its threads; "
             f"set num_stream_threads to {per_task} or more, set num_threads_per_task to {total} or less, or leave num_stream_threads "
-            "out, which gives every task as many as it may have"
+            "out, which does not limit the threads of a task"
         )
 
 

@@ -66,6 +66,6 @@ def checked_time(store: str, what: str, time: int) -> int:
     """
     if not isinstance(time, int) or not 0 <= time <= FOREVER:
         raise StoreError(
-            f"store {store!r}: {what} is a number of ms since the epoch, at least 0, not {time!r}"
+            f"store {store!r}: {what} must be a number of ms since the epoch, at least 0, not {time!r}"
         )
     return time

@@ -64,6 +64,6 @@ def read_only(store: Any) -> ReadOnlyKeyValueStore[Any, Any]:
     """
     if not isinstance(store, KeyValueStore):
         raise StoreError(
-            f"store {store.name!r} is no key-value store, so it cannot be made read-only; this is a bug"
+            f"store {store.name!r} is not a key-value store, so it cannot be read-only; this is a bug"
         )
     return ReadOnlyKeyValueStore(store)

@@ -109,8 +109,8 @@ class Values:
                 changes.append((key, data))
             except Exception as error:
                 raise SerdeError(
-                    f"store {self.store!r}, key {key!r}: {_reason(error)}. The value was put in this micro-batch, and no "
-                    "error policy applies any more; correct the processor or function that put it"
+                    f"store {self.store!r}, key {key!r}: {_reason(error)}. The value was put in this micro-batch, and error "
+                    "policies no longer apply; correct the processor or function that put it"
                 ) from error
         return changes
 

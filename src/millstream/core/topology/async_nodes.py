@@ -185,14 +185,13 @@ def finishing_later(
     """
     if max_unacknowledged != MAX_UNACKNOWLEDGED and not acknowledges:
         raise TopologyError(
-            f"processor {node.name!r}: max_unacknowledged={max_unacknowledged} is for a processor that acknowledges; "
-            "give acknowledges=True too"
+            f"processor {node.name!r}: max_unacknowledged={max_unacknowledged} needs acknowledges=True"
         )
     if calls is None and not acknowledges:
         return node
     if calls is not None and acknowledges:
         raise TopologyError(
-            f"processor {node.name!r}: calls=... and acknowledges=True are two ways to say when a record is finished; leave one out"
+            f"processor {node.name!r}: calls=... and acknowledges=True are two ways to define when a record is finished; leave one out"
         )
     unfinished = carried(StoreOptions(f"{node.name}-unfinished"), *serdes)
     parts = (node.name, node.parents, node.supplier, node.stores)
@@ -200,11 +199,11 @@ def finishing_later(
         if max_unacknowledged < 1:
             raise TopologyError(
                 f"processor {node.name!r}: with max_unacknowledged={max_unacknowledged} no record would ever be read for it; "
-                "give 1 or more"
+                "set at least 1"
             )
         return AcknowledgingProcess(*parts, carried=unfinished, most=max_unacknowledged)
     if calls.batch is not None:
         raise TopologyError(
-            f"processor {node.name!r}: batch=... is for functions that every record goes to; a processor issues each call itself"
+            f"processor {node.name!r}: batch=... is not available, because a processor issues each call itself"
         )
     return IssuingProcess(*parts, calls=calls, carried=unfinished)

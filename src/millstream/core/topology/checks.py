@@ -22,9 +22,9 @@ def check_node(node: Node, nodes: Mapping[str, Node], global_nodes: Collection[s
         TopologyError: If it cannot.
     """
     if not isinstance(node.name, str) or not node.name:
-        raise TopologyError(f"{node.name!r} cannot be the name of a node: give it some text")
+        raise TopologyError(f"{node.name!r} cannot be the name of a node: use a non-empty string")
     if node.name in nodes:
-        raise TopologyError(f"two nodes are called {node.name!r}; a node's name must be unique")
+        raise TopologyError(f"two nodes have the name {node.name!r}; node names must be unique")
     if isinstance(node, Source):
         _check_reset(node)
         _check_topics(node, [other for other in nodes.values() if isinstance(other, Source)])
@@ -47,7 +47,7 @@ def _check_reset(node: Source) -> None:
     )
     if not known:
         raise TopologyError(
-            f"source {node.name!r}: offset_reset is 'earliest', 'latest', 'none', a timedelta that is not negative, or None, not {reset!r}"
+            f"source {node.name!r}: offset_reset must be 'earliest', 'latest', 'none', a timedelta that is not negative, or None, not {reset!r}"
         )
 
 
@@ -60,7 +60,7 @@ def _check_topics(node: Source, sources: list[Source]) -> None:
             if topic in other.topics:
                 raise TopologyError(
                     f"topic {topic!r} has two sources, {other.name!r} and {node.name!r}; "
-                    "read it once and give its stream to both places"
+                    "read it once and use the stream in both places"
                 )
     check_overlap(node, sources)
 
@@ -74,12 +74,10 @@ def _check_parent(node: Node, name: str, nodes: Mapping[str, Node], global_nodes
         )
     if name in global_nodes:
         raise TopologyError(
-            f"node {node.name!r} has the parent {name!r}, which fills a global store; nothing else comes out of it"
+            f"node {node.name!r} has the parent {name!r}, which fills a global store and has no other output"
         )
     if isinstance(parent, Sink):
-        raise TopologyError(
-            f"node {node.name!r} has the sink {name!r} as its parent; nothing comes out of a sink"
-        )
+        raise TopologyError(f"node {node.name!r} has the sink {name!r} as its parent; a sink has no output")
 
 
 def check_complete(
@@ -91,9 +89,7 @@ def check_complete(
         TopologyError: If there is no source, a store is missing or unused, or a global store is used like a store of the task.
     """
     if not any(isinstance(node, Source) for node in nodes.values()):
-        raise TopologyError(
-            "the topology has no source, so it would never do anything; begin with stream(...)"
-        )
+        raise TopologyError("the topology has no source, so it would process nothing; begin with stream(...)")
     for node in nodes.values():
         for store in node.store_names:
             if store not in stores:
@@ -117,7 +113,7 @@ def _check_global_stores(nodes: Mapping[str, Node], global_nodes: Collection[str
             if filled_by.get(store, node.name) != node.name:
                 raise TopologyError(
                     f"{node.name!r} uses store {store!r} as its own, but that is a global store, filled from its topic; "
-                    "a processor reads a global store without being connected to it, and no other table can be in it"
+                    "a processor can read a global store without being connected to it, and no other table can use it"
                 )
 
 
@@ -188,6 +184,6 @@ def check_plain(node: str, parts: Iterable[object]) -> None:
         for each in part if isinstance(part, tuple) else (part,):
             if iscoroutinefunction(each):
                 raise TopologyError(
-                    f"node {node!r}: {each.__qualname__!r} is a coroutine function, and nobody would wait for it there. Calls of the "
-                    "world outside are made by map_values_async, foreach_async and process_async, or issued by a processor"
+                    f"node {node!r}: {each.__qualname__!r} is a coroutine function, which would not be awaited there. Make external calls with "
+                    "map_values_async, foreach_async or process_async, or issue them in a processor"
                 )

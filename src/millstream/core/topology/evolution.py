@@ -271,7 +271,7 @@ def _by_stores(subs: Iterable[SubTopology], before: Mapping[int, ComparedPart]) 
 def _would_move(now: str, before: str) -> IncompatibleTopologyError:
     return IncompatibleTopologyError(
         f"the stores {now}, but the checkpoint has them {before}: their content would have to move from one task to another, "
-        "which cannot be done. Give one of them a new name (it starts empty), go back to the old topology, or start over "
+        "which is not possible. Give one of them a new name (it starts empty), go back to the old topology, or start over "
         "with another application id or checkpoint_location"
     )
 
@@ -321,7 +321,7 @@ def checked_renames(names: Mapping[str, str], stores: Collection[str]) -> dict[s
 def _check_rename(old: str, new: str, known: Mapping[str, str]) -> None:
     if old in known and new in known:
         raise IncompatibleTopologyError(
-            f"renamed_stores says that {old!r} is now {new!r}, but the checkpoint has both, so nobody can say whose content is "
+            f"renamed_stores says that {old!r} is now {new!r}, but the checkpoint has both, so it is ambiguous whose content is "
             f"meant. To keep {new!r} and drop {old!r}, leave it out of renamed_stores"
         )
     if known and old not in known and new not in known:

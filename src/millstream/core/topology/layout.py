@@ -99,8 +99,8 @@ def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:
     """Return the error for source topics that do not exist on the broker."""
     names = ", ".join(repr(topic) for topic in topics)
     return TopicNotFoundError(
-        f"the topology reads {names}, which the broker does not have. Source topics are never created for you, because "
-        f"nobody else knows their number of partitions: create them first, for example with "
+        f"the topology reads {names}, which the broker does not have. Source topics are never created automatically, because only "
+        f"you know their number of partitions: create them first, for example with "
         f"kafka-topics --create --topic {topics[0]} --partitions 4, or correct the name"
     )
 
@@ -147,8 +147,8 @@ def _inherited_count(plan: Plan, topic: str, counts: Mapping[str, int]) -> int:
     known_counts = [counts[source] for source in upstream if source in counts]
     if not known_counts:
         raise TopicNotFoundError(
-            f"no topic matches the pattern in front of repartition {topic!r} yet, and from these topics it takes its number of "
-            "partitions. Create one of them first, correct the pattern, or give the stream repartition(partitions=...)"
+            f"no topic matches the pattern upstream of repartition {topic!r} yet, so its number of partitions is unknown. Create a "
+            "matching topic first, correct the pattern, or set the number with repartition(partitions=...)"
         )
     return max(known_counts)
 
@@ -180,9 +180,9 @@ def _check_copartitioning(sub: SubTopology, counts: Mapping[str, int]) -> None:
         if len({counts[topic] for topic in meeting}) > 1:
             shown = ", ".join(f"{topic!r} has {counts[topic]}" for topic in meeting)
             raise CoPartitioningError(
-                f"these topics meet in one store of sub-topology {sub.id}, so they need equal numbers of partitions, but "
-                f"{shown}. Put repartition(partitions=...) behind one of the streams, or make the topics alike: with "
-                "different numbers one key would live in two tasks and its results would be wrong"
+                f"records of these topics use the same store of sub-topology {sub.id}, so the topics need equal numbers of partitions, but "
+                f"{shown}. Add repartition(partitions=...) to one of the streams, or give the topics equal numbers "
+                "of partitions: otherwise the records of one key could be in two tasks, and its results would be wrong"
             )
 
 
@@ -199,6 +199,6 @@ def _checked_groups(
     if sorted(partition for group in groups for partition in group) != wanted:
         raise TopologyError(
             f"the partition grouper must put each partition of sub-topology {sub.id} into exactly one group; "
-            f"it was given {sources} and gave {[sorted(map(str, group)) for group in groups]}"
+            f"it received {sources} and returned {[sorted(map(str, group)) for group in groups]}"
         )
     return groups

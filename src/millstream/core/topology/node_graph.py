@@ -69,7 +69,7 @@ class NodeGraph:
         """
         if self._stores.setdefault(store.name, store) != store:
             raise TopologyError(
-                f"two different stores are called {store.name!r}; a store's name must be unique"
+                f"two different stores have the name {store.name!r}; store names must be unique"
             )
         return self
 

@@ -58,7 +58,7 @@ def merged_with(sources: Iterable[Source], node: Source) -> Source | None:
         if first != second:
             raise TopologyError(
                 f"{_description(node)} is read twice, by {source.name!r} with {what}={first!r} and by {node.name!r} with {what}={second!r}. "
-                f"Both streams are read by one source; give both the same {what}"
+                f"Both streams share one source; give both the same {what}"
             )
     return source
 
@@ -90,8 +90,8 @@ def check_one_source(sources: Iterable[Source], topic: str) -> None:
 def _two_sources(topic: str, first: str, second: Source) -> TopologyError:
     by = "" if second.pattern is None else f" by its pattern {second.pattern.pattern!r}"
     return TopologyError(
-        f"topic {topic!r} would have two sources: {first!r}, and {second.name!r}{by}. Make the pattern leave it out, or give the "
-        "stream of one source to both places"
+        f"topic {topic!r} would have two sources: {first!r}, and {second.name!r}{by}. Change the pattern so that it does not match, "
+        "or use the stream of one source in both places"
     )
 
 
@@ -131,12 +131,12 @@ def check_overlap(node: Source, others: Iterable[Source]) -> None:
         if node.pattern is not None and _reads(node) == _reads(other):
             raise TopologyError(
                 f"the pattern {node.pattern.pattern!r} has two sources, {other.name!r} and {node.name!r}; "
-                "read it once and give its stream to both places"
+                "read it once and use the stream in both places"
             )
         for pattern, topics in ((node.pattern, other.topics), (other.pattern, node.topics)):
             both = [topic for topic in topics if pattern is not None and matches(pattern, topic)]
             if pattern is not None and both:
                 raise TopologyError(
                     f"topic {both[0]!r} has two sources, {other.name!r} and {node.name!r}: the pattern {pattern.pattern!r} "
-                    "matches it too. Make the pattern leave it out, or read it once and give its stream to both places"
+                    "matches it too. Change the pattern so that it does not match, or read the topic once and use the stream in both places"
                 )

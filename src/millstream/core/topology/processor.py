@@ -245,9 +245,9 @@ def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, 
     for store in stores:
         if not isinstance(store, StoreSpec):
             raise TopologyError(
-                f"processor {name!r}: the attribute 'stores' of a supplier, or what a static method of that name gives, are the "
-                f"stores that it brings along, as ms.stores.key_value(...) makes them, not {store!r}; give names of stores that "
-                "are added elsewhere as stores=[...] beside the supplier, and call other things by another name"
+                f"processor {name!r}: the attribute 'stores' of a supplier, or the result of its static method of that name, must "
+                f"contain the specifications of its stores, such as ms.stores.key_value(...), not {store!r}; pass names of stores that "
+                "are added elsewhere as stores=[...] beside the supplier, and rename other attributes"
             )
     return stores
 
@@ -264,13 +264,13 @@ def checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any
     """
     if _is_processor(supplier) and not isinstance(supplier, type):
         raise TopologyError(
-            f"processor {name!r}: give the class or a function that makes a new processor, not {supplier!r}; "
-            "every task needs one of its own"
+            f"processor {name!r}: pass the class or a function that creates a processor, not {supplier!r}; "
+            "every task needs its own processor"
         )
     if not isinstance(supplier, type) and _is_processor(made := supplier()) and made is supplier():
         raise TopologyError(
-            f"processor {name!r}: the function gives the same processor each time it is called; make a new one in it, because every "
-            "task needs one of its own"
+            f"processor {name!r}: the function returns the same processor at each call; create a new one in it, because every task needs "
+            "its own processor"
         )
     return supplier
 

@@ -209,8 +209,8 @@ def _check_route(store: str, topic: str, before: Route, now: Route) -> None:
             store,
             f"partition {partition} of {topic!r} was in task {before.tasks[partition]} of its part and would be in task "
             f"{now.tasks[partition]}",
-            "Make the partition grouper leave partitions in their groups, and groups in their order; new partitions may join "
-            "a group or make new ones at the end",
+            "Change the partition grouper so that partitions stay in their groups, and groups in their order; new partitions "
+            "may join a group or form new ones at the end",
         )
 
 

@@ -144,7 +144,7 @@ def _internal_topics(
         topic = repartition_topic(application_id, node.topic_name)
         if topic in internal:
             raise TopologyError(
-                f"two repartitions are called {node.topic_name!r}; give one of them another name=..."
+                f"two repartitions have the name {node.topic_name!r}; give one of them another name=..."
             )
         # A query has one shuffle: a part before it cannot also be after it.
         through_shuffle = (

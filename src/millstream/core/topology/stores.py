@@ -94,7 +94,7 @@ class StoreSpec:
             raise TopologyError(f"store {self.name!r}: changelog_config: {error}") from None
         if self.changelog_config and self.changelog != "kafka":
             raise TopologyError(
-                f"store {self.name!r}: changelog_config needs changelog='kafka', else there is no topic"
+                f"store {self.name!r}: changelog_config needs changelog='kafka', because otherwise there is no topic"
             )
 
     @property
@@ -172,7 +172,7 @@ class LruSpec(StoreSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.capacity < 1:
-            raise TopologyError(f"store {self.name!r}: capacity is at least 1, not {self.capacity}")
+            raise TopologyError(f"store {self.name!r}: capacity must be at least 1, not {self.capacity}")
 
     @property
     def kind(self) -> str:
@@ -259,7 +259,7 @@ class WindowSpec(TimedSpec):
         self._in_millis("size", 0)
         self._in_millis("retention", self.size_ms, "; windows would expire before they end")
         if self.by_time and self.retain_duplicates:
-            raise TopologyError(f"store {self.name!r}: duplicates are kept in the order of keys only")
+            raise TopologyError(f"store {self.name!r}: duplicates need order='key'")
 
     @property
     def size_ms(self) -> int:

@@ -305,7 +305,7 @@ class Topology(NodeGraph):
                     f"add it with add_state_store(...){existing_names(self._stores)}"
                 )
         if not stores:
-            raise TopologyError(f"connect({processor!r}) names no store to connect; give it at least one")
+            raise TopologyError(f"connect({processor!r}) names no store; pass at least one")
         self._nodes[processor] = dataclasses.replace(
             node, stores=tuple(dict.fromkeys((*node.stores, *stores)))
         )

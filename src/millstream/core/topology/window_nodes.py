@@ -211,8 +211,8 @@ def closing_of(nodes: Mapping[str, n.Node], table: str) -> Closing:
     closing = _search(nodes, nodes[table])
     if closing is None:
         raise TopologyError(
-            f"{table!r} is not a table by key and window, so no window of it closes; suppress it with "
-            "ms.Suppressed.until_time_limit(...), or put windowed_by(...) before its aggregation"
+            f"{table!r} is not a windowed table, so none of its windows closes; suppress it with "
+            "ms.Suppressed.until_time_limit(...), or add windowed_by(...) before its aggregation"
         )
     return closing
 
@@ -221,7 +221,7 @@ def _search(nodes: Mapping[str, n.Node], node: n.Node) -> Closing | None:
     if isinstance(node, (WindowedAggregate, SlidingAggregate, CalendarAggregate)):
         if isinstance(node.windows, UnlimitedWindows):
             raise TopologyError(
-                f"{node.name!r} aggregates by an unlimited window, which never closes, so nothing would ever come; suppress it "
+                f"{node.name!r} aggregates by an unlimited window, which never closes, so no result would be emitted; suppress it "
                 "with ms.Suppressed.until_time_limit(...)"
             )
         return Closing(node.windows.grace_ms, (node.name,), apart=False)
@@ -256,6 +256,6 @@ def check_no_versions(nodes: Mapping[str, n.Node], table: str) -> None:
         check_no_versions(nodes, node.parents[0])
     elif isinstance(getattr(node, "store", None), VersionedSpec):
         raise TopologyError(
-            f"{table!r} is a versioned table: each of its updates changes its history, and holding some back would lose "
-            "them. Suppress a table without history_retention"
+            f"{table!r} is a versioned table: each of its updates changes its history, and suppressed updates would be "
+            "lost. Suppress a table without history_retention"
         )

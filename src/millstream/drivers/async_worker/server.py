@@ -157,9 +157,8 @@ class AsyncWorkerServer:
 
 def _refusal(error: Exception) -> str:
     return (
-        f"the async worker cannot take the calls it was given: {in_words(error)}. What it was given are the function, its "
-        "arguments and the options: they are pickled by the worker and unpickled in the async worker, a process beside it, which "
-        "has to be able to import what they are made of"
+        f"the async worker cannot accept the calls that it received: {in_words(error)}. The function, its arguments and the options are "
+        "pickled by the worker and unpickled in the async worker, a process beside it, which must be able to import their modules"
     )
 
 

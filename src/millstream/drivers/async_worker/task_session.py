@@ -78,7 +78,7 @@ class Session:
         """
         if question.batch < self._batch:
             raise AsyncWorkerError(
-                f"task {self._task} is in micro-batch {self._batch} already; this attempt at {question.batch} is too late"
+                f"task {self._task} is in micro-batch {self._batch} already; the attempt at {question.batch} is outdated"
             )
         self._batch = question.batch
         ahead_ms = question.now_ms - now_ms

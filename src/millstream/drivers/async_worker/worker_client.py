@@ -137,8 +137,8 @@ class AsyncWorkerConnection:
             data = pickled(what)
         except Exception as error:
             raise AsyncWorkerError(
-                f"{what!r} cannot be pickled to be called in the async worker: {in_words(error)}. Let the function "
-                "make what it needs (connections, locks, open files) at its first call, and keep it in a module or an attribute"
+                f"{what!r} cannot be pickled to be called in the async worker: {in_words(error)}. Create connections, locks "
+                "and open files at the first call of the function, and keep them in a module or an attribute"
             ) from error
         digest = hashlib.blake2b(data, digest_size=16).digest()
         self._digests[id(what)] = (what, digest)
@@ -244,12 +244,12 @@ class AsyncWorkerConnection:
 def _why_not(path: Path, code: int | None, printed: IO[bytes]) -> str:
     """Return why no async worker answers: exit code, None while it runs, and the end of its output."""
     if code is None:
-        what = f"did not come up within {_START_S:.0f} s; its process still runs"
+        what = f"did not start within {_START_S:.0f} s; its process still runs"
     elif code:
-        what = f"did not come up: its process ended with code {code}"
+        what = f"did not start: its process ended with code {code}"
     else:
         what = (
-            f"did not come up within {_START_S:.0f} s: each process that was started ended with code 0, as another one holds "
+            f"did not start within {_START_S:.0f} s: each process that was started ended with code 0, because another one holds "
             f"{path.with_suffix('.lock')} and does not listen; look for it with lslocks, and end it"
         )
     text = _text(printed)[-_TAIL:].strip()

@@ -157,8 +157,8 @@ def _loaded(ticket: Ticket, data: bytes) -> Settled:
     except Exception as error:
         return Failed(
             1,
-            f"what the call of operator {ticket.operator!r} gave came to the task as a pickle that cannot be unpickled: "
-            f"{in_words(error)}. Let the function return plain values, or objects of a class that every worker can import and "
+            f"what the call of operator {ticket.operator!r} returned reached the task as a pickle that cannot be unpickled: "
+            f"{in_words(error)}. Return plain values, or objects of a class that every worker can import and "
             "unpickle",
         )
     return settled
@@ -180,6 +180,6 @@ def _can_travel(settled: Settled) -> Settled:
         pickled(_can_be_raised(settled))
     except Exception as error:
         return Failed(
-            1, f"the result of the call cannot be pickled to bring it to the task: {in_words(error)}"
+            1, f"the result of the call cannot be pickled to send it to the task: {in_words(error)}"
         )
     return settled

@@ -63,7 +63,8 @@ class Ending:
         self._thread.join(self._patience_s)
         if self._thread.is_alive():
             log.warning(
-                "clients of Kafka did not close within %.0f s; the process ends without", self._patience_s
+                "Kafka clients did not close within %.0f s; the process ends without waiting for them",
+                self._patience_s,
             )
 
 
@@ -144,7 +145,7 @@ def made(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
         if error.args[0].code() not in _NOT_SETTABLE:
             raise
         raise SettingsError(
-            f"Kafka's client does not take a setting: {error.args[0].str()}. Correct it in kafka={{...}}, consumer={{...}} "
+            f"the Kafka client rejects a setting: {error.args[0].str()}. Correct it in kafka={{...}}, consumer={{...}} "
             "or producer={...}; the names are those of librdkafka's CONFIGURATION.md"
         ) from None
 
@@ -185,8 +186,8 @@ def translated(error: KafkaException, doing: str, servers: str) -> MillstreamErr
     cause = error.args[0]
     if isinstance(cause, KafkaError) and is_unavailable(cause):
         return BrokerUnavailableError(
-            f"no Kafka broker answers at {servers} (while {doing}: {cause.str()}). Check that the broker runs, that "
-            "bootstrap_servers is right and reachable from here, and that its advertised.listeners are too"
+            f"no Kafka broker responds at {servers} (while {doing}: {cause.str()}). Check that the broker runs, that "
+            "bootstrap_servers is correct, and that these addresses and its advertised.listeners are reachable from here"
         )
     if isinstance(cause, KafkaError) and cause.code() in _NO_TOPIC:
         return TopicNotFoundError(

@@ -112,7 +112,7 @@ class Transaction:
                     raise translated(error, doing, self._servers) from error
                 if monotonic() > deadline:
                     raise self._no_answer(doing, error.args[0]) from error
-                log.warning("%s once more: %s", doing, error.args[0])
+                log.warning("%s again: %s", doing, error.args[0])
             else:
                 self._lost = self._overtaken = False
                 return
@@ -302,8 +302,8 @@ class Transaction:
         except Overdue as error:
             self._lost = True
             raise DeliveryAbortedError(
-                f"the transaction of {self._place} is given up: {error} (the client does not keep its own time limit of "
-                f"{_STEP_S:.0f} s). Its mark says whether it was committed"
+                f"the transaction of {self._place} was abandoned: {error} (the client exceeded its own time limit of "
+                f"{_STEP_S:.0f} s). Its mark shows whether it was committed"
             ) from None
         except KafkaException as error:
             raise self._failure(error) from error

@@ -108,7 +108,7 @@ class Election:
 
     def _revoked(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         if partitions and not self._leaving.is_set():
-            log.warning("%s is not assigned to this driver any more", self._topic)
+            log.warning("%s is no longer assigned to this driver", self._topic)
             self._elected.clear()
             self._in_doubt = True
 

@@ -229,7 +229,7 @@ class KafkaFetcher:
     def _check_patience(self, planned: OffsetRange, position: int, heard: float) -> None:
         if monotonic() > heard + self.patience_s:
             raise BrokerUnavailableError(
-                f"no broker at {self._servers()} gave topic {planned.topic!r}, partition {planned.partition}, from offset "
+                f"the brokers at {self._servers()} returned no records of topic {planned.topic!r}, partition {planned.partition}, from offset "
                 f"{position} (planned up to {planned.end}) for {self.patience_s:.0f} s (setting task_timeout_ms). Nothing "
                 "is lost: start the application again when the broker is back"
             )

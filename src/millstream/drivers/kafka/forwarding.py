@@ -124,7 +124,7 @@ class Forwarding:
                 sleep(_RETRY_S)
             except Overdue as error:
                 raise BrokerUnavailableError(
-                    f"no broker at {self._servers} answered while {doing} ({error}). What was committed until then is remembered"
+                    f"no broker at {self._servers} answered while {doing} ({error}). Replays committed until then are recorded"
                 ) from None
 
     def _failure(self, error: KafkaException) -> MillstreamError:
@@ -132,7 +132,7 @@ class Forwarding:
         failures = [each for each in self._failing.failures if each[0].code() != KafkaError._PURGE_QUEUE]
         if cause.code() in _FENCED or any(failed[0].code() in _FENCED for failed in failures):
             return DeliveryAbortedError(
-                f"another process forwards for the group {self._spec.group!r} now; nothing of this transaction was sent ({cause.str()})"
+                f"another process now replays for the group {self._spec.group!r}; nothing of this transaction was sent ({cause.str()})"
             )
         # If this fails, the broker ends the transaction when its time is over, or when the next process takes over.
         with suppress(KafkaException, Overdue):

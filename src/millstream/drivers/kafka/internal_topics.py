@@ -51,7 +51,7 @@ class InternalTopics:
             if not _is_denied(error):
                 raise
             log.warning(
-                "this user may not see how topics are configured (DESCRIBE_CONFIGS); they are taken for right"
+                "this user may not read the configuration of topics (DESCRIBE_CONFIGS); it is assumed to be correct"
             )
             return {}
 

@@ -140,7 +140,7 @@ class Marks:
             return None
         partition = TopicPartition(planned.topic, planned.partition)
         log.info(
-            "the broker had forgotten that batch %d was delivered (%s); it is marked again",
+            "the broker had deleted the mark of delivered micro-batch %d (%s); it is written again",
             mark.number,
             partition,
         )
@@ -190,6 +190,6 @@ def taken_over(application_id: str, batch: BatchId, mark: Mark | None) -> OtherC
         who = f"a start on another checkpoint ({mark.checkpoint}) has taken it over"
     return OtherCheckpointError(
         f"application {application_id!r} may no longer send from checkpoint {batch.checkpoint}: {who}. Nothing of micro-batch "
-        f"{batch.number} was sent from here, so nothing is there twice. If this one was to go on, stop the other one and see "
-        "'Two checkpoints' in the page on delivery"
+        f"{batch.number} was sent from here, so there are no duplicates. If this one should continue, stop the other one and see 'Two checkpoints' "
+        "on the page about delivery"
     )

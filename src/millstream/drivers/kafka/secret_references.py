@@ -60,8 +60,8 @@ class FileSecret:
             return Path(self.path).read_text(encoding="utf-8").removesuffix("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(
-                f"{self!r} cannot be read by user {os.getuid()} on {socket.gethostname()}: {error}. The file has to be there on "
-                "every host that runs an executor, and on the program's"
+                f"{self!r} cannot be read by user {os.getuid()} on {socket.gethostname()}: {error}. The file must exist on every host "
+                "that runs an executor, and on the host of the program"
             ) from None
 
     def __repr__(self) -> str:

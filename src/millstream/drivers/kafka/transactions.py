@@ -98,6 +98,6 @@ class KafkaTransactions(TransactionSpec):
                     raise
                 continue
             raise OtherCheckpointError(
-                f"application {self.application_id!r} was started somewhere else at the same moment, and that start was "
+                f"application {self.application_id!r} was started elsewhere at the same moment, and that start was "
                 "first. Nothing was read or sent here. Stop the other one, or leave this one stopped"
             )

@@ -127,26 +127,26 @@ class _PageWalk:
             own, _, flags, _, _ = _PAGE.unpack_from(page)
             magic, version = struct.unpack_from("<II", page, _HEAD)
             if (own, flags, magic, version) != (number, 8, _MAGIC, _FORMAT):
-                raise DamagedFileError(f"page {number} does not describe a file of LMDB")
+                raise DamagedFileError(f"page {number} is not a meta page of LMDB")
             free, main = _Db(*_DB.unpack_from(page, 40)), _Db(*_DB.unpack_from(page, 88))
             metas.append(_Meta(free, main, *_META_REST.unpack_from(page, 136)))
         older, newer = sorted(meta.transaction for meta in metas)
         newest = metas[newer % 2]
         if newer - older != bool(newer) or newest.transaction != newer or newest.free.pad != self._size:
-            raise DamagedFileError("its two descriptions do not fit each other")
+            raise DamagedFileError("its two meta pages are inconsistent")
         return newest
 
     def _use(self, number: int, pages: int) -> None:
         """Mark pages as used; each may be used only once."""
         for each in range(number, number + pages):
             if each in self._used or each > self._newest.last_page:
-                raise DamagedFileError(f"page {each} is used twice, or lies behind the end")
+                raise DamagedFileError(f"page {each} is used twice, or is beyond the end")
             self._used.add(each)
 
     def _page(self, number: int) -> bytes:
         page = os.pread(self._file, self._size, number * self._size)
         if _PAGE.unpack_from(page)[0] != number:
-            raise DamagedFileError(f"page {number} says that it is another")
+            raise DamagedFileError(f"page {number} has the number of another page")
         return page
 
     def _tree(self, db: _Db, what: str, *, turned: bool) -> Iterator[bytes]:
@@ -160,7 +160,7 @@ class _PageWalk:
                 raise DamagedFileError(f"{what} has {depth} levels")
             yield from self._below(db.root, depth, turned=turned)
         if (db.depth, *db[3:7]) != (depth, *self._counts):
-            raise DamagedFileError(f"{what} has other numbers of pages or rows than it says")
+            raise DamagedFileError(f"{what} has different numbers of pages or rows than it states")
 
     def _below(self, number: int, depth: int, *, turned: bool) -> Iterator[bytes]:
         self._use(number, 1)

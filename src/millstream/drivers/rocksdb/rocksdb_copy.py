@@ -186,8 +186,7 @@ class RocksCopy:
             if waited > _LOCK_WAIT_S:
                 raise StoreError(
                     f"the local copy in {self.directory.path} has been in use by {self._holder()} for {waited:.0f} s. It is "
-                    "a worker that Spark has given up, or another application with the same id and state_dir: end it, "
-                    "then start again"
+                    "a worker that Spark has abandoned, or another application with the same id and state_dir: end that process, then start again"
                 )
             if waited > _LOG_AFTER_S and not logged:
                 logged = True

@@ -64,7 +64,7 @@ def client_of(registry: Registry) -> SchemaRegistryClient:
                 _CLIENTS[key] = SchemaRegistryClient.new_client({"timeout": _TIMEOUT_S, **settings})
             except (TypeError, ValueError) as error:
                 raise SettingsError(
-                    f"the client of the schema registry does not take its settings: {error}"
+                    f"the client of the schema registry rejects its settings: {error}"
                 ) from None
         return _CLIENTS[key]
 
@@ -146,7 +146,7 @@ class RegistrySerde:
                 if time.monotonic() > deadline:
                     raise UnavailableError(
                         f"the schema registry {dict(self._spec.registry)['url']} has not answered for {_PATIENCE_S:.0f} s: {error}. "
-                        "The records that need it are not lost: start the application again when it answers"
+                        "No records are lost: start the application again when it responds"
                     ) from None
             time.sleep(_PAUSE_S)
 

@@ -129,7 +129,7 @@ class ControlServer:
             deliver_challenge(connection, self.address.key)
             answer_challenge(connection, self.address.key)
         except AuthenticationError as error:
-            log.warning("a process that does not know the key tried to reach the application: %s", error)
+            log.warning("a process without the key tried to connect to the application: %s", error)
             raise EOFError from error
 
     def _answer(self, connection: Connection[Any, Any]) -> None:

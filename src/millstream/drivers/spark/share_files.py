@@ -74,6 +74,6 @@ def read_share(directory: Path, task: TaskId) -> Iterator[tuple[int, bytes]]:
 
 def _damaged(path: Path, task: TaskId) -> StoreError:
     return StoreError(
-        f"task {task} begins with a share of the state that this start divided among key ranges, and {path} is missing or damaged. "
-        "Bring back the whole checkpoint, as it was at one time, from a copy"
+        f"task {task} needs its share of the state that this start divided among key ranges, but {path} is missing or damaged. "
+        "Restore the whole checkpoint from a copy that was made at one time"
     )

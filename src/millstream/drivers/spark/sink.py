@@ -92,7 +92,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
                 except DeliveryAbortedError as error:
                     if attempt == _ATTEMPTS:
                         raise
-                    log.warning("sending once more: %s", error)
+                    log.warning("sending again: %s", error)
             return Written(rows.reports)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

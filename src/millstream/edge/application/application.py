@@ -97,7 +97,7 @@ class Application:
         """Run until the application is stopped, by SIGTERM, SIGINT (also those to the JVM of ``spark-submit``) or an error.
 
         Args:
-            until: When it ends by itself: ``"end"`` processes what is in the topics now, an int at most that many records of it, a
+            until: When it ends by itself: ``"end"``: when it has processed the records that are in the topics now; an int: after at most that many of them; a
                 ``datetime`` the records before that time; a ``timedelta`` stops it after that time. None: never.
             standby: As for :meth:`start`.
 
@@ -125,7 +125,7 @@ class Application:
             The running application.
 
         Raises:
-            SettingsError: If Kafka's clients do not take a setting, or if a cluster would get a secret without protection, or
+            SettingsError: If Kafka's clients reject a setting, or if a secret would be sent over a cluster without protection, or
                 a checkpoint that is on a local disk.
             BrokerUnavailableError: If no broker answers.
             ApplicationRunningError: If the application runs on this state directory already; later, if another driver is elected.

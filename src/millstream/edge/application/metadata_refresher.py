@@ -76,4 +76,7 @@ class MetadataRefresher:
         if not isinstance(error, CoPartitioningError) or self._settings.on_uneven_partitions == "fail":
             self._run.query.stop_with(error)
         else:
-            log.warning("going on without the new partitions until the topics are alike again: %s", error)
+            log.warning(
+                "continuing without the new partitions until the topics have equal numbers of partitions: %s",
+                error,
+            )

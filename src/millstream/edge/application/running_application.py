@@ -50,7 +50,7 @@ class RunningApplication:
         a later time, are carried over.
 
         Args:
-            timeout_s: How long the running micro-batch may take before the query is stopped all the same.
+            timeout_s: How long the running micro-batch may take before the query is stopped anyway.
             drain_timeout_s: How long it may take to finish unfinished records before that; None is the setting
                 ``drain_timeout_ms``. A second call, from another thread, can shorten the time.
         """
@@ -77,7 +77,7 @@ class RunningApplication:
         subtopologies: Collection[int] | None = None,
         keep: bool = False,
     ) -> None:
-        """Stop reading topics, beside those that are paused already; what was read is finished.
+        """Stop reading topics, in addition to those that are already paused; records that were read are processed.
 
         A sub-topology that nothing can reach any more does not punctuate either.
 
@@ -191,7 +191,7 @@ class RunningApplication:
         return StoreReader(name, self.ask, timestamps=timestamps, max_lag=max_lag)
 
     def stores(self) -> Mapping[str, str]:
-        """Return the stores that can be asked, with their kinds."""
+        """Return the stores that can be queried, with their kinds."""
         return self._run.answers.stores()
 
     def ask(self, question: Question) -> Answer:
@@ -211,7 +211,7 @@ class RunningApplication:
             The samples, to be read while the application runs.
 
         Raises:
-            ControlError: If there is no such node, the limit cannot be, or the application has ended.
+            ControlError: If there is no such node, the limit is invalid, or the application has ended.
 
         Example:
             >>> with running.tap("totals") as tap:  # doctest: +SKIP

@@ -168,7 +168,7 @@ class SparkRequests:
         try:
             self._run.resources.group_offsets.commit(known, taken)
         except BrokerUnavailableError as error:
-            log.warning("offsets are committed a little later: %s", error)
+            log.warning("offsets will be committed later: %s", error)
             return False
         return True
 

@@ -90,6 +90,6 @@ class Standby:
 
     def _replaced(self) -> ApplicationRunningError:
         return ApplicationRunningError(
-            f"another driver of application {self._id!r} has been elected, because this one was not heard of for longer than its "
-            "session: it stood still, or could not reach the brokers. Nothing is lost. Start it again to have it stand by"
+            f"another driver of application {self._id!r} has been elected, because this one did not respond for longer than its session "
+            "timeout: it was suspended, or could not reach the brokers. Nothing is lost. Start it again to make it a standby"
         )

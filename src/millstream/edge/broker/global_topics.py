@@ -31,6 +31,6 @@ def refuse_global_stores(plan: Plan) -> None:
         stores = ", ".join(repr(store) for part in plan.global_parts for store in part.stores)
         topics = ", ".join(map(repr, plan.global_part_of))
         raise TopologyError(
-            f"the topology keeps {topics} in the global store {stores}, whose offsets have to be planned with each micro-batch: "
-            "run it as a millstream.Application, or join the DataFrame with the table before it comes here"
+            f"the topology keeps {topics} in the global store {stores}, whose offsets must be planned with each micro-batch: "
+            "run it as a millstream.Application, or join the DataFrame with the table before the transformation"
         )

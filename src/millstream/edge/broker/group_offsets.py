@@ -103,7 +103,7 @@ class GroupOffsets:
         """
         for partition, (ours, theirs) in self.by_others().items():
             log.warning(
-                "somebody else commits offsets of group %r: %s was at %d and is at %s. If this application runs on another host or "
+                "another client commits offsets of group %r: %s was at %d and is at %s. If this application runs on another host or "
                 "with another state_dir too, both process every record and send every result: stop one of them",
                 group,
                 partition,

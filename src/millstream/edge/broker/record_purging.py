@@ -79,7 +79,7 @@ class Purge:
             self._purged.update(wanted)
         else:
             log.warning(
-                "this user may not delete records (DELETE on %s), so these repartition topics grow without end; allow it, or "
-                "delete with kafka-delete-records what the group has committed",
+                "this user may not delete records (DELETE on %s), so these repartition topics grow without limit; grant the permission, "
+                "or delete committed records with kafka-delete-records",
                 ", ".join(sorted({partition.topic for partition in wanted})),
             )

@@ -53,9 +53,9 @@ class TopicPreparation:
                 now = ", ".join(f"{name}={found[name]}" for name in wrong)
                 right = ",".join(f"{name}=[{value}]" for name, value in wrong.items())
                 raise SettingsError(
-                    f"the internal topic {topic!r} has {now}: with that event times or records of equal keys get lost. Configure it "
-                    f"with kafka-configs --alter --entity-type topics --entity-name {topic} --add-config {right}. What it has "
-                    f"lost does not come back: `millstream reset {plan.application_id}` starts over"
+                    f"the internal topic {topic!r} has {now}, so event times, or records with equal keys, are lost. Configure it "
+                    f"with kafka-configs --alter --entity-type topics --entity-name {topic} --add-config {right}. Lost records cannot "
+                    f"be restored: `millstream reset {plan.application_id}` starts over"
                 )
 
     def prepare_repartitions(self, plan: Plan, layout: Layout, existing: Mapping[str, int]) -> None:
@@ -133,18 +133,18 @@ class TopicPreparation:
         if unpublished:
             why = f"the stores {', '.join(unpublished)} have no changelog topic (changelog='kafka')"
         elif not self.broker.committed_offsets(read):
-            why = "the group has no committed offsets, so nobody knows which records the stores contain"
+            why = "the group has no committed offsets, so it is not known which records the stores contain"
         else:
             return True
         raise IncompatibleTopologyError(
             f"there is no checkpoint, and the state in the changelog topics {', '.join(topics)} cannot be continued: {why}. "
-            f"Bring the checkpoint back, or start over with `millstream reset {plan.application_id} --to-earliest`, which "
+            f"Restore the checkpoint, or start over with `millstream reset {plan.application_id} --to-earliest`, which "
             "deletes these topics"
         )
 
 
 def _unfit(topic: str, partitions: int, wanted: int) -> SettingsError:
     return SettingsError(
-        f"the internal topic {topic!r} has {partitions} partitions, but {wanted} are needed. It belongs to an earlier form of "
+        f"the internal topic {topic!r} has {partitions} partitions, but {wanted} are needed. It belongs to an earlier version of "
         "this application: use another application id, or delete the topic together with the application's checkpoint"
     )

@@ -124,7 +124,7 @@ def _subset(wanted: Sequence[str], own: Sequence[str]) -> Sequence[str]:
     foreign = [topic for topic in wanted if topic not in own]
     if foreign:
         raise SettingsError(
-            f"{', '.join(map(repr, foreign))} is no internal topic of this application; it has "
+            f"{', '.join(map(repr, foreign))} is not an internal topic of this application; it has "
             f"{', '.join(map(repr, own)) or 'none'}"
         )
     return wanted or own
@@ -144,7 +144,7 @@ def _check_inputs(request: ResetRequest, read: dict[str, int], existing: dict[st
         )
     if not read:
         raise SettingsError(
-            f"nothing is known of an application {request.application_id!r}: it has no checkpoint here, and the group has no "
+            f"there is no trace of an application {request.application_id!r}: it has no checkpoint here, and the group has no "
             "offsets at this broker. Correct the application id, --bootstrap-servers, --state-dir or --checkpoint-location, or "
             "name the topics it reads with --input-topic"
         )

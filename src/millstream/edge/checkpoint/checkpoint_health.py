@@ -43,14 +43,14 @@ def damaged(location: str, found: list[str], ways: str) -> str:
 
 def ways_out(plan: Plan | None, *, exactly_once: bool = False) -> str:
     """Return the ways to recover from a damaged checkpoint, as text."""
-    ways = ["bring back the whole directory, as it was at one time, from a copy"]
+    ways = ["restore the whole directory from a copy that was made at one time"]
     stores = None if plan is None else plan.store_fingerprints().keys()
     if plan is not None and stores is not None and not stores - plan.changelogs.keys():
         rebuilt = "rebuilds all stores from their changelog topics and " if stores else ""
         taken_over = " (with on_other_checkpoint='take_over')" if exactly_once else ""
         ways.append(
-            f"delete it, so that the next start{taken_over} {rebuilt}goes on at the committed offsets"
+            f"delete it, so that the next start{taken_over} {rebuilt}continues at the committed offsets"
         )
     name = "<application-id>" if plan is None else plan.application_id
-    ways.append(f"begin anew with empty stores: `millstream reset {name}`")
+    ways.append(f"start over with empty stores: `millstream reset {name}`")
     return f'One of these helps: {"; ".join(ways)}. See docs/how-to/restart-and-recover.md, "When the checkpoint is damaged"'

@@ -101,8 +101,8 @@ def _check_continues(start: StartFacts, planned: BatchId, marks: Mapping[int, Ma
         )
         raise OtherCheckpointError(
             f"the checkpoint of application {start.application_id!r} at {start.location} is not its newest one: it ends with "
-            f"micro-batch {planned.number}, but {which} has been delivered from it or from a copy. It is an old copy, or its last files "
-            "are gone. Nothing was read or sent. Start the application where the newest one is. If there is none, "
+            f"micro-batch {planned.number}, but {which} has been delivered from it or from a copy. It is an old copy, or its newest files "
+            "are missing. Nothing was read or sent. Start the application where the newest one is. If there is none, "
             f"{_without_it(start)}"
         )
 
@@ -119,7 +119,7 @@ def _lost(start: StartFacts, other: Mark) -> OtherCheckpointError:
     return OtherCheckpointError(
         f"application {start.application_id!r} cannot be taken over from checkpoint {other.checkpoint} ({_reached(other)}): only "
         "that checkpoint has the content of its stores, because not all of them have a changelog topic (changelog='kafka'). "
-        f"Nothing was read or sent. Start it where that checkpoint is, or begin anew with `millstream reset {start.application_id}`, "
+        f"Nothing was read or sent. Start it where that checkpoint is, or start over with `millstream reset {start.application_id}`, "
         "with empty stores"
     )
 
@@ -135,8 +135,8 @@ def _overtaken(start: StartFacts, planned: BatchId, other: Mark) -> OtherCheckpo
 
 def _without_it(start: StartFacts) -> str:
     return (
-        "set on_other_checkpoint='take_over', which goes on at the committed offsets if all stores have changelog topics, or "
-        f"begin anew with `millstream reset {start.application_id}`"
+        "set on_other_checkpoint='take_over', which continues at the committed offsets if all stores have changelog topics, or "
+        f"start over with `millstream reset {start.application_id}`"
     )
 
 

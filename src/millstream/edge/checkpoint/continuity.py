@@ -164,9 +164,9 @@ def check_finished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) ->
         if left[store]:
             raise IncompatibleTopologyError(
                 f"the topology no longer has the asynchronous operator that keeps its unfinished records in {store!r}, and "
-                f"{left[store]:,} of them wait there. Run the old topology until they are finished and stop it with "
-                "stop(drain_timeout_s=...); if the operator only has another name now, give the store's new name with "
-                "renamed_stores={...}; or set on_removed_operator='drop', if these records may be lost"
+                f"{left[store]:,} of them are waiting there. Run the old topology until they are finished and stop it with "
+                "stop(drain_timeout_s=...); if the operator was only renamed, map the store's old name to its new "
+                "one with renamed_stores={...}; or set on_removed_operator='drop', if these records may be lost"
             )
 
 
@@ -206,8 +206,8 @@ def check_held(now: Continuity, layout: Layout, manifests: Callable[[], Iterable
     for topic in sorted(left):
         if held[topic]:
             raise IncompatibleTopologyError(
-                f"tasks hold {held[topic]:,} records of {topic!r} that have been read and wait for other inputs, and this topology "
-                "would not process them: it no longer reads the topic, or in other tasks. Run the old topology to its end first, with "
+                f"tasks have buffered {held[topic]:,} records of {topic!r}, which wait for other inputs, and this topology would not process them: "
+                "it no longer reads the topic, or reads it in other tasks. Run the old topology to its end first, with "
                 "run(until='end'), which processes them"
             )
 

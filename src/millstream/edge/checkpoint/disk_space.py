@@ -21,8 +21,8 @@ def unwritable(path: Path, error: OSError) -> SettingsError:
     what = f"{str(path)!r} cannot be written: {error.strerror or error}"
     if error.errno in _FULL:
         return SettingsError(
-            f"{what}; its disk has {free_space(str(path))}. Make room, or set state_dir to a directory on a disk that has some, and "
-            "start the application again; nothing is lost"
+            f"{what}; its disk has {free_space(str(path))}. Free some space, or set state_dir to a directory on another disk, and start the "
+            "application again; nothing is lost"
         )
     return SettingsError(
         f"{what}. Set state_dir to a directory on a local disk that belongs to the user who runs the application"

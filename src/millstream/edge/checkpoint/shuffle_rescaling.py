@@ -94,7 +94,7 @@ def at_start(
         )
         return True
     if progress.rescaling:
-        log.warning("finishing a rescale to %d partitions that was cut off", progress.shuffle_partitions)
+        log.warning("completing an interrupted rescale to %d partitions", progress.shuffle_partitions)
         moved(session(), location, progress.shuffle_partitions)
         return at_start(replace(progress, committed=True, rescaling=False), wanted, policy, location, session)
     assert wanted is not None

@@ -60,8 +60,8 @@ class Lease:
             holder = _holder(file)
             file.close()
             raise ApplicationRunningError(
-                f"application {application_id!r} is in use: {holder} holds {home / _FILE}. Stop it first; it lets go when it "
-                "ends, however it ends. To run a second application beside it, give that one another application id"
+                f"application {application_id!r} is in use: {holder} holds {home / _FILE}. Stop it first; the lock is released when "
+                "it ends. To run a second application, use another application id"
             ) from None
         except OSError as error:
             file.close()

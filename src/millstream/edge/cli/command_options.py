@@ -19,10 +19,10 @@ TopologyTarget = Annotated[
     str, typer.Argument(metavar="MODULE:ATTRIBUTE", help="A topology, such as examples.wordcount:topology.")
 ]
 Servers = Annotated[
-    str | None, typer.Option(help="Brokers, as host:port,host:port. Default: as the settings say.")
+    str | None, typer.Option(help="Brokers, as host:port,host:port. Default: from the settings.")
 ]
 StateDir = Annotated[
-    Path | None, typer.Option(help="State directory of the application. Default: as the settings say.")
+    Path | None, typer.Option(help="State directory of the application. Default: from the settings.")
 ]
 
 

@@ -76,7 +76,7 @@ def _print_version(wanted: bool) -> None:
 def _common(
     _version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
     env_file: Annotated[
         Path | None,
@@ -106,7 +106,7 @@ def demo(
 def doctor(
     bootstrap_servers: Annotated[
         str | None,
-        typer.Option(help="Brokers to reach, as host:port,host:port. Default: as the settings say."),
+        typer.Option(help="Brokers to reach, as host:port,host:port. Default: from the settings."),
     ] = None,
     topics: Annotated[str, typer.Option(help="Topics that must exist, separated by commas.")] = "",
     master: Annotated[
@@ -114,7 +114,7 @@ def doctor(
         typer.Option(help="Spark master whose executors are checked, too, such as spark://host:7077."),
     ] = None,
 ) -> None:
-    """Check what Millstream needs on this machine and on a cluster, and say how to get what is missing."""
+    """Check what Millstream needs on this machine and on a cluster, and report how to fix what is missing."""
     from millstream.edge.cli.doctor.doctor_report import examine
 
     wanted = tuple(topic for topic in (part.strip() for part in topics.split(",")) if topic)
@@ -139,9 +139,9 @@ Running = Annotated[
 ]
 CheckpointLocation = Annotated[
     str | None,
-    typer.Option(help="The application's checkpoint_location. Default: as the settings say."),
+    typer.Option(help="The application's checkpoint_location. Default: from the settings."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
 
 
 Topics = Annotated[
@@ -170,7 +170,7 @@ def pause(
     topic: Topics = None,
     subtopology: SubTopologies = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Still pause it when the application is started again.")
+        bool, typer.Option("--keep", help="Keep the pause when the application is started again.")
     ] = False,
     state_dir: StateDir = None,
 ) -> None:
@@ -195,10 +195,10 @@ def resume(
 def throttle(
     application_id: Running,
     topic: Annotated[str, typer.Argument(help="The topic.")],
-    rate: Annotated[str, typer.Argument(metavar="RATE|off", help="Most records per second, or off.")],
+    rate: Annotated[str, typer.Argument(metavar="RATE|off", help="Maximum records per second, or off.")],
     state_dir: StateDir = None,
 ) -> None:
-    """Limit how many records per second a running application reads of a topic."""
+    """Limit how many records per second a running application reads from a topic."""
     with _commands_to("throttle", application_id, state_dir) as application:
         application.throttle(topic, rate)
 
@@ -247,10 +247,10 @@ def page(application_id: Running, state_dir: StateDir = None) -> None:
 def rescale(
     application_id: Stopped,
     *,
-    partitions: Annotated[int, typer.Option(min=1, max=1024, help="Wanted number of Spark partitions.")],
+    partitions: Annotated[int, typer.Option(min=1, max=1024, help="New number of Spark partitions.")],
     state_dir: StateDir = None,
     checkpoint_location: CheckpointLocation = None,
-    master: Annotated[str | None, typer.Option(help="Spark master. Default: as the settings say.")] = None,
+    master: Annotated[str | None, typer.Option(help="Spark master. Default: from the settings.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Move the state of a stopped application to more or fewer Spark partitions; nothing is lost."""
@@ -276,30 +276,38 @@ def reset(
     bootstrap_servers: Servers = None,
     input_topic: Annotated[
         list[str] | None,
-        typer.Option(help="Move only this topic; may be given several times. Default: all that was read."),
+        typer.Option(
+            help="Move only this topic; may be given several times. Default: all topics that were read."
+        ),
     ] = None,
     internal_topic: Annotated[
         list[str] | None,
         typer.Option(help="Delete only this internal topic; may be given several times. Default: all."),
     ] = None,
     to_earliest: Annotated[
-        bool, typer.Option("--to-earliest", help="Begin at the first record there is. The default.")
+        bool, typer.Option("--to-earliest", help="Begin at the first available record. The default.")
     ] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Begin behind the last record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Begin after the last record.")] = False,
     to_offset: Annotated[int | None, typer.Option(min=0, help="Begin at this offset.")] = None,
     to_datetime: Annotated[
         str | None,
-        typer.Option(metavar="ISO", help="Begin at the first record at or after it, as 2026-01-31T18:00:00."),
+        typer.Option(
+            metavar="ISO",
+            help="Begin at the first record at or after this time, such as 2026-01-31T18:00:00.",
+        ),
     ] = None,
     by_duration: Annotated[
         str | None,
-        typer.Option(metavar="ISO", help="Begin at the first record that is at most so old, as PT12H."),
+        typer.Option(
+            metavar="ISO", help="Begin at the first record that is at most this old, such as PT12H."
+        ),
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option(help="Begin so many offsets later; negative: earlier.")
+        int | None, typer.Option(help="Begin this many offsets later; negative: earlier.")
     ] = None,
     from_file: Annotated[
-        Path | None, typer.Option(help="Begin where this file says, in lines of topic,partition,offset.")
+        Path | None,
+        typer.Option(help="Begin at the offsets in this file, in lines of topic,partition,offset."),
     ] = None,
     state_dir: StateDir = None,
     checkpoint_location: CheckpointLocation = None,
@@ -307,7 +315,7 @@ def reset(
         str | None, typer.Option(help="Spark master, if the checkpoint is not on a local disk.")
     ] = None,
     dry_run: DryRun = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
 ) -> None:
     """Start a stopped application over, at chosen offsets and with empty stores."""
     from millstream.edge.checkpoint.application_reset import ResetRequest

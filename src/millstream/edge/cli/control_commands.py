@@ -161,7 +161,9 @@ def _workers(text: str) -> int | str:
     try:
         return int(text)
     except ValueError:
-        raise ControlError(f"the number of workers is a whole number, or {AUTO!r}, not {text!r}") from None
+        raise ControlError(
+            f"the number of workers must be a whole number, or {AUTO!r}, not {text!r}"
+        ) from None
 
 
 def _rate(text: str) -> int | None:
@@ -171,5 +173,5 @@ def _rate(text: str) -> int | None:
         return int(text)
     except ValueError:
         raise ControlError(
-            f"the rate is a whole number of records per second, or {OFF!r}, not {text!r}"
+            f"the rate must be a whole number of records per second, or {OFF!r}, not {text!r}"
         ) from None

@@ -67,7 +67,7 @@ def load(target: str) -> Any:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # something that the module itself imports
         raise TargetError(
-            f"there is no module {error.name!r}, neither installed nor in {Path.cwd()}; run this where the module lies"
+            f"there is no module {error.name!r}, neither installed nor in {Path.cwd()}; run this command in the directory of the module"
         ) from None
     for name in attribute.split("."):
         if not hasattr(found, name):

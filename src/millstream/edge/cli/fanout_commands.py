@@ -39,7 +39,7 @@ def split_partition(
 
 @fanout.command("merge")
 def merge_partition(topic: Topic, partition: Partition, *, bootstrap_servers: Servers = None) -> None:
-    """Let the primary partition take all keys again."""
+    """Send all keys to the primary partition again."""
     with reporting_errors("fanout merge"), _coordinator(topic, bootstrap_servers) as coordinator:
         _print(coordinator.change(partition, 1))
 

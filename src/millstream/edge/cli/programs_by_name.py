@@ -56,6 +56,6 @@ def settings_in(words: list[str]) -> dict[str, Any]:
     for word in words:
         name, equals, value = word.partition("=")
         if not (name and equals):
-            raise SettingsError(f"{word!r} is no setting; write name=value")
+            raise SettingsError(f"{word!r} is not a setting; write name=value")
         found[name] = value
     return found

@@ -24,7 +24,9 @@ ValueFormat = Annotated[str, typer.Option("--value-format", help="Format of the 
 def peek(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
     *,
-    last: Annotated[int, typer.Option(min=1, help="So many records of each partition, the last ones.")] = 10,
+    last: Annotated[
+        int, typer.Option(min=1, help="The last records of each partition, this many of each.")
+    ] = 10,
     beginning: Annotated[bool, typer.Option("--beginning", help="All records, from the first one.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for further records, until Ctrl-C.")] = False,
     key_format: KeyFormat = "auto",

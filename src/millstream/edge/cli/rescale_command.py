@@ -58,25 +58,25 @@ def rescale(options: RescaleOptions, settings: Settings) -> None:
             lease.release()
     typer.echo(
         f"Done in {seconds:.1f} s. Start the application with shuffle_partitions={options.partitions}, or without that "
-        "setting, which keeps what the checkpoint has."
+        "setting, which keeps the number of the checkpoint."
     )
 
 
 def _worthwhile(progress: CheckpointProgress | None, wanted: int, location: str) -> bool:
     if progress is None:
         raise NotRescalableError(
-            f"there is no checkpoint at {location}. Give --state-dir or --checkpoint-location as the application has them; an "
-            "application that has never run needs no rescale, only the setting shuffle_partitions"
+            f"there is no checkpoint at {location}. Pass the application's --state-dir or --checkpoint-location; an application that has "
+            "never run needs only the setting shuffle_partitions"
         )
     if progress.rescaling and progress.shuffle_partitions != wanted:
         raise NotRescalableError(
-            f"a rescale to {progress.shuffle_partitions} partitions was cut off; finish it first with --partitions "
+            f"a rescale to {progress.shuffle_partitions} partitions was interrupted; complete it first with --partitions "
             f"{progress.shuffle_partitions}, or by starting the application"
         )
     if not progress.committed and not progress.rescaling:
         raise NotRescalableError(
-            f"micro-batch {progress.batch} was begun and not completed. Start the application once, which completes it, stop "
-            "it in good order (stop(), SIGTERM or Ctrl-C), and rescale then"
+            f"micro-batch {progress.batch} was not completed. Start the application once, which completes it, stop it "
+            "gracefully (stop(), SIGTERM or Ctrl-C), and rescale then"
         )
     if progress.committed and progress.shuffle_partitions == wanted:
         typer.echo(f"The state already has {wanted} partitions: nothing to do.")
@@ -84,6 +84,6 @@ def _worthwhile(progress: CheckpointProgress | None, wanted: int, location: str)
     typer.echo(
         f"Checkpoint {location}: after micro-batch {progress.batch} the state moves from "
         f"{'an unfinished rescale' if progress.rescaling else progress.shuffle_partitions} to {wanted} partitions.\n"
-        "The application must not run meanwhile; on this host it does not, of other hosts nobody knows."
+        "The application must not run meanwhile. It is not running on this host; other hosts cannot be checked."
     )
     return True

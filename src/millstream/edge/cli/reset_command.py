@@ -115,7 +115,7 @@ def target_of(
     }
     given = [option for option, (is_given, _) in readings.items() if is_given]
     if len(given) > 1:
-        raise SettingsError(f"{' and '.join(given)} contradict each other: say once where to begin")
+        raise SettingsError(f"{' and '.join(given)} contradict each other: choose one start position")
     return readings[given[0]][1]() if given else Target()
 
 
@@ -125,7 +125,7 @@ def _age_ms(text: str) -> int:
     except ValueError:
         age = None
     if not isinstance(age, int) or age < 0:
-        raise SettingsError(f"{text!r} is no duration: write ISO 8601, as PT30M, PT12H or P7D")
+        raise SettingsError(f"{text!r} is not a duration: write ISO 8601, such as PT30M, PT12H or P7D")
     return age
 
 

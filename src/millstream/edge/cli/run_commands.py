@@ -33,7 +33,7 @@ def run(
     settings: Settings = None,
     *,
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="Process what is in the topics now, and end.")
+        bool, typer.Option("--until-end", help="Process the records that are in the topics now, and exit.")
     ] = False,
     standby: Annotated[
         bool,
@@ -91,7 +91,7 @@ def shell(
     bootstrap_servers: Servers = None,
     settings: Settings = None,
 ) -> None:
-    """Run a topology in a Python shell: try it, look into it, edit it. Without brokers, on one of its own."""
+    """Run a topology and open a Python shell to try, inspect and edit it; without brokers, on an embedded one."""
     from millstream.edge.cli.describe_command import topology_of
     from millstream.edge.cli.programs_by_name import name_of, settings_in
     from millstream.edge.lab.lab import Lab

@@ -20,14 +20,17 @@ def record(
     since: Annotated[
         str | None,
         typer.Option(
-            metavar="ISO", help="From the first record with this time or a later one, as 2026-01-31T18:00:00."
+            metavar="ISO",
+            help="From the first record with this time or a later one, such as 2026-01-31T18:00:00.",
         ),
     ] = None,
     until: Annotated[
         str | None, typer.Option(metavar="ISO", help="Up to the first record with this time or a later one.")
     ] = None,
-    last: Annotated[int | None, typer.Option(min=1, help="Only so many of each partition, the last.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many, the earliest.")] = None,
+    last: Annotated[
+        int | None, typer.Option(min=1, help="Only this many of the last records of each partition.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many, the earliest ones.")] = None,
     bootstrap_servers: Servers = None,
 ) -> None:
     """Write a slice of topics to a file, to replay it in a test; reading commits nothing."""

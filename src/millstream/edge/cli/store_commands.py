@@ -17,17 +17,22 @@ def store(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Argument(metavar="METHOD", help="The question, such as get, range or fetch. Default: all."),
+        typer.Argument(metavar="METHOD", help="The method, such as get, range or fetch. Default: all."),
     ] = None,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(metavar="ARGUMENT...", help="Keys, then times in ms since the epoch."),
     ] = None,
     *,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many entries.")] = None,
-    timestamps: Annotated[bool, typer.Option("--timestamps", help="Values with their timestamps.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many entries.")] = None,
+    timestamps: Annotated[
+        bool, typer.Option("--timestamps", help="Print values with their timestamps.")
+    ] = False,
     max_lag: Annotated[
-        int | None, typer.Option(min=0, help="Refuse if more records are left in the topics of the store.")
+        int | None,
+        typer.Option(
+            min=0, help="Fail if more records than this in the topics of the store are not processed."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, with offsets and lag.")] = False,
     state_dir: StateDir = None,

@@ -16,11 +16,11 @@ _ENDED: Final = ("stopped", "failed")
 def top(
     application_id: RunningApp,
     *,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two refreshes.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the table once, and exit.")] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Show what a running application does, until it ends or Ctrl-C."""
+    """Show the activity of a running application, until it ends or Ctrl-C."""
     from rich.console import Console
     from rich.live import Live
 

@@ -64,11 +64,11 @@ def read_control_file(home: Path, application_id: str) -> ControlAddress:
     except FileNotFoundError:
         raise ControlError(
             f"application {application_id!r} is not running with this state directory: there is no {str(file)!r}. Start it, or "
-            "give --state-dir as the application has it"
+            "pass the application's --state-dir"
         ) from None
     except PermissionError:
         raise ControlError(
-            f"{str(file)!r} may not be read by this user; give commands as the user who runs application {application_id!r}"
+            f"{str(file)!r} may not be read by this user; run commands as the user who runs application {application_id!r}"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ControlError(
@@ -76,7 +76,7 @@ def read_control_file(home: Path, application_id: str) -> ControlAddress:
         ) from None
     if host != socket.gethostname():
         raise ControlError(
-            f"application {application_id!r} runs on host {host!r}, and takes commands only there: run this command on that host"
+            f"application {application_id!r} runs on host {host!r}, and accepts commands only there: run this command on that host"
         )
     if not is_alive(pid):
         raise no_answer(home, application_id)

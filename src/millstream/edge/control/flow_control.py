@@ -97,7 +97,7 @@ class FlowControl:
         kept = _kept(home)
         paused = kept.intersection(known)
         if paused:
-            log.warning("still paused, as was asked for before this start: %s", ", ".join(sorted(paused)))
+            log.warning("topics that stay paused from an earlier run: %s", ", ".join(sorted(paused)))
         if kept - paused:
             log.warning("paused before, and no longer read: %s", ", ".join(sorted(kept - paused)))
         return cls(home, FlowLimits(paused, paused, dict(rates)))
@@ -137,8 +137,8 @@ def _kept(home: Path) -> frozenset[str]:
         return frozenset()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ControlError(
-            f"the list of paused topics {str(file)!r} cannot be read ({error}); delete the file and pause again what is to be "
-            "paused"
+            f"the list of paused topics {str(file)!r} cannot be read ({error}); delete the file and pause the topics "
+            "again"
         ) from None
 
 
@@ -159,6 +159,6 @@ def _keep(home: Path, topics: frozenset[str]) -> None:
             file.unlink(missing_ok=True)
     except OSError as error:
         raise ControlError(
-            f"what is paused cannot be kept over a restart: {str(file)!r} cannot be written ({error.strerror}). Nothing was "
-            "changed; without keep=True it needs no file"
+            f"the pause cannot be kept across restarts: {str(file)!r} cannot be written ({error.strerror}). Nothing was "
+            "changed; a pause without keep=True needs no file"
         ) from None

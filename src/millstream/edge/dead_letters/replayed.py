@@ -80,8 +80,8 @@ class Replayed:
         text = _FORMAT + ",".join(parts) if parts else ""
         if len(text) > MOST_METADATA:
             raise MillstreamError(
-                f"{len(parts)} ranges of letters behind offset {self.position} were replayed one by one, which is more than the group can "
-                "remember. What was replayed until now is remembered. Replay the letters between them, too, or go on in another --group"
+                f"{len(parts)} ranges of dead letters after offset {self.position} were replayed separately, which is more than the group can record. Replays "
+                "until now are recorded. Replay the dead letters between them, too, or continue with another --group"
             )
         return text
 

@@ -38,7 +38,7 @@ _QUIET_LOOKS: Final = 10
 class Lab:
     """Runs one topology at a time, which each :meth:`deploy` replaces. A context manager; :meth:`close` stops everything.
 
-    Without ``bootstrap_servers``, as an argument or in the environment, the lab starts a broker of its own, creates the topics that a
+    Without ``bootstrap_servers``, as an argument or in the environment, the lab starts its own broker, creates the topics that a
     topology reads and writes, and deletes everything at the end.
 
     Args:

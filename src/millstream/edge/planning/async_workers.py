@@ -50,6 +50,6 @@ def refuse_calls(plan: Plan) -> None:
     """
     if makes_calls(plan):
         raise TopologyError(
-            "ms.spark.transform cannot run asynchronous operators: a query of your own is not woken when a call has ended. Run "
+            "ms.spark.transform cannot run asynchronous operators: your own query is not woken when a call has ended. Run "
             "the topology as a millstream.Application"
         )

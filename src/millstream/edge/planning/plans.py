@@ -26,7 +26,7 @@ def planned(
     plan = _split(topology, application_id, settings, existing)
     if not plan.subtopologies:
         raise TopologyError(
-            "the topology has nothing but global stores, so an application would have no task, and nobody would read them. Add a "
+            "the topology has only global stores, so an application would have no task that reads them. Add a "
             "stream or a table; a test driver runs the topology as it is"
         )
     return divided_plan(plan, settings.parallelism)
@@ -38,8 +38,8 @@ def _split(topology: Topology, application_id: str, settings: Settings, existing
         return plan
     if workers_of(settings.parallelism) > 1:
         raise SettingsError(
-            "parallelism= cannot be had exactly once where stores have changelog topics: each task commits the offsets of its "
-            "partitions in a transaction of its own, and the tasks of the key ranges of one partition would overwrite each other's. "
+            "parallelism= cannot be combined with exactly_once if stores have changelog topics: each task commits the offsets of its "
+            "partitions in its own transaction, and the tasks of the key ranges of one partition would overwrite each other's. "
             "Leave out changelog='kafka' or parallelism="
         )
     return topology.plan(application_id, through_shuffle=False, existing=existing)

@@ -22,8 +22,8 @@ def threads_of(plan: Plan, layout: Layout, settings: Settings, session: SparkSes
     at_once = slots if plan.has_prefix else min(slots, max(len(layout.tasks), 1))
     if total is not None and total < at_once:
         log.warning(
-            "num_stream_threads=%d, but Spark runs %d tasks at once, each on a thread of its own; to have fewer, give Spark "
-            "fewer slots (master='local[%d]')",
+            "num_stream_threads=%d, but Spark runs %d tasks at once, each in its own thread; for fewer threads, give Spark fewer "
+            "slots (master='local[%d]')",
             total,
             at_once,
             total,

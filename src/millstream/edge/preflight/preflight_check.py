@@ -105,7 +105,7 @@ def _progress(application: Application) -> CheckpointProgress | None:
 
     def session() -> SparkSession:
         raise SettingsError(
-            f"the checkpoint {location} is not on a local disk, and is not looked at without Spark"
+            f"the checkpoint {location} is not on a local disk, and cannot be checked without Spark"
         )
 
     exactly_once = application.settings.exactly_once

@@ -37,7 +37,7 @@ class RemoteApplication:
         return StoreReader(name, self.ask, timestamps=timestamps, max_lag=max_lag)
 
     def stores(self) -> Mapping[str, str]:
-        """Return the stores that can be asked, with their kinds.
+        """Return the stores that can be queried, with their kinds.
 
         Raises:
             ControlError: If the application does not answer.
@@ -92,7 +92,7 @@ def connect(application_id: str, state_dir: str | Path | None = None) -> RemoteA
 
     Args:
         application_id: The application.
-        state_dir: Its setting of this name; None as the settings say here.
+        state_dir: The application's ``state_dir``; None: the setting of this process.
 
     Raises:
         SettingsError: If a setting is wrong.

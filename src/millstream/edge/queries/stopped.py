@@ -47,11 +47,11 @@ def read_store(
 ) -> pa.Table:
     """Read a store of a stopped application from its checkpoint, on the active Spark session or a new local one.
 
-    The application need not be there, nor its local copies. The content is that of the newest complete micro-batch, and is held in the
+    Neither the application nor its local copies are needed. The content is that of the newest complete micro-batch, and is loaded into the
     memory of this process.
 
     Args:
-        checkpoint: The checkpoint: ``<state_dir>/<application id>/checkpoint``, or what ``checkpoint_location`` says.
+        checkpoint: The checkpoint: ``<state_dir>/<application id>/checkpoint``, or the application's ``checkpoint_location``.
         name: The store.
         key: Serde of the keys; None finds those of ``ms.serdes`` that have no arguments by name.
         value: Serde of the values, likewise.

@@ -134,7 +134,7 @@ class Answers:
             return self._of_globals.answer(question, sub, self._reports.batch, self._reports.of_tasks())
         now = self._committed(sub)
         if not now.reports:
-            raise StoreError(f"the tasks of store {question.store!r} have not started yet; ask again")
+            raise StoreError(f"the tasks of store {question.store!r} have not started yet; try again")
         if question.max_lag is not None and now.lag > question.max_lag:
             raise StoreError(
                 f"store {question.store!r} is {now.lag:,} records behind its topics, and at most {question.max_lag:,} were allowed"

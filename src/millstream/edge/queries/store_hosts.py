@@ -86,7 +86,7 @@ class StoreHosts:
         """
         with self._lock:
             if self._closed:
-                raise StoreError(f"the application has ended, and host {host!r} is no longer asked")
+                raise StoreError(f"the application has ended, and host {host!r} is no longer queried")
             self._wanted.add(host)
             if self._starting is not None and self._starting.is_alive():
                 return

@@ -321,7 +321,7 @@ class Settings(BaseSettings):
     def _exactly_once_reads_committed(self) -> Settings:
         if self.exactly_once and self.isolation_level == "read_uncommitted":
             raise ValueError(
-                "processing_guarantee='exactly_once' cannot read uncommitted records: they may be taken back; "
+                "processing_guarantee='exactly_once' cannot read uncommitted records, because they may be aborted; "
                 "leave isolation_level out"
             )
         return self

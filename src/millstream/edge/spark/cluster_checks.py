@@ -36,9 +36,9 @@ def refuse_bare_secrets(settings: Settings, master: str, *, protected: bool) -> 
     if not secrets or protected or settings.on_unprotected_secrets == "send" or is_local(master):
         return
     raise SettingsError(
-        f"the settings of Kafka's clients hold {', '.join(map(repr, secrets))}, and Spark would send that to executors of {master} "
-        "without authentication, so whoever reaches one of its ports could read it. Name where the secret is kept, and executors "
-        f"fetch it there: kafka={{{secrets[0]!r}: ms.secret.file('/run/secrets/...')}}, or ms.secret.env(...). Or set "
+        f"the settings of Kafka's clients contain {', '.join(map(repr, secrets))}, and Spark would send that to executors of {master} "
+        "without authentication, so anyone who can connect to one of its ports could read it. Use a reference to the "
+        f"secret, which executors resolve: kafka={{{secrets[0]!r}: ms.secret.file('/run/secrets/...')}}, or ms.secret.env(...). Or set "
         "spark.authenticate and spark.network.crypto.enabled for the whole cluster. on_unprotected_secrets='send' allows it as it is"
     )
 
@@ -81,7 +81,7 @@ def refuse_local_checkpoint(location: str, master: str) -> None:
         return
     raise SettingsError(
         f"the checkpoint {location} is on a local disk, but executors of {master} may run on other hosts: each would write its part of "
-        "the state to a disk of its own, and nobody would find it again after a failure. Set checkpoint_location to a file system "
-        "that all hosts reach, such as 'hdfs://namenode/millstream/orders' or 's3a://bucket/orders'; if this path is one on every "
-        "host (NFS, say), set checkpoint_is_shared=True"
+        "the state to its own disk, and it could not be found after a failure. Set checkpoint_location to a file system "
+        "that all hosts reach, such as 'hdfs://namenode/millstream/orders' or 's3a://bucket/orders'; if this path is the same directory "
+        "on every host, for example over NFS, set checkpoint_is_shared=True"
     )

@@ -45,15 +45,15 @@ def transform(
 ) -> DataFrame:
     """Run a topology over streaming DataFrames, and return its results as one.
 
-    The caller reads, writes and checkpoints. Delivery is what the caller's sink gives; state is exactly once, as for any
+    The caller reads, writes and checkpoints. The delivery guarantee is that of the caller's sink; state is exactly once, as for any
     stateful operator of Spark. Wall-clock punctuation is checked in micro-batches that bring records to the task.
 
     It works on a classic session and on Spark Connect. What the query needs of the state store is set in the session, but for what
     is set there: the caller starts the query, so it cannot be set for the query alone. What the session lacks is a warning.
 
     Args:
-        topology: What to run. A re-key behind a stateful operator is refused, because it needs a Kafka topic.
-        inputs: Per topic of the topology, and per topic that a pattern of it is to match, a streaming DataFrame with the columns of Spark's Kafka source: key (binary), value
+        topology: The topology. A re-key after a stateful operator is refused, because it needs a Kafka topic.
+        inputs: For each topic of the topology, and each topic that one of its patterns should match, a streaming DataFrame with the columns of Spark's Kafka source: key (binary), value
             (binary), partition (int), offset (long), timestamp, and headers if there are any.
         name: Unique among the queries of this host that keep state; names the directory of local copies.
         state_dir: Directory of local copies; None takes the setting ``state_dir``.
@@ -70,7 +70,7 @@ def transform(
         and headers.
 
     Raises:
-        TopologyError: If the topology is not valid, needs a Kafka topic of its own, or has a sink with a partitioner.
+        TopologyError: If the topology is not valid, needs an internal Kafka topic, or has a sink with a partitioner.
         TopicNotFoundError: If a topic of the topology has no DataFrame.
         SparkRuntimeError: If a DataFrame lacks a column, or the session keeps state where a topology cannot.
 
@@ -123,13 +123,13 @@ def _check_inputs(plan: Plan, inputs: Mapping[str, DataFrame]) -> None:
     ]
     if placed:
         raise TopologyError(
-            f"sink {placed[0]!r} has a partitioner, but what transform() gives has no partitions: whoever writes it chooses them. "
+            f"sink {placed[0]!r} has a partitioner, but the result of transform() has no partitions: its writer chooses them. "
             "Leave the partitioner out, or run the topology as a millstream.Application"
         )
     through_kafka = [topic.name for topic in plan.internal_topics.values() if not topic.through_shuffle]
     if through_kafka:
         raise TopologyError(
-            f"the topology re-keys behind a stateful operator, which needs the Kafka topic {through_kafka[0]!r}; run it as a "
+            f"the topology re-keys after a stateful operator, which needs the Kafka topic {through_kafka[0]!r}; run it as a "
             "millstream.Application, or split it into two transformations"
         )
 

@@ -35,8 +35,8 @@ def explained(error: ModuleNotFoundError, what: str) -> ModuleNotFoundError:
 def _told(what: str, module: str) -> str:
     package = _DISTRIBUTIONS.get(module, module.split(".")[0])
     return (
-        f"{what} needs the package {package}, which is not installed here: pip install 'millstream[spark]'; on a platform that "
-        f"brings its own PySpark, pip install {package} alone"
+        f"{what} needs the package {package}, which is not installed here: pip install 'millstream[spark]'; on a platform with "
+        f"its own PySpark, pip install {package} alone"
     )
 
 

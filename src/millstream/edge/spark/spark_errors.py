@@ -43,13 +43,13 @@ def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> 
     trouble = _trouble(message)
     if trouble == "disk":
         return SparkRuntimeError(
-            f"Spark cannot write the checkpoint {checkpoint}, most often because a disk is full: {_disks(checkpoint, usage)}. Make room, and "
-            f"start the application again: the micro-batch was not committed and is run again. Spark says: {message}"
+            f"Spark cannot write the checkpoint {checkpoint}, most often because a disk is full: {_disks(checkpoint, usage)}. Free some space, "
+            f"and start the application again: the micro-batch was not committed and will be repeated. Spark reports: {message}"
         )
     if trouble == "damage":
         return CheckpointError(
             f"Spark cannot read the state in the checkpoint {checkpoint}: files of it are damaged or cannot be opened, or a disk is full "
-            f"({_disks(checkpoint, usage)}). {ways_out(None)}. Spark says: {message}"
+            f"({_disks(checkpoint, usage)}). {ways_out(None)}. Spark reports: {message}"
         )
     return SparkRuntimeError(f"the Spark query ended with an error that is not Millstream's: {message}")
 
@@ -82,7 +82,7 @@ def _disks(checkpoint: str, usage: Usage) -> str:
     if url.scheme == "file":
         places = {"the checkpoint": unquote(url.path), **places}
     disks = [f"the disk of {what}, {path}, has {free_space(path, usage)}" for what, path in places.items()]
-    return "; ".join(disks) if url.scheme == "file" else f"look at {checkpoint}, and here {disks[0]}"
+    return "; ".join(disks) if url.scheme == "file" else f"check {checkpoint}, and here {disks[0]}"
 
 
 def spark_is_gone(gone: Exception) -> SparkRuntimeError:

@@ -84,15 +84,15 @@ class Status:
         waiting: Why tasks that have records do not process them, and since when, one line per task.
         enforced: Records that tasks took although an empty input might still have brought an earlier one, per task.
         enforced_per_s: The same over all tasks per second, over the last ten seconds.
-        buffered: Records that are held because tasks wait, per topic.
+        buffered: Records that are buffered because tasks wait, per topic.
         paused: Topics that are paused.
         throttled: Most records per second, per topic that has such a limit.
-        dropped: Records that were left out on purpose, per task; those of global topics count for what fills the global stores,
-            which is numbered behind the sub-topologies.
+        dropped: Records that were dropped on purpose, per task; those of global topics count for the part that fills the global stores,
+            which is numbered after the sub-topologies.
         calls: What the asynchronous operators are doing, per task that has some.
         threads: What the threads of tasks have done, per task that has several and something for them to do.
         batch_s: Seconds that the last micro-batch took, from its plan to its commit; None before the first.
-        lacking: What the Spark session lacks that Millstream wants, and why: one line for each setting. Empty for one that it made.
+        lacking: Settings that the Spark session lacks, and why they are needed: one line for each. Empty for a session that Millstream has created.
         placed: Host and executor on which each task ran last, as ``host/executor``.
         ranges: What the key ranges of partitions are doing, per task that has one.
         workers: Spark partitions that run the tasks; 0 until this is known.

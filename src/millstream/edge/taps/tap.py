@@ -22,7 +22,7 @@ AskTaps = Callable[[str, Mapping[str, Any]], Any]
 class Tap:
     """Samples of the records that reach a node. Made by :meth:`RunningApplication.tap`; a context manager.
 
-    Iterating gives the samples in the buffer, waits for further ones, and ends with the tap or the application.
+    Iterating returns the samples in the buffer, waits for further ones, and ends with the tap or the application.
 
     Args:
         node: The node.

@@ -154,10 +154,10 @@ class TapBuffers:
             The id of the tap.
 
         Raises:
-            ControlError: If there is no such node, the limit cannot be, or the application has ended.
+            ControlError: If there is no such node, the limit is invalid, or the application has ended.
         """
         if not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
-            raise ControlError(f"a tap keeps between 1 and {MAX_LIMIT:,} records, not {limit}")
+            raise ControlError(f"a tap must keep between 1 and {MAX_LIMIT:,} records, not {limit}")
         self._check_known(node)
         tap = secrets.token_hex(8)
         with self._lock:
@@ -200,7 +200,7 @@ class TapBuffers:
             return ()
         with self._lock:
             for tap in [tap for tap, buffer in self._buffers.items() if buffer.expired()]:
-                log.info("the tap on node %r has ended: nobody reads it", self._buffers.pop(tap).node)
+                log.info("the tap on node %r has ended, because it was not read", self._buffers.pop(tap).node)
             return tuple(sorted({buffer.node for buffer in self._buffers.values()}))
 
     def committed(self, batch: int, reports: Sequence[TaskReport]) -> None:
@@ -222,9 +222,7 @@ class TapBuffers:
 
     def _buffer(self, tap: str) -> _Buffer:
         if tap not in self._buffers:
-            raise ControlError(
-                "the tap has ended, because nobody has read it for a while; tap the node again"
-            )
+            raise ControlError("the tap has ended, because it was not read for a while; tap the node again")
         return self._buffers[tap]
 
     def _check_known(self, node: str) -> None:

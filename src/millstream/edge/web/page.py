@@ -42,7 +42,7 @@ class Shown(Measured, Controllable, Protocol):
     """An application that has a page."""
 
     def stores(self) -> Mapping[str, str]:
-        """Return the stores that can be asked, with their kinds."""
+        """Return the stores that can be queried, with their kinds."""
 
     def ask(self, question: Question) -> QueryAnswer:
         """Answer a question about a store."""
@@ -109,7 +109,7 @@ def address_of(home: Path, application_id: str) -> str:
     except OSError as error:
         raise ControlError(
             f"application {application_id!r} has no page that this user may open ({error.strerror}: {str(home / FILE)!r}). Start "
-            "it with page_port=0, or give --state-dir as the application has it"
+            "it with page_port=0, or pass the application's --state-dir"
         ) from None
 
 
@@ -150,7 +150,7 @@ def _commands(application: Shown, viewer: Viewer) -> dict[tuple[str, str], Route
     def throttle(request: HttpRequest) -> HttpResponse:
         topic, rate = request.body.get("topic"), request.body.get("records_per_second")
         if not isinstance(topic, str) or isinstance(rate, bool) or not isinstance(rate, int | None):
-            raise ControlError("to throttle takes a topic and a whole number of records per second, or null")
+            raise ControlError("throttle needs a topic and a whole number of records per second, or null")
         application.throttle(topic, rate)
         return HttpResponse.json(_state(viewer))
 
@@ -175,7 +175,7 @@ def _question(body: Mapping[str, Any]) -> Question:
     whole = all(number is None or type(number) is int for number in (limit, max_lag))
     if not (isinstance(store, str) and isinstance(method, str) and isinstance(arguments, list) and whole):
         raise ControlError(
-            "a question has a store and a method, and may have a list of arguments, and whole numbers as limit and max_lag"
+            "a query needs a store and a method, and may have a list of arguments, and whole numbers as limit and max_lag"
         )
     timestamps = body.get("timestamps") is True
     return Question(store, method, tuple(arguments), limit, timestamps, max_lag, text=True)
@@ -185,4 +185,4 @@ def _topics(request: HttpRequest) -> list[str] | None:
     topics = request.body.get("topics")
     if topics is None or (isinstance(topics, list) and all(isinstance(topic, str) for topic in topics)):
         return topics
-    raise ControlError("topics are a list of names; without it, all are meant")
+    raise ControlError("topics must be a list of names; leave it out for all topics")

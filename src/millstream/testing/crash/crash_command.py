@@ -119,7 +119,12 @@ def options() -> argparse.ArgumentParser:
     add("--app", type=_apps, required=True, help=f"{', '.join(APPS)}, or MODULE:NAME; several with commas")
     add("--guarantee", choices=get_args(Guarantee), default="at_least_once", help="processing_guarantee")
     add("--kills", type=int, default=4, metavar="N", help="how often something is killed (4)")
-    add("--kills-per-run", type=int, metavar="N", help="begin anew after so many (all kills in one run)")
+    add(
+        "--kills-per-run",
+        type=int,
+        metavar="N",
+        help="begin a new run after this many (all kills in one run)",
+    )
     add("--seed", type=int, default=1, metavar="S", help="of workload, kill points and victims (1)")
     add("--targets", type=_targets, help=f"what is killed, with commas: {', '.join(TARGETS)}")
     add("--stops", type=_seconds, default=STOPS_S, metavar="SECONDS", help="how long some are stopped and not killed, with commas; 0: none")  # fmt: skip
@@ -129,8 +134,8 @@ def options() -> argparse.ArgumentParser:
         default=FAULTS,
         help=f"what is done to processes, with commas: {', '.join(FAULTS)}",
     )
-    add("--disk", type=Path, metavar="DIR", help="checkpoint and state lie here, on a small file system; the target space fills it")  # fmt: skip
-    add("--single", action="store_true", help="no second kill before the application has come to itself")
+    add("--disk", type=Path, metavar="DIR", help="directory for checkpoint and state on a small file system, which the target space fills")  # fmt: skip
+    add("--single", action="store_true", help="no second kill before the application has recovered")
     add("--engine", choices=get_args(Engine), default="lmdb", help="store_engine (lmdb)")
     add(
         "--brokers",
@@ -162,7 +167,7 @@ def _app(name: str) -> App:
             f"there is no application {name!r} ({error}); there are {', '.join(APPS)}, and MODULE:NAME of an App of yours"
         ) from None
     if not isinstance(app, App):
-        raise argparse.ArgumentTypeError(f"{name!r} is no App but {type(app).__name__}")
+        raise argparse.ArgumentTypeError(f"{name!r} is not an App, but a {type(app).__name__}")
     return app
 
 

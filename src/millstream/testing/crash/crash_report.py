@@ -49,7 +49,7 @@ class Kill:
             f" {self._how} for {self.stopped_s:g} s" if self.stopped_s else "",
             f" after {self.position:,} records",
             ", in a transaction" if self.in_transaction else "",
-            f", before it had come to itself: {self.again}" if self.again else "",
+            f", before it had recovered: {self.again}" if self.again else "",
         )
         then = "" if self.recovery_s is None else f"; progress again after {self.recovery_s:.1f} s"
         return what + "".join(details) + then

@@ -237,8 +237,8 @@ class Space:
         stats = os.statvfs(directory)
         if (free := stats.f_bavail * stats.f_frsize) > _LARGEST:
             raise CrashTestError(
-                f"{directory} has {free >> 20:,} MiB free; a disk that the harness fills is a file system of its own, as "
-                f"'mount -t tmpfs -o size=256m tmpfs {directory}' makes one"
+                f"{directory} has {free >> 20:,} MiB free; a disk that the harness fills must be a separate file system, such as "
+                f"one from 'mount -t tmpfs -o size=256m tmpfs {directory}'"
             )
         self._filler = directory / "filler"
 

@@ -244,7 +244,7 @@ class _CrashRun:
                     self._progress_at, self._failures = now, 0
                 elif now > self._progress_at + self._stall_s:
                     raise self._trouble(
-                        f"made no progress for {self._stall_s:.0f} s; it should have come to {what}"
+                        f"made no progress for {self._stall_s:.0f} s; it should have reached {what}"
                     )
                 if now > max(self._progress_at, helped_at) + _STUCK_S:
                     self._check_broker()
@@ -268,9 +268,7 @@ class _CrashRun:
         self._program.kill()
         # With the program killed, no transaction starts or ends, so one that is found now is really hanging.
         if hanging := self._kafka.hanging_transactions():
-            raise self._spoiled(
-                f"has forgotten a transaction in {len(hanging)} partitions, first {hanging[0]}"
-            )
+            raise self._spoiled(f"has lost a transaction in {len(hanging)} partitions, first {hanging[0]}")
         self.start()
 
     @property
@@ -281,7 +279,7 @@ class _CrashRun:
 
     def _spoiled(self, what: str) -> _SpoiledError:
         return _SpoiledError(
-            f"the broker itself {what}: run {self._id!r} with seed {self._setup.seed} says nothing about the application. "
+            f"the broker itself {what}: run {self._id!r} with seed {self._setup.seed} does not test the application. "
             "Run it with another seed"
         )
 

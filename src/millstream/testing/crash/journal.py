@@ -99,7 +99,7 @@ def check_journals(
     for key, values in expected.items():
         total += _follow(key, values, seen.get(key, ()), merged=merged, cut=cut)
     for key in seen.keys() - expected.keys():
-        total += Findings(wrong=len(seen[key]), examples=(f"{key!r}: nobody expected this key",))
+        total += Findings(wrong=len(seen[key]), examples=(f"{key!r}: unexpected key",))
     return total
 
 

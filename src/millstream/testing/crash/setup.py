@@ -93,7 +93,7 @@ def home_of(keep_logs: str | Path | None) -> Path:
     home = Path(keep_logs).absolute()
     home.mkdir(parents=True, exist_ok=True)
     if any(home.iterdir()):
-        raise CrashTestError(f"{home} is not empty: a run needs a directory of its own to keep its logs")
+        raise CrashTestError(f"{home} is not empty: a run needs a separate directory for its logs")
     return home
 
 
@@ -101,7 +101,7 @@ def surroundings(setup: Setup, home: Path, stack: ExitStack) -> Environment:
     """Start the brokers and the other surroundings that faults affect; all end with the stack."""
     targets, state = setup.targets, setup.state(home)
     if state.exists():
-        raise CrashTestError(f"{state} is there already: a run needs a directory of its own for its state")
+        raise CrashTestError(f"{state} exists already: a run needs a separate directory for its state")
     network = stack.enter_context(Network(setup.brokers)) if "network" in targets else None
     kafka = EmbeddedKafka(
         partitions=PARTITIONS,

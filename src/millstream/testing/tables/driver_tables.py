@@ -69,7 +69,7 @@ class DriverTables(DriverFaults):
             to = cells.get("topic") or topic
             if to is None:
                 raise SettingsError(
-                    "a row of the table has no topic: give the table such a column, or pipe_table(..., topic)"
+                    "a row of the table has no topic: add a column 'topic', or pass the topic: pipe_table(..., topic)"
                 )
             partition = cells.get("partition")
             self.pipe(

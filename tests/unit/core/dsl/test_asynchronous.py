@@ -216,7 +216,7 @@ class TestAnswers:
         )
         with pytest.raises(ValueError, match="without a time zone"):
             ms.delay(until=datetime(2030, 1, 1))
-        with pytest.raises(ValueError, match=r"until=\.\.\., or how long from now, in_="):
+        with pytest.raises(ValueError, match=r"until=\.\.\., a time, or in_="):
             ms.delay()
 
     def test_a_record_behind_a_delayed_one_of_its_key_waits_and_others_do_not(self) -> None:
@@ -462,7 +462,7 @@ class TestBatches:
     def test_a_result_that_is_no_list_of_as_many_fails_all_of_them(self) -> None:
         with (
             Driver(mapping(lambda values: values[0], with_key=False, batch=(2, 0))) as driver,
-            pytest.raises(ProcessingError, match="batch of 1 records gave a str; let it return a list"),
+            pytest.raises(ProcessingError, match="batch of 1 records returned a str; it must return a list"),
         ):
             pipe(driver, ("k", "v"))
 
@@ -524,7 +524,10 @@ class TestProcess:
         def other(record: Any, context: ms.CallContext) -> None:
             context.state_store("totals").get("other")
 
-        with Driver(self.totals(other)) as driver, pytest.raises(ProcessingError, match="own key travels"):
+        with (
+            Driver(self.totals(other)) as driver,
+            pytest.raises(ProcessingError, match="its record's key is sent with it"),
+        ):
             pipe(driver, ("k", "v"))
 
         def unknown(record: Any, context: ms.CallContext) -> None:
@@ -597,26 +600,32 @@ def test_results_may_be_counted() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"order": "time"}, "order is 'key', 'partition' or 'completion'"),
+        ({"order": "time"}, "order must be 'key', 'partition' or 'completion'"),
         ({"max_in_flight": 0}, "max_in_flight is a whole number of at least 1, not 0"),
         ({"max_in_flight": "10"}, "max_in_flight is a whole number of at least 1, not '10'"),
         ({"max_in_flight": None}, "max_in_flight is a whole number"),
         ({"max_in_flight": 2.5}, "max_in_flight is a whole number"),
         ({"max_in_flight_per_key": 0}, "max_in_flight_per_key is a whole number of at least 1"),
-        ({"max_in_flight_per_key": 2}, "at order='key' the calls of a key follow each other"),
-        ({"retry": 3}, r"retry is made by ms.Retry\(...\), as in retry=ms.Retry\(max_attempts=3\), not 3"),
-        ({"retry": ms.Retry}, "retry is made by"),
-        ({"circuit_breaker": 5}, "circuit_breaker is made by"),
-        ({"on_failure": ms.dead_letter("")}, "on_failure is"),
-        ({"batch": 50}, r"batch=\(max_records, max_wait\): these are two values, not 50"),
+        ({"max_in_flight_per_key": 2}, "with order='key', the calls of a key run one after the other"),
+        (
+            {"retry": 3},
+            r"retry must be created with ms.Retry\(...\), as in retry=ms.Retry\(max_attempts=3\), not 3",
+        ),
+        ({"retry": ms.Retry}, "retry must be created with"),
+        ({"circuit_breaker": 5}, "circuit_breaker must be created with"),
+        ({"on_failure": ms.dead_letter("")}, "on_failure must be"),
+        ({"batch": 50}, r"batch=\(max_records, max_wait\): it must be a pair of values, not 50"),
         ({"batch": (2.5, 10)}, "max_records of batch"),
-        ({"rate_limit": 100}, r"rate_limit=\(calls, per\): these are two values, not 100"),
-        ({"rate_limit": (5, 0)}, "both are at least 1"),
-        ({"endpoint": asyncio.sleep, "circuit_breaker": ms.CircuitBreaker()}, "endpoint is a plain function"),
+        ({"rate_limit": 100}, r"rate_limit=\(calls, per\): it must be a pair of values, not 100"),
+        ({"rate_limit": (5, 0)}, "both must be at least 1"),
+        (
+            {"endpoint": asyncio.sleep, "circuit_breaker": ms.CircuitBreaker()},
+            "endpoint must be a plain function",
+        ),
         ({"timeout": 0}, "timeout is at least 1 ms"),
-        ({"on_failure": "ignore"}, "on_failure is 'fail', 'skip' or"),
+        ({"on_failure": "ignore"}, "on_failure must be 'fail', 'skip' or"),
         ({"batch": (0, 5)}, "max_records of batch"),
-        ({"batch": (5, -1)}, "is not negative"),
+        ({"batch": (5, -1)}, "must not be negative"),
         ({"rate_limit": (0, 5)}, "rate_limit"),
         ({"endpoint": str}, "circuit_breaker"),
         (
@@ -634,13 +643,13 @@ def test_impossible_options_are_refused(options: Any, message: str) -> None:
     ("make", "message"),
     [
         (lambda: ms.Retry(cap=1), "shorter than initial"),
-        (lambda: ms.Retry(factor=0.5), "do not get shorter"),
-        (lambda: ms.Retry(jitter=2), "part of the wait"),
+        (lambda: ms.Retry(factor=0.5), "cannot get shorter"),
+        (lambda: ms.Retry(jitter=2), "fraction of the wait"),
         (
             lambda: ms.Retry(max_attempts=0),
             r"Retry\(max_attempts=...\) is a whole number of at least 1, not 0",
         ),
-        (lambda: ms.Retry(factor=float("nan")), "it is a number"),
+        (lambda: ms.Retry(factor=float("nan")), "it must be a number"),
         (lambda: ms.Retry(on=[ValueError]), "tuple of exception classes"),  # type: ignore[arg-type]
         (lambda: ms.Retry(on="ValueError"), "tuple of exception classes"),  # type: ignore[arg-type]
         (lambda: ms.CircuitBreaker(failures=0), r"CircuitBreaker\(failures=...\) is a whole number"),
@@ -656,7 +665,7 @@ def test_only_functions_are_called_and_only_key_value_stores_travel() -> None:
     stream = builder.stream("in")
     with pytest.raises(TopologyError, match="function must be callable, not 'text'"):
         stream.map_values_async("text")  # type: ignore[arg-type]
-    with pytest.raises(TopologyError, match="no key-value store of that name"):
+    with pytest.raises(TopologyError, match="no key-value store with this name"):
         stream.process_async(print, stores=["nowhere"])
     with pytest.raises(TopologyError, match="use map_values_async"):
         stream.process_async(print, batch=(2, 5))  # type: ignore[call-arg]
@@ -699,7 +708,7 @@ class TestWhatCallsDoWrong:
 
     @pytest.mark.parametrize("answer", [ms.skip, ms.retry, ms.delay, ms.dead_letter])
     def test_an_answer_without_parentheses_is_told(self, answer: Any) -> None:
-        told = pytest.raises(ProcessingError, match=rf"gave ms.{answer.__name__} itself; call it")
+        told = pytest.raises(ProcessingError, match=rf"returned ms.{answer.__name__} itself; call it")
         with Driver(mapping(lambda value: answer, with_key=False)) as driver, told:
             pipe(driver, ("a", "x"))
 
@@ -924,7 +933,9 @@ class TestFunctionsOfTheWrongKind:
         async def is_good(key: Any, value: Any) -> bool:
             return False
 
-        with pytest.raises(TopologyError, match=r"is_good' is a coroutine function, and nobody would wait"):
+        with pytest.raises(
+            TopologyError, match=r"is_good' is a coroutine function, which would not be awaited"
+        ):
             ms.StreamsBuilder().stream("in").filter(is_good)
 
     def test_state_travels_only_where_calls_of_a_key_do_not_overlap(self) -> None:

@@ -196,7 +196,9 @@ class TestAnUnlimitedWindow:
 
 @pytest.mark.parametrize("found", [[(0, 5)], [(6, 12)], [(-1, 6)], [(0, 11)]])
 def test_a_window_that_cannot_be_is_refused(found: list[tuple[int, int]]) -> None:
-    with pytest.raises(ProcessingError, match=r"Given.windows_for\(5\) gave the window from .* as was said"):
+    with pytest.raises(
+        ProcessingError, match=r"Given.windows_for\(5\) returned the window from .* passed to its constructor"
+    ):
         Host(counting(Given(found))).run("in", ("a", "x", 5))
 
 
@@ -205,15 +207,15 @@ def test_records_in_no_window_are_dropped_and_counted() -> None:
 
 
 def test_windows_that_are_not_what_they_were_are_an_error() -> None:
-    with pytest.raises(TopologyError, match="does not give the window that begins there"):
+    with pytest.raises(TopologyError, match="does not return the window that begins there"):
         Given([(0, 9)]).end_of(1)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Days(grace=-1), "the grace of windows is at least 0 ms, not -1"),
-        (lambda: ms.UnlimitedWindows(-1), "an unlimited window begins at 0 or later, not at -1"),
+        (lambda: Days(grace=-1), "the grace of windows must be at least 0 ms, not -1"),
+        (lambda: ms.UnlimitedWindows(-1), "an unlimited window must begin at 0 or later, not at -1"),
     ],
 )
 def test_impossible_windows_are_refused(make: Callable[[], object], message: str) -> None:

@@ -84,5 +84,5 @@ def test_each_rekeyed_stream_has_a_repartition_of_its_own() -> None:
 
 def test_streams_of_two_builders_are_refused() -> None:
     one, other = (ms.StreamsBuilder().stream("in").group_by_key() for _ in range(2))
-    with pytest.raises(TopologyError, match="come from different builders"):
+    with pytest.raises(TopologyError, match="belong to different builders"):
         one.cogroup(appended("<")).cogroup(other, appended(">"))

@@ -135,7 +135,7 @@ class TestARowThatNoLongerNamesAnybody:
             )  # two changes, and the answer to a value that is gone
 
     def test_has_to_do_one_or_the_other(self) -> None:
-        with pytest.raises(TopologyError, match="null_on is 'deletes' or 'ignored', not 'kept'"):
+        with pytest.raises(TopologyError, match="null_on must be 'deletes' or 'ignored', not 'kept'"):
             joined(null_on="kept")
 
 
@@ -236,7 +236,7 @@ def test_rows_that_were_placed_by_a_partitioner_are_asked_and_answered_where_the
 
 
 def test_partitioners_without_a_foreign_key_are_refused() -> None:
-    with pytest.raises(TopologyError, match=r"partitioners are for a join by a foreign key \(on=...\)"):
+    with pytest.raises(TopologyError, match=r"apply only to joins by a foreign key \(on=...\)"):
         joined(on=None, partitioner=lambda key, partitions: 0)
 
 

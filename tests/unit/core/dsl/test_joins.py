@@ -179,7 +179,7 @@ def test_two_streams_need_windows() -> None:
 def test_an_option_that_means_nothing_is_refused(side: str, functions: int, option: str, given: Any) -> None:
     builder = ms.StreamsBuilder()
     join: Any = builder.stream("a").join
-    with pytest.raises(TopologyError, match=f"{option}=... means nothing in a join"):
+    with pytest.raises(TopologyError, match=f"{option}=... has no effect in a join"):
         join(getattr(builder, side)("b"), *[paired] * functions, **{option: given})
 
 

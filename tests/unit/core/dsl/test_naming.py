@@ -334,18 +334,18 @@ def test_a_path_that_is_too_long_says_how_to_begin_anew() -> None:
     table: ms.KTable[Any, Any] = builder.stream("in").group_by_key().count()
     for _ in range(13):
         table = table.group_by(lambda k, v: (v, v)).count()
-    with pytest.raises(TopologyError, match=r"the path 'in-count-rekeyed-.* Give an operator in front name="):
+    with pytest.raises(TopologyError, match=r"the path 'in-count-rekeyed-.* Give an upstream operator name="):
         table.group_by(lambda k, v: (v, v)).count()
     assert table.group_by(lambda k, v: (v, v), name="by").count().store_name == "by-count"
 
 
 def test_there_are_two_namings() -> None:
-    with pytest.raises(TopologyError, match="names is 'stable' or 'numbered', not 'short'"):
+    with pytest.raises(TopologyError, match="names must be 'stable' or 'numbered', not 'short'"):
         ms.StreamsBuilder(names="short")  # type: ignore[arg-type]
 
 
 class TestClashes:
-    MESSAGE = "'in-count' is the name of two things: one was given it"
+    MESSAGE = "'in-count' would name two things: one was given this name"
 
     def test_with_a_name_given_before(self) -> None:
         builder = ms.StreamsBuilder()

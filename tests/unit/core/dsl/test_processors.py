@@ -76,7 +76,7 @@ class TestStoresThatAProcessorBringsAlong:
     def test_have_names_of_their_own(self) -> None:
         builder = ms.StreamsBuilder()
         builder.add_state_store(ms.stores.key_value("seen", TEXT, ms.serdes.int64))
-        with pytest.raises(TopologyError, match="two different stores are called 'seen'"):
+        with pytest.raises(TopologyError, match="two different stores have the name 'seen'"):
             builder.stream("in").process(Before)
 
 
@@ -206,5 +206,5 @@ def test_what_wraps_gives_a_supplier() -> None:
         def process(self, record: ms.Record[Any, Any]) -> None: ...
 
     topology = ms.Topology(wrap=lambda name, supplier: supplier()).add_source("s", "in")
-    with pytest.raises(TopologyError, match="give the class or a function that makes a new processor"):
+    with pytest.raises(TopologyError, match="pass the class or a function that creates a processor"):
         topology.add_processor("one", Quiet, "s")

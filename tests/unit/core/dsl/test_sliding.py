@@ -152,9 +152,9 @@ def test_every_set_of_records_that_lie_close_together_has_its_window(
 
 
 def test_impossible_windows_are_refused() -> None:
-    with pytest.raises(TopologyError, match="difference of sliding windows is at least 1 ms, not 0"):
+    with pytest.raises(TopologyError, match="difference of sliding windows must be at least 1 ms, not 0"):
         ms.SlidingWindows(0, grace=0)
-    with pytest.raises(TopologyError, match="grace of sliding windows is at least 0 ms, not -1"):
+    with pytest.raises(TopologyError, match="grace of sliding windows must be at least 0 ms, not -1"):
         ms.SlidingWindows(1, grace=-1)
 
 

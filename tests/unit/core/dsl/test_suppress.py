@@ -53,7 +53,7 @@ class TestUntilAWindowCloses:
         host = Host(final_counts(ms.TumblingWindows(10, grace=5), until))
         host.run("in", ("a", "x", 3), ("a", "x", 4))
         with pytest.raises(
-            ProcessingError, match=r"SUPPRESS-\d+ of task 0_0 holds back 2 rows, more than max_records=1"
+            ProcessingError, match=r"SUPPRESS-\d+ of task 0_0 buffers 2 rows, more than max_records=1"
         ):
             host.run("in", ("b", "x", 3))
 
@@ -81,7 +81,7 @@ class TestUntilAWindowCloses:
         assert closing_of(table._graph.topology.nodes, table._node).wait_ms == 7
 
     def test_a_table_without_windows_is_refused(self) -> None:
-        with pytest.raises(TopologyError, match="not a table by key and window"):
+        with pytest.raises(TopologyError, match="not a windowed table"):
             suppressed(FINAL)
 
     def test_a_table_by_another_key_is_refused(self) -> None:
@@ -93,7 +93,7 @@ class TestUntilAWindowCloses:
             .count()
         )
         by_key = counts.group_by(lambda window, n: (window.key, n)).count()
-        with pytest.raises(TopologyError, match="not a table by key and window"):
+        with pytest.raises(TopologyError, match="not a windowed table"):
             by_key.suppress(FINAL)
 
 
@@ -130,7 +130,7 @@ class TestUntilATimeLimit:
         host = Host(suppressed(ms.Suppressed.until_time_limit(1000, max_bytes=100, when_full="fail")))
         host.run("in", ("a", "1", 7))
         with pytest.raises(
-            ProcessingError, match="holds back 1 rows, more than max_records=None or max_bytes=100"
+            ProcessingError, match="buffers 1 rows, more than max_records=None or max_bytes=100"
         ):
             host.run("in", ("a", "1" * 100, 8))
 
@@ -197,7 +197,7 @@ class TestUntilATimeLimit:
             ),  # type: ignore[arg-type]
             (
                 lambda: ms.Suppressed.until_window_closes(close_idle_after=0),
-                "close_idle_after is at least 1 ms",
+                "close_idle_after must be at least 1 ms",
             ),
         ],
     )

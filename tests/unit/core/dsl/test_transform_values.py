@@ -88,7 +88,7 @@ def test_a_supplier_makes_transformers() -> None:
         builder.table("in").transform_values(supplier)
     changes_of(builder.table("in2").transform_values(lambda: ms.Processor()))  # type: ignore[arg-type, return-value]
     with pytest.raises(
-        TopologyError, match=r"which has no transform\(\); let its class derive from millstream.ValueT"
+        TopologyError, match=r"which has no transform\(\); derive its class from millstream.ValueT"
     ):
         TopologyTestDriver(builder.build())
 

@@ -71,5 +71,5 @@ def test_a_stream_becomes_a_versioned_table() -> None:
 
 def test_results_have_no_versions() -> None:
     grouped = ms.StreamsBuilder().stream("in").group_by_key()
-    with pytest.raises(ms.errors.TopologyError, match="history_retention is for tables"):
+    with pytest.raises(ms.errors.TopologyError, match="history_retention applies only to tables"):
         grouped.count(store=KEPT)

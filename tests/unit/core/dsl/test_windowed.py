@@ -292,7 +292,7 @@ class TestItsStore:
 
     def test_only_windowed_aggregations_have_a_retention(self) -> None:
         stream = ms.StreamsBuilder().stream("in")
-        with pytest.raises(TopologyError, match="retention is for windowed aggregations"):
+        with pytest.raises(TopologyError, match="retention applies only to windowed aggregations"):
             stream.group_by_key().count(store=ms.stores.options("w", retention=1000))
 
 

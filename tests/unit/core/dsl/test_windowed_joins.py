@@ -224,7 +224,7 @@ def test_a_key_without_a_window_says_what_is_missing() -> None:
     with (
         ms.testing.TopologyTestDriver(builder.build()) as driver,
         pytest.raises(
-            ProcessingError, match=r"by key and window, but a row is looked up for 'a'; .* Windowed\("
+            ProcessingError, match=r"windowed keys, but a row was looked up for 'a'; .* Windowed\("
         ),
     ):
         driver.pipe("left", "a", "x", 1)
@@ -247,7 +247,7 @@ def test_a_windowed_aggregation_is_brought_to_its_keys_before_a_join_by_a_foreig
     windowed = counts(builder, "left")
     for one, other in ((windowed, names), (names, windowed)):
         with pytest.raises(
-            TopologyError, match=r"cannot be joined by a foreign key as it is: .*repartition\("
+            TopologyError, match=r"cannot be joined by a foreign key directly: .*repartition\("
         ):
             one.join(other, joined, on=str)
 

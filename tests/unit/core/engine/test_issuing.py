@@ -111,7 +111,7 @@ class TestIssue:
         topology = processes(lambda context, record: context.issue(upper, print, "x"))
         with (
             Driver(topology) as driver,
-            pytest.raises(ProcessingError, match="let on_done be a method of the processor"),
+            pytest.raises(ProcessingError, match="on_done must be a method of the processor"),
         ):
             driver.pipe("in", "k", "v")
 
@@ -123,7 +123,7 @@ class TestIssue:
 
         with (
             Driver(issuing(Wrong)) as driver,
-            pytest.raises(ProcessingError, match="a function that is defined at the top of a module"),
+            pytest.raises(ProcessingError, match="a function that is defined at the top level of a module"),
         ):
             driver.pipe("in", "k", "v")
 
@@ -132,7 +132,7 @@ class TestIssue:
         builder.stream("in").process(Issuing).to("out")
         with (
             Driver(builder.build()) as driver,
-            pytest.raises(ProcessingError, match=r"add it with calls=ms\.Calls"),
+            pytest.raises(ProcessingError, match=r"was added without calls=ms\.Calls"),
         ):
             driver.pipe("in", "k", "v")
 
@@ -203,7 +203,9 @@ class TestAcknowledge:
 
         with (
             Driver(acknowledging(twice)) as driver,
-            pytest.raises(ProcessingError, match="it was acknowledged before, or never came here"),
+            pytest.raises(
+                ProcessingError, match="it was acknowledged before, or this processor never received it"
+            ),
         ):
             driver.pipe("in", "k", "v")
         builder = ms.StreamsBuilder()
@@ -241,9 +243,9 @@ class TestAcknowledge:
         host = Host(acknowledging(only_now, max_unacknowledged=2))
         rooms = [host.run("in", ("k", v, 1)).calls["worker"].room for v in ("a", "now", "b", "c")]
         assert rooms == [1, 1, 0, 0]
-        with pytest.raises(TopologyError, match="give 1 or more"):
+        with pytest.raises(TopologyError, match="set at least 1"):
             acknowledging(only_now, max_unacknowledged=0)
-        with pytest.raises(TopologyError, match="give acknowledges=True too"):
+        with pytest.raises(TopologyError, match="needs acknowledges=True"):
             ms.StreamsBuilder().stream("in").process(ms.Processor, max_unacknowledged=5)
 
     def test_a_record_that_was_acknowledged_meanwhile_is_not_given_again(self) -> None:

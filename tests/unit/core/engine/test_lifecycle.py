@@ -112,7 +112,7 @@ def test_a_supplier_must_give_a_processor(product: object, missing: str) -> None
     topology = ms.Topology().add_source("in", "in").add_processor("odd", lambda: product, "in")
     with pytest.raises(
         TopologyError,
-        match=rf"supplier of processor 'odd' gave .*, which has no {missing}\(\); let its class derive from",
+        match=rf"supplier of processor 'odd' returned .*, which has no {missing}\(\); derive its class from",
     ):
         Host(topology)
 

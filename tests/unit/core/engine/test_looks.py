@@ -175,10 +175,10 @@ def replayed(kind: str, emit: ms.EmitStrategy, steps: list[tuple[str, int, bool]
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ms.EmitStrategy.on_window_close(every=-1), "every is at least 0 ms, not -1"),
+        (lambda: ms.EmitStrategy.on_window_close(every=-1), "every must be at least 0 ms, not -1"),
         (
             lambda: ms.EmitStrategy.on_window_close(expired="kept"),  # type: ignore[arg-type]
-            "expired is 'given' or 'lost', not 'kept'",
+            "expired must be 'given' or 'lost', not 'kept'",
         ),
     ],
 )

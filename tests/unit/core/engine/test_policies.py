@@ -59,7 +59,7 @@ def test_fail_stops_with_the_place_the_cause_and_the_way_out(
     stage: Stage, kind: type[MillstreamError], node: str, cause: str, advice: str
 ) -> None:
     where = r"at topic 'in', partition 3, offset 1 \(key b'k\\xff', value b'x'\)"
-    out = rf"set on_{stage}_error='skip' to leave such records out, or 'dead_letter' to keep them in a topic of their own"
+    out = rf"set on_{stage}_error='skip' to drop such records, or 'dead_letter' to send them to a separate topic"
     message = rf"^{node} failed in stage '{stage}' of task 0_0 {where}: {cause}\. {advice}, or {out}$"
     with pytest.raises(kind, match=message) as caught:
         run(stage, "fail")

@@ -215,7 +215,7 @@ class TestSchedulesMadeLater:
         supplier = processing(lambda context, record: context.schedule(5, ms.wall_clock, lambda now: None))
         with pytest.raises(
             ProcessingError,
-            match=r"processor 'worker' schedules <.*> outside init\(\)\. .* in init\(\), or let",
+            match=r"processor 'worker' schedules <.*> outside init\(\)\. .* in init\(\), or pass",
         ):
             Host(one_processor(supplier)).run("in", (None, "", 0))
 
@@ -285,7 +285,7 @@ class TestCancelling:
 class TestImpossibleSchedules:
     @pytest.mark.parametrize("interval", [0, -1, timedelta(microseconds=999)])
     def test_an_interval_is_at_least_a_millisecond(self, interval: Any) -> None:
-        with pytest.raises(ProcessingError, match="a punctuation interval is at least 1 ms, not "):
+        with pytest.raises(ProcessingError, match="a punctuation interval must be at least 1 ms, not "):
             Host(scheduled(ms.stream_time, interval=interval))
 
     def test_a_start_time_is_not_negative(self) -> None:

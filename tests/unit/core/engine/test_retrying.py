@@ -91,10 +91,10 @@ def test_a_global_store_leaves_out_what_would_be_a_dead_letter() -> None:
         ({"attempts": 1}, "from 2 to 10"),
         ({"attempts": 11}, "from 2 to 10"),
         ({"attempts": True}, "from 2 to 10"),
-        ({"attempts": 3, "then": "retry"}, "is none of 'fail', 'skip', 'dead_letter'"),
-        ({"attempts": 3, "on": "OSError"}, "no class of exceptions"),
-        ({"attempts": 3, "on": ()}, "no class of exceptions"),
-        ({"attempts": 3, "on": (OSError, 5)}, "no class of exceptions"),
+        ({"attempts": 3, "then": "retry"}, "must be one of 'fail', 'skip', 'dead_letter'"),
+        ({"attempts": 3, "on": "OSError"}, "must be an exception class"),
+        ({"attempts": 3, "on": ()}, "must be an exception class"),
+        ({"attempts": 3, "on": (OSError, 5)}, "must be an exception class"),
     ],
 )
 def test_what_is_refused(given: Any, why: str) -> None:

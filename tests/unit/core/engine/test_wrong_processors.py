@@ -70,5 +70,5 @@ def test_nothing_is_acknowledged_in_between() -> None:
         driver.pipe("in", "k", "v")
         (processor,) = Acknowledging.made
         assert processor.metadata is not None
-        with pytest.raises(ProcessingError, match="acknowledges a record while nothing is being processed"):
+        with pytest.raises(ProcessingError, match="acknowledges a record while no record is being processed"):
             processor.context.acknowledge(processor.metadata)

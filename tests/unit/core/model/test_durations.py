@@ -24,6 +24,6 @@ def test_is_given_in_milliseconds(duration: timedelta | int, expected: int) -> N
 @pytest.mark.parametrize("duration", [1.5, "1s", None, True])
 def test_refuses_what_has_no_unit(duration: object) -> None:
     with pytest.raises(
-        TypeError, match=r"a duration is a datetime\.timedelta or an int of milliseconds, not"
+        TypeError, match=r"a duration must be a datetime\.timedelta or an int of milliseconds, not"
     ):
         millis(duration)  # type: ignore[arg-type]

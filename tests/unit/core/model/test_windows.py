@@ -50,10 +50,10 @@ def test_durations_may_be_timedeltas() -> None:
 @pytest.mark.parametrize(
     ("size", "advance", "grace", "message"),
     [
-        (0, 1, 0, "the size of windows is at least 1 ms, not 0"),
-        (10, 11, 0, r"advance by 1 ms at least and by their size \(10 ms\) at most, not by 11 ms"),
+        (0, 1, 0, "the size of windows must be at least 1 ms, not 0"),
+        (10, 11, 0, r"advance by at least 1 ms and at most by their size \(10 ms\), not by 11 ms"),
         (10, 0, 0, "not by 0 ms"),
-        (10, 5, -1, "the grace of windows is at least 0 ms, not -1"),
+        (10, 5, -1, "the grace of windows must be at least 0 ms, not -1"),
     ],
 )
 def test_impossible_windows_are_refused(size: int, advance: int, grace: int, message: str) -> None:
@@ -64,8 +64,8 @@ def test_impossible_windows_are_refused(size: int, advance: int, grace: int, mes
 @pytest.mark.parametrize(
     ("gap", "grace", "message"),
     [
-        (0, 0, "the gap of sessions is at least 1 ms, not 0"),
-        (1, -1, "the grace of sessions is at least 0 ms, not -1"),
+        (0, 0, "the gap of sessions must be at least 1 ms, not 0"),
+        (1, -1, "the grace of sessions must be at least 0 ms, not -1"),
     ],
 )
 def test_impossible_sessions_are_refused(gap: int, grace: int, message: str) -> None:

@@ -69,7 +69,7 @@ def test_an_internal_topic_on_the_broker_is_paused_by_its_name_or_its_reader() -
         (["lines", "line"], None, "does not read 'line' from the broker; it reads 'lines', 'notes', 'orders', 'prices'"),
         ([INTERNAL], None, f"does not read '{INTERNAL}'"),
         (None, [3], "has no sub-topology 3; it has 0, 1, 2"),
-        (None, [1], "reads only what Spark's shuffle brings; name what feeds it: sub-topology 0"),
+        (None, [1], "reads only from Spark's shuffle; name the sub-topologies that feed it: sub-topology 0"),
     ],
     ids=["unknown topic", "the shuffle", "unknown sub-topology", "behind the shuffle"],
 )  # fmt: skip

@@ -69,7 +69,7 @@ def test_nobody_begins_where_there_is_nothing(kind: str, value: int, before: int
 def test_times_are_utc_unless_they_say_otherwise() -> None:
     assert timestamp_ms("1970-01-02") == timestamp_ms("1970-01-02T00:00:00Z") == 86_400_000
     assert timestamp_ms("1970-01-02T02:00:00+02:00") == 86_400_000
-    with pytest.raises(SettingsError, match="is no date and time"):
+    with pytest.raises(SettingsError, match="is not a date and time"):
         timestamp_ms("yesterday")
 
 

@@ -185,12 +185,12 @@ class TestTimes:
     @pytest.mark.parametrize("time", [-1, 1 << 63, 1.0, None])
     def test_that_are_none_are_refused(self, time: Any) -> None:
         shop = Shop()
-        with pytest.raises(StoreError, match="store 's': the start of a window is a number of ms"):
+        with pytest.raises(StoreError, match="store 's': the start of a window must be a number of ms"):
             shop.open(windows(1)).put("a", 1, time)
-        with pytest.raises(StoreError, match=r"store 's': the (start|end) of a session is a number of ms"):
+        with pytest.raises(StoreError, match=r"store 's': the (start|end) of a session must be a number of ms"):
             shop.open(sessions(1)).put(ms.Windowed("a", time, time), 1)
         versions = ms.stores.versioned("s", TEXT, INT, history_retention=1)
-        with pytest.raises(StoreError, match="store 's': a timestamp is a number of ms"):
+        with pytest.raises(StoreError, match="store 's': a timestamp must be a number of ms"):
             shop.open(versions).put("a", 1, time)
 
     def test_a_session_ends_after_its_start(self) -> None:

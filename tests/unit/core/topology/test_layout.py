@@ -73,7 +73,7 @@ class TestCustomGrouper:
     def test_must_place_each_partition_once(self, groups: list[set[ms.TopicPartition]]) -> None:
         with pytest.raises(
             TopologyError,
-            match=r"each partition of sub-topology 0 into exactly one group; it was given .*'A': 1.* gave ",
+            match=r"each partition of sub-topology 0 into exactly one group; it received .*'A': 1.* returned ",
         ):
             lay_out(
                 two_topics(meeting=False).plan(), {"A": 1, "B": 1}, lambda _: [frozenset(g) for g in groups]
@@ -91,7 +91,7 @@ class TestTopics:
     def test_that_meet_in_a_store_need_equal_counts(self) -> None:
         with pytest.raises(
             CoPartitioningError,
-            match=r"meet in one store of sub-topology 0.*'A' has 2, 'B' has 3\. Put repartition\(partitions=\.\.\.\) behind",
+            match=r"use the same store of sub-topology 0.*'A' has 2, 'B' has 3\. Add repartition\(partitions=\.\.\.\) to",
         ):
             lay_out(two_topics(meeting=True).plan(), {"A": 2, "B": 3})
 

@@ -70,7 +70,7 @@ def test_a_repartition_behind_a_pattern_needs_a_topic_to_take_its_number_from() 
     builder = ms.StreamsBuilder()
     builder.stream(ORDERS).group_by(lambda _, v: v).count(store="counts")
     topology = builder.build()
-    with pytest.raises(TopicNotFoundError, match="no topic matches the pattern in front of repartition"):
+    with pytest.raises(TopicNotFoundError, match="no topic matches the pattern upstream of repartition"):
         lay_out(topology.plan("app"), {})
     plan = topology.plan("app", existing=["orders-eu", "orders-us"])
     assert lay_out(plan, {"orders-eu": 2, "orders-us": 3}).partitions["app-counts-repartition"] == 3

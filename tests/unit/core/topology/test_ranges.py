@@ -107,12 +107,12 @@ def limited(builder: ms.StreamsBuilder) -> object:
             lambda b: left_joined(b, unmatched_interval=1000),
             "checks for records without a partner at intervals that all keys share",
         ),
-        (joined_behind_a_function, r"'KSTREAM-MAPVALUES-\d+' in front of it may make values null"),
+        (joined_behind_a_function, r"'KSTREAM-MAPVALUES-\d+' upstream of it may make values null"),
         (
             joined_with_windows,
             r"\(StreamTableJoin\) looks up windows of .*, which expire by the windows of other keys",
         ),
-        (suppressed_calendar, r"\(Suppress\) has a stream time of its own, .* may leave records out"),
+        (suppressed_calendar, r"\(Suppress\) has its own stream time, .* may leave records out"),
         (
             lambda b: b.table("words").suppress(ms.Suppressed.until_time_limit(10)),
             "does not forward deletes of rows that do not exist",

@@ -151,7 +151,7 @@ def test_two_repartitions_of_one_name_are_refused() -> None:
     for name in ("first", "second"):
         topology.add(Repartition(name, ("in",), "same", ms.serdes.string, ms.serdes.string))
     with pytest.raises(
-        TopologyError, match=r"two repartitions are called 'same'; give one of them another name=\.\.\."
+        TopologyError, match=r"two repartitions have the name 'same'; give one of them another name=\.\.\."
     ):
         topology.plan()
 

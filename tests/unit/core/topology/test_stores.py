@@ -77,7 +77,7 @@ def test_slices_hold_half_the_retention_and_a_minute_at_least() -> None:
     [
         (lambda: ms.stores.key_value("a/b", TEXT, INT), "'a/b' cannot be the name of a store"),
         (lambda: ms.stores.key_value("s", TEXT, INT, ttl=0), "store 's': ttl is at least 1 ms, not 0"),
-        (lambda: ms.stores.lru("s", TEXT, INT, capacity=0), "store 's': capacity is at least 1, not 0"),
+        (lambda: ms.stores.lru("s", TEXT, INT, capacity=0), "store 's': capacity must be at least 1, not 0"),
         (
             lambda: ms.stores.window("s", TEXT, INT, retention=9, size=10),
             "store 's': retention is at least 10 ms, not 9; windows would expire before they end",
@@ -100,12 +100,12 @@ def test_an_impossible_option_is_refused(make: Callable[[], Any], message: str) 
 
 
 def test_a_duration_is_a_timedelta_or_an_int() -> None:
-    with pytest.raises(TypeError, match="a duration is"):
+    with pytest.raises(TypeError, match="a duration must be"):
         ms.stores.session("s", TEXT, INT, retention=1.5)  # type: ignore[arg-type]
 
 
 def test_duplicates_cannot_lie_in_the_order_of_time() -> None:
-    with pytest.raises(TopologyError, match="store 's': duplicates are kept in the order of keys only"):
+    with pytest.raises(TopologyError, match="store 's': duplicates need order='key'"):
         ms.stores.window("s", TEXT, INT, retention=10, size=10, retain_duplicates=True, order="time")
 
 

@@ -38,11 +38,11 @@ def with_store() -> ms.Topology:
     [
         (
             lambda: begun().add_source("in", "other"),
-            r"^two nodes are called 'in'; a node's name must be unique$",
+            r"^two nodes have the name 'in'; node names must be unique$",
         ),
         (
             lambda: begun().add_source("again", ["other", "lines"]),
-            r"^topic 'lines' has two sources, 'in' and 'again'; read it once and give its stream to both places$",
+            r"^topic 'lines' has two sources, 'in' and 'again'; read it once and use the stream in both places$",
         ),
         (lambda: begun().add_source("none", []), r"^source 'none' reads no topic$"),
         (
@@ -52,7 +52,7 @@ def with_store() -> ms.Topology:
         (lambda: begun().add_source("", "x"), r"^'' cannot be the name of a node: "),
         (
             lambda: begun().add_source("new", "x", offset_reset="first"),
-            r"^source 'new': offset_reset is 'earliest', 'latest', 'none', a timedelta .* or None, not 'first'$",
+            r"^source 'new': offset_reset must be 'earliest', 'latest', 'none', a timedelta .* or None, not 'first'$",
         ),
         (
             lambda: begun().add_source("new", "x", offset_reset=timedelta(-1)),
@@ -73,13 +73,13 @@ def with_store() -> ms.Topology:
         (lambda: begun().add_processor("late", 5, "in"), r"supplier must be callable, not 5$"),
         (
             lambda: begun().add_sink("out", "x", "worker").add_sink("more", "y", "out"),
-            r"^node 'more' has the sink 'out' as its parent; nothing comes out of a sink$",
+            r"^node 'more' has the sink 'out' as its parent; a sink has no output$",
         ),
         (
             lambda: with_store().add_state_store(
                 ms.stores.key_value("counts", ms.serdes.string, ms.serdes.string)
             ),
-            r"^two different stores are called 'counts'; a store's name must be unique$",
+            r"^two different stores have the name 'counts'; store names must be unique$",
         ),
         (
             lambda: ms.stores.key_value("a/b", ms.serdes.string, ms.serdes.string),
@@ -93,7 +93,7 @@ def with_store() -> ms.Topology:
             lambda: begun().add_state_store(STORE, processors=["in"]),
             r"^there is no processor 'in' to connect stores to; add it first$",
         ),
-        (lambda: with_store().connect("worker"), r"^connect\('worker'\) names no store to connect"),
+        (lambda: with_store().connect("worker"), r"^connect\('worker'\) names no store"),
         (
             lambda: with_store().connect("worker", "count"),
             r"^processor 'worker' is to use store 'count', which does not exist; add it with .* \(there are: counts\)$",
@@ -110,7 +110,7 @@ def test_a_mistake_is_told_where_it_is_made(build: Callable[[], ms.Topology], me
     [
         (
             ms.Topology,
-            r"^the topology has no source, so it would never do anything; begin with stream\(\.\.\.\)$",
+            r"^the topology has no source, so it would process nothing; begin with stream\(\.\.\.\)$",
         ),
         (
             lambda: begun().add_processor("second", Quiet, "in", stores=["counts"]),
@@ -214,7 +214,7 @@ def test_a_supplier_makes_a_new_processor_each_time(
     use: Callable[[Callable[[], ms.Processor]], None],
 ) -> None:
     shared = Quiet()
-    with pytest.raises(TopologyError, match="gives the same processor each time"):
+    with pytest.raises(TopologyError, match="returns the same processor at each call"):
         use(lambda: shared)
     use(lambda: Quiet())
 

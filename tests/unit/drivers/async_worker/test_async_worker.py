@@ -215,13 +215,13 @@ def test_an_async_worker_that_dies_loses_its_calls_and_the_next_one_takes_them(
 def test_what_cannot_be_pickled_is_told(connection: AsyncWorkerConnection) -> None:
     lock = threading.Lock()
     asker = Asker(connection, lambda _: lock.locked())
-    with pytest.raises(AsyncWorkerError, match=r"make what it needs .* at its first call"):
+    with pytest.raises(AsyncWorkerError, match=r"Create connections, .* at the first call"):
         asker.ask(1)
     asker = Asker(connection, lambda _: threading.Lock())
     asker.ask(1)
     (failed,) = asker.until_settled().values()
     assert isinstance(failed, Failed)
-    assert "cannot be pickled to bring it to the task" in failed.cause
+    assert "cannot be pickled to send it to the task" in failed.cause
 
 
 def test_functions_that_it_has_forgotten_are_sent_again(connection: AsyncWorkerConnection) -> None:

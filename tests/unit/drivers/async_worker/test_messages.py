@@ -70,4 +70,4 @@ def test_a_result_that_cannot_be_pickled_takes_no_other_with_it(apart: bool) -> 
     done, failed = arrived(Done(1), Done(threading.Lock()), apart=apart)
     assert done == Done(1)
     assert isinstance(failed, Failed)
-    assert "cannot be pickled to bring it to the task" in failed.cause
+    assert "cannot be pickled to send it to the task" in failed.cause

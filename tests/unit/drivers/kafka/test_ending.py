@@ -38,7 +38,7 @@ def test_a_client_that_is_never_gone_does_not_keep_the_process() -> None:
     ended = _run("threading.Event().wait()")
     assert (ended.returncode, ended.stdout.split()) == (0, ["one"])
     assert ended.stderr.splitlines() == [
-        "clients of Kafka did not close within 5 s; the process ends without"
+        "Kafka clients did not close within 5 s; the process ends without waiting for them"
     ]
 
 

@@ -191,5 +191,5 @@ def test_a_copy_in_an_older_format_is_thrown_away(tmp_path: Path) -> None:
     (tmp_path / "task" / "boot-id").write_text(boot.read_text().strip() if boot.exists() else "")
     copy = open_local_copy(str(tmp_path / "task"))
     assert copy.version() is None
-    assert copy.why_empty() == "the local copy was made by another version of Millstream"
+    assert copy.why_empty() == "the local copy was created by another version of Millstream"
     assert not (tmp_path / "task" / "data.mdb").exists()

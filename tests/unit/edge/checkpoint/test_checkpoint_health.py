@@ -97,7 +97,7 @@ def test_without_stores_there_is_nothing_to_lose() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").to("out")
     ways = ways_out(builder.build().plan("shop"))
-    assert "delete it, so that the next start goes on at the committed offsets" in ways
+    assert "delete it, so that the next start continues at the committed offsets" in ways
 
 
 @pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)

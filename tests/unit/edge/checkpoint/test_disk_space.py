@@ -68,14 +68,14 @@ def test_for_the_lease(tmp_path: Path) -> None:
     told = run_on_small_disk(tmp_path, _LEASE)
     assert f"{tmp_path}/new" in told
     assert "No space left on device; its disk has 0.0 of 8.0 MiB free" in told
-    assert "Make room" in told
+    assert "Free some space" in told
 
 
 def test_for_the_control_file(tmp_path: Path) -> None:
     told = run_on_small_disk(tmp_path, _CONTACT)
     assert f"{tmp_path}/control.json" in told
     assert "No space left on device; its disk has 0.0 of 8.0 MiB free" in told
-    assert "Make room" in told
+    assert "Free some space" in told
 
 
 def test_for_the_log(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_start_says_what_is_still_paused_and_lets_go_what_is_no_longer_read(
         again = started(tmp_path, known=("b", "c"))
     assert again.limits.paused == {"b"}
     assert caplog.messages == [
-        "still paused, as was asked for before this start: b",
+        "topics that stay paused from an earlier run: b",
         "paused before, and no longer read: a",
     ]
 

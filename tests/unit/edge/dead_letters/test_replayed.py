@@ -34,5 +34,5 @@ def test_metadata_of_others_means_nothing(metadata: str) -> None:
 
 def test_more_than_a_commit_can_hold() -> None:
     done = Replayed().with_range(0, 4 * MOST_METADATA, range(0, 4 * MOST_METADATA, 2))
-    with pytest.raises(MillstreamError, match="more than the group can remember"):
+    with pytest.raises(MillstreamError, match="more than the group can record"):
         done.metadata()

@@ -380,7 +380,7 @@ def test_what_librdkafka_refuses_is_told_at_the_start(
     more = {"processing_guarantee": guarantee, "state_dir": tmp_path}
     app = ms.Application("app", builder.build(), **{**SERVERS, **more, **given})
     with pytest.raises(
-        SettingsError, match=rf"does not take a setting: .*{re.escape(told)}.* Correct it in kafka="
+        SettingsError, match=rf"rejects a setting: .*{re.escape(told)}.* Correct it in kafka="
     ):
         app.start()
     assert not list(tmp_path.iterdir())

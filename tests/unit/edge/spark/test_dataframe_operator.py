@@ -19,7 +19,7 @@ def operator(builder: ms.StreamsBuilder, *topics: str) -> Any:
 def test_a_sink_with_a_partitioner_is_refused() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").to("out", partitioner=lambda topic, key, value, partitions: 0, name="placed")
-    with pytest.raises(TopologyError, match="sink 'placed' has a partitioner, but what transform"):
+    with pytest.raises(TopologyError, match="sink 'placed' has a partitioner, but the result of transform"):
         operator(builder, "in")
 
 
@@ -36,7 +36,5 @@ def test_a_repartition_behind_state_needs_an_application() -> None:
     builder = ms.StreamsBuilder()
     counts = builder.stream("in").group_by_key().count(store="counts").to_stream()
     counts.group_by(lambda key, count: str(count)).count(store="again")
-    with pytest.raises(
-        TopologyError, match="re-keys behind a stateful operator, which needs the Kafka topic"
-    ):
+    with pytest.raises(TopologyError, match="re-keys after a stateful operator, which needs the Kafka topic"):
         operator(builder, "in")

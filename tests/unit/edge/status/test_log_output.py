@@ -121,5 +121,5 @@ def test_a_start_that_fails_is_one_message_behind_the_line_of_its_phase(tmp_path
     phase, error = _told(ended)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert phase == "copy: looking at the topics on 127.0.0.1:1"
-    assert error.startswith("no Kafka broker answers at 127.0.0.1:1 ")
+    assert error.startswith("no Kafka broker responds at 127.0.0.1:1 ")
     assert error.endswith("/copy/millstream.log)")

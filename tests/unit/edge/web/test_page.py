@@ -166,7 +166,7 @@ def test_orders_are_carried_out(address: str, steered: Steered) -> None:
         ("pause", {"topics": "in"}, "a list of names"),
         ("throttle", {"topic": "in", "records_per_second": 0}, "at least 1"),
         ("throttle", {"topic": "in", "records_per_second": True}, "a whole number"),
-        ("throttle", {"records_per_second": 3}, "takes a topic"),
+        ("throttle", {"records_per_second": 3}, "needs a topic"),
     ],
 )
 def test_an_order_that_cannot_be_is_explained(address: str, order: str, body: Any, why: str) -> None:

@@ -67,21 +67,21 @@ def process_async(
     """
     if "batch" in options:
         raise TopologyError(
-            "process_async(batch=...): a context belongs to one record; use map_values_async for calls of many records"
+            "process_async(batch=...): a context belongs to one record; use map_values_async for calls with many records"
         )
     graph, connected = stream._graph, tuple(stores)
     for store in connected:
         spec = graph.topology.stores.get(store)
         if spec is None or not isinstance(spec, (KeyValueSpec, LruSpec)):
             raise TopologyError(
-                f"process_async(stores=[{store!r}]): there is no key-value store of that name; add it with "
-                "add_state_store(...) before. Of other stores there is no one entry that could travel with a record"
+                f"process_async(stores=[{store!r}]): there is no key-value store with this name; add it with "
+                "add_state_store(...) first. Other kinds of stores have no single entry per key that could be sent with a call"
             )
     order = options.get("order", "key")
     if connected and order != "key":
         raise TopologyError(
-            f"process_async(stores=[...], order={order!r}): the state of a key travels with its call, so calls of a key that overlap "
-            "would overwrite each other's writes. Leave order at 'key', or write in a processor behind this one"
+            f"process_async(stores=[...], order={order!r}): the entry of a key is sent with its call, so concurrent calls for a key "
+            "would overwrite each other's writes. Use order='key', or write in a downstream processor"
         )
     check_takes(function.function, ("record", "context"))
     node, calls, unfinished = _prepared(stream, "process-async", function, options)

@@ -51,7 +51,7 @@ def foreign_key_options(
         )
     if any(partitioner is not None for partitioner in partitioners):
         raise TopologyError(
-            "partitioners are for a join by a foreign key (on=...), which goes through topics; leave them out"
+            "partitioner= and other_partitioner= apply only to joins by a foreign key (on=...); leave them out"
         )
     return None
 
@@ -110,9 +110,8 @@ def _check_partitions(graph: Graph, *sides: TableHandle[Any, Any]) -> None:
     """
     if any(is_windowed_here(graph.topology.nodes, side._node) for side in sides):
         raise TopologyError(
-            "a windowed aggregation cannot be joined by a foreign key as it is: what is asked and answered would go to the "
-            "partitions of the windowed keys, but the rows are in those of their keys. Bring the rows there first, with "
-            "to_stream().repartition().to_table() behind the aggregation"
+            "a windowed aggregation cannot be joined by a foreign key directly: subscriptions and responses would go to the partitions of the windowed "
+            "keys, but the rows are in those of their keys. Move the rows first, with to_stream().repartition().to_table() after the aggregation"
         )
 
 

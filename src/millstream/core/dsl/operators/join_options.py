@@ -78,5 +78,5 @@ def check_options(options: JoinOptions, side: str) -> None:
     for option, value in options._asdict().items():
         if value is not None and option not in _OPTIONS_WITH[side]:
             raise TopologyError(
-                f"{option}=... means nothing in a join of a stream with {side}{_HINTS.get(option, '')}; leave it out"
+                f"{option}=... has no effect in a join of a stream with {side}{_HINTS.get(option, '')}; leave it out"
             )

@@ -50,7 +50,9 @@ def check_same_builder(left: Graph, right: Graph) -> None:
         TopologyError: If the sides have different builders.
     """
     if left is not right:
-        raise TopologyError("the two sides of a join come from different builders; make both with one")
+        raise TopologyError(
+            "the two sides of a join belong to different builders; create both with the same builder"
+        )
 
 
 def join_global(
@@ -67,7 +69,7 @@ def join_global(
     graph = stream._graph
     if table._graph is not graph:
         raise TopologyError(
-            f"the global table {table.store_name!r} belongs to another StreamsBuilder; make stream and table with the same"
+            f"the global table {table.store_name!r} belongs to another StreamsBuilder; create stream and table with the same builder"
         )
     node = graph.name("KSTREAM-LEFTJOIN", join.name)  # for both kinds, as in Kafka Streams
     return graph.add(GlobalJoin(node, (stream._node,), table._store, selector, join.joiner, join.kind))
@@ -82,8 +84,7 @@ def join_table(
     if stream._rekeyed and is_windowed_here(graph.topology.nodes, table._node):
         raise TopologyError(
             "a stream whose keys were changed cannot be joined with a windowed aggregation: its records would go to the "
-            "partitions of their windowed keys, but the rows are in those of their keys. Bring the rows there too, with "
-            "to_stream().repartition().to_table() behind the aggregation"
+            "partitions of their windowed keys, but the rows are in those of their keys. Move the rows, too, with to_stream().repartition().to_table() after the aggregation"
         )
     path = stream._path
     join_path = f"{path}-{table._path}-join"
@@ -99,7 +100,7 @@ def join_table(
         parent = _buffer(parent, table, store, buffered, millis(options.grace))
     elif options.store is not None:
         raise TopologyError(
-            "a join of a stream with a table keeps nothing without grace=...; leave store=... out"
+            "a join of a stream with a table has no store without grace=...; leave store=... out"
         )
     stores = join_nodes.stores_of_table(graph.topology.nodes, table._node)
     graph.add(join_nodes.StreamTableJoin(node, (parent,), table._node, stores, join.joiner, join.kind))
@@ -119,13 +120,13 @@ def _buffer(
     versions = join_nodes.versions_of_table(graph.topology.nodes, table._node)
     if versions is None:
         raise TopologyError(
-            "grace is for a table with versions, which can tell what a row was at the time of a record; give the table "
-            "store=ms.stores.options(name, history_retention=...), and join it as it is, not a result made of it"
+            "grace needs a versioned table, which has the row at the time of a record; give the table "
+            "store=ms.stores.options(name, history_retention=...), and join the table itself, not one derived from it"
         )
     if not 0 <= grace <= versions.retention_ms:
         raise TopologyError(
             f"grace is from 0 to {versions.retention_ms} ms, the history_retention of {versions.name!r}, not {grace}: a "
-            "record that waited longer would find no version of its time"
+            "record that waited longer would find no version for its time"
         )
     spec = add_bytes_store(
         graph,
@@ -180,8 +181,8 @@ def join_streams(
     """Add the join of two streams, and return its last node. With ``prior`` a record is joined only with older ones."""
     if options.windows is None:
         raise TopologyError(
-            "a join of two streams needs windows=ms.JoinWindows(before, after, grace): without them every record would "
-            "have to be kept for ever"
+            "a join of two streams needs windows=ms.JoinWindows(before, after, grace): without windows, all records would "
+            "have to be stored for ever"
         )
     graph = left._graph
     check_same_builder(graph, right._graph)

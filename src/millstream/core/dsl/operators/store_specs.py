@@ -43,7 +43,7 @@ def check_emit(windows: object, emit: EmitStrategy) -> None:
     """
     if isinstance(windows, UnlimitedWindows) and emit.at_close:
         raise TopologyError(
-            "an unlimited window never closes, so emit=ms.on_window_close would never give a result; leave it out"
+            "an unlimited window never closes, so emit=ms.on_window_close would never emit a result; leave it out"
         )
 
 

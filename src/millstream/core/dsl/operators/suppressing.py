@@ -57,7 +57,7 @@ def _closed_together(closing: Closing, node: str, suppressed: Suppressed) -> tup
         return ()
     if closing.apart:
         raise TopologyError(
-            f"{node!r}: close_idle_after needs the windowed aggregation in the same task, but a topic lies between them; "
-            "suppress the table before it is written there"
+            f"{node!r}: close_idle_after needs the windowed aggregation in the same task, but there is a topic between "
+            "them; suppress the table before it is written to the topic"
         )
     return closing.aggregations

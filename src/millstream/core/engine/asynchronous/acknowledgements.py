@@ -100,8 +100,8 @@ class Acknowledgements:
         """
         if origin not in self._numbers_of:
             raise ProcessingError(
-                f"processor {self.name!r} acknowledges {origin}, which it does not have: it was acknowledged before, or never came "
-                "here. Acknowledge each record once, with the record_metadata it was processed with"
+                f"processor {self.name!r} acknowledges {origin}, which is not pending: it was acknowledged before, or this processor never "
+                "received it. Acknowledge each record once, with the record_metadata with which it was processed"
             )
         self._acknowledgements[origin] += 1
         self._itself = self._itself or (self._current is not None and self._current.origin == origin)

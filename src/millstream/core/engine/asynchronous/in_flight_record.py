@@ -303,8 +303,8 @@ def _not_to_be_kept(records: Iterable[InFlightRecord], error: SerdeError) -> Exc
         except Exception as cause:
             partition, offset, *_ = record.raw
             return ProcessingError(
-                f"the record of {partition} at offset {offset} waits for its call and cannot be kept for as long: {cause}. Keys, "
-                "values and what a processor issues have to be something that pickle can write"
+                f"the record of {partition} at offset {offset} is in flight and cannot be stored: {cause}. Keys, "
+                "values and the arguments of issued calls must be picklable"
             )
     return error
 

@@ -122,19 +122,19 @@ class IssuingContext(NodeContext):
     def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
         if not self._runtime.active:
             raise ProcessingError(
-                f"processor {self._node!r} issues a call while nothing is being processed; issue in process(), in a "
-                "punctuator or in the method that got the result of another call"
+                f"processor {self._node!r} issues a call while no record is being processed; issue calls in process(), "
+                "in a punctuator or in the callback of another call"
             )
         then = getattr(on_done, "__name__", "")
         if getattr(on_done, "__self__", None) is not self.processor or not hasattr(self.processor, then):
             raise ProcessingError(
-                f"processor {self._node!r} issues a call whose result is to go to {on_done!r}. The result may come in a later "
-                "micro-batch, in another process: let on_done be a method of the processor"
+                f"processor {self._node!r} issues a call with the callback {on_done!r}. The result may arrive in a later "
+                "micro-batch, in another process, so on_done must be a method of the processor"
             )
         if iscoroutinefunction(on_done):
             raise ProcessingError(
-                f"processor {self._node!r}: {then}() gets the result of a call and is a coroutine function, for which nobody would "
-                "wait; let it be a plain method, which may issue the next call"
+                f"processor {self._node!r}: {then}() is the callback of a call and a coroutine function, which would not be awaited; "
+                "make it a plain method, which may issue the next call"
             )
         self._check(call)
         key, value, timestamp, headers = self.current or (None, None, max(self._runtime.stream_time, 0), ())
@@ -156,16 +156,16 @@ class IssuingContext(NodeContext):
             self.current = None
         if isinstance(given, Answer):
             raise ProcessingError(
-                f"processor {self._node!r}: {record.request.then}() returned {given!r}. That is what a call may give; a method that "
-                "gets its result forwards, writes, or issues another call"
+                f"processor {self._node!r}: {record.request.then}() returned {given!r}. Only the function of a call may return that; a "
+                "callback forwards records, writes to stores, or issues another call"
             )
 
     def _check(self, call: Any) -> None:
         name = getattr(call, "__qualname__", "")
         if not callable(call) or "<" in name or getattr(call, "__self__", None) is self.processor:
             raise ProcessingError(
-                f"processor {self._node!r} issues {call!r}. The call may be made again after a restart, in another process: "
-                "issue a function that is defined at the top of a module, and give its arguments to issue()"
+                f"processor {self._node!r} issues {call!r}. The call may be repeated after a restart, in another process: issue "
+                "a function that is defined at the top level of a module, and pass its arguments to issue()"
             )
 
 
@@ -193,7 +193,7 @@ class AcknowledgingContext(NodeContext):
     def acknowledge(self, metadata: RecordMetadata) -> None:
         if not self._runtime.active:
             raise ProcessingError(
-                f"processor {self._node!r} acknowledges a record while nothing is being processed. Work that goes on elsewhere, in "
-                "threads say, leaves its results where process() or a punctuator finds them, and these acknowledge"
+                f"processor {self._node!r} acknowledges a record while no record is being processed. If the work runs elsewhere, "
+                "for example in threads, put its results where process() or a punctuator finds them, and acknowledge there"
             )
         self.taken.acknowledge(metadata)

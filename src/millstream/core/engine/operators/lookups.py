@@ -108,8 +108,8 @@ def _checked(spec: StoreSpec, key: Any) -> Windowed[Any]:
     if isinstance(key, Windowed):
         return key
     raise ProcessingError(
-        f"the table in store {spec.name!r} is by key and window, but a row is looked up for {key!r}; look it up with a "
-        "Windowed(key, start, end), as to_stream() of a windowed aggregation gives it"
+        f"the table in store {spec.name!r} has windowed keys, but a row was looked up for {key!r}; look it up with a "
+        "Windowed(key, start, end), as to_stream() of a windowed aggregation returns it"
     )
 
 

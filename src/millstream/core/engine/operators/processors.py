@@ -91,8 +91,8 @@ class _FixedKeyContext(NodeContext):
         """
         if self.key is not _ANY and record.key is not self.key and record.key != self.key:
             raise ProcessingError(
-                f"processor {self._node!r} got a record with the key {self.key!r} and forwards one with the key {record.key!r}, "
-                "but process_values() leaves keys as they are, so that nothing behind it repartitions; use process()"
+                f"processor {self._node!r} received a record with the key {self.key!r} and forwards one with the key {record.key!r}, "
+                "but process_values() must not change keys, because operators downstream do not repartition; use process()"
             )
         super().forward(record, child)
 
@@ -121,7 +121,7 @@ class _TransformerContext(NodeContext):
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
         raise ProcessingError(
-            f"value transformer {self._node!r} forwards a record; a row has one value: return it from transform(), or use "
+            f"value transformer {self._node!r} forwards a record, but a row has one value: return it from transform(), or use "
             "to_stream() and a processor"
         )
 
@@ -136,13 +136,13 @@ def _made(node: n.Process, method: str, base: str) -> Any:
     missing = [name for name in ("init", method, "close") if not callable(getattr(made, name, None))]
     if missing:
         raise TopologyError(
-            f"the supplier of processor {node.name!r} gave {made!r}, which has no {', '.join(missing)}(); "
-            f"let its class derive from millstream.{base}"
+            f"the supplier of processor {node.name!r} returned {made!r}, which has no {', '.join(missing)}(); "
+            f"derive its class from millstream.{base}"
         )
     for name in ("init", method, "close"):
         if iscoroutinefunction(getattr(made, name)):
             raise TopologyError(
-                f"processor {node.name!r}: its {name}() is a coroutine function, and nobody would wait for it. Let it be a plain "
-                "method; calls of the world outside are issued with context.issue, or made by process_async"
+                f"processor {node.name!r}: its {name}() is a coroutine function, which would not be awaited. Make it a plain method; make "
+                "external calls with context.issue or process_async"
             )
     return made

@@ -160,7 +160,7 @@ def _topic_of(node: n.Sink, compiled: Compiled) -> Callable[[Any, Any, int, Head
     def topic_of(key: Any, value: Any, timestamp: int, headers: Headers) -> str:
         topic = chosen(key, value, runtime.context(timestamp, headers))
         if not isinstance(topic, str):
-            raise TypeError(f"the function that chooses topics gave {topic!r} instead of a topic's name")
+            raise TypeError(f"the function that chooses the topic returned {topic!r} instead of a topic name")
         return topic
 
     return topic_of

@@ -70,7 +70,7 @@ def _compile_suppress(node: Suppress, compiled: Compiled) -> Call:
 
 
 class Buffer:
-    """The rows that a suppressed table holds back. Owned by the task."""
+    """The rows that a suppressed table buffers. Owned by the task."""
 
     def __init__(self, node: Suppress, compiled: Compiled) -> None:
         stores = compiled.runtime.stores
@@ -145,8 +145,8 @@ class Buffer:
     def _over_limit_message(self) -> str:
         records, limits = self._memory["records"], self._limits
         return (
-            f"{self._where} holds back {records} rows, more than max_records={limits.max_records} or "
-            f"max_bytes={limits.max_bytes} allow. Raise the limit, or take ms.Suppressed.until_time_limit(..., when_full='emit_early') if early results are good enough"
+            f"{self._where} buffers {records} rows, more than max_records={limits.max_records} or "
+            f"max_bytes={limits.max_bytes} allow. Raise the limit, or use ms.Suppressed.until_time_limit(..., when_full='emit_early') if early results are acceptable"
         )
 
     def _entry_key(self, key: Any, timestamp: int) -> bytes:

@@ -76,14 +76,14 @@ class Reading:
             if source.timestamp is None:
                 if timestamp < 0:
                     raise DeserializationError(
-                        "the record has no timestamp; give the source timestamp=... to make one"
+                        "the record has no timestamp; set timestamp=... of the source to extract one"
                     )
                 return record
             by_clock = source.timestamp is wall_clock
             extracted = self._runtime.now_ms if by_clock else source.timestamp(record, partition_time)
             if not isinstance(extracted, int):
                 raise DeserializationError(
-                    f"the timestamp extractor gave {extracted!r} instead of an int of ms"
+                    f"the timestamp extractor returned {extracted!r} instead of an int of ms"
                 )
             record = record._replace(timestamp=extracted)
         except Exception as error:

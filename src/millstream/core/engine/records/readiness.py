@@ -90,7 +90,7 @@ class Waiting:
 
 _MEANING: Mapping[Reason, str] = {
     "lag": "is empty here and has more records on the broker",
-    "unknown lag": "is empty here, and no broker says whether it has more records",
+    "unknown lag": "is empty here, and it is not known whether the broker has more records",
     "behind": "has not been read up to the time of the buffered records",
     "idle": "is empty (setting max_task_idle_ms)",
 }

@@ -306,8 +306,8 @@ def why_restored(manifest: Manifest, copy: Version | None, why_empty: str) -> st
         return "the local copy is of an attempt that was not committed, of another checkpoint or too old"
     behind = f"the local copy is {manifest.version - copy.number} versions behind"
     if catch_up(manifest, copy) is None:
-        return f"{behind} and lacks deletions that have left the log"
-    return f"{behind}, because applying changes was cut off" if copy.toward else behind
+        return f"{behind} and lacks deletions that the log no longer contains"
+    return f"{behind}, because applying changes was interrupted" if copy.toward else behind
 
 
 def encode_manifest(manifest: Manifest, extra: Mapping[str, Any]) -> bytes:

@@ -63,7 +63,7 @@ def ranges_for(workers: Workers) -> int:
         return AUTO_RANGES
     if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= MOST_RANGES:
         raise SettingsError(
-            f"parallelism={workers!r}: it is a whole number from 1 to {MOST_RANGES}, or 'auto'"
+            f"parallelism={workers!r}: it must be a whole number from 1 to {MOST_RANGES}, or 'auto'"
         )
     return 1 if workers == 1 else next(ranges for ranges in (16, 64, MOST_RANGES) if workers <= ranges)
 
@@ -155,9 +155,9 @@ def _obstacles(sub: SubTopology) -> Iterator[str]:
     tables = {node.store.name for node in sub.nodes.values() if isinstance(node, n.TableSource)}
     for spec in sub.stores.values():
         if isinstance(spec, VersionedSpec) and spec.name not in tables:
-            yield f"store {spec.name!r} keeps versions, which expire by what is written of all keys"
+            yield f"store {spec.name!r} keeps versions, which expire depending on the writes of all keys"
         elif isinstance(spec, LruSpec):
-            yield f"store {spec.name!r} keeps the keys used last, of all keys"
+            yield f"store {spec.name!r} keeps the most recently used keys of all"
 
 
 def _shown_for_longer(sub: SubTopology, node: n.Node) -> Iterator[str]:
@@ -228,14 +228,14 @@ def _lost_time(
             yield from _lost_time(sub, node, parent, keeping)
         elif isinstance(parent, n.TableSource):
             yield (
-                f"node {node.name!r} ({type(node).__name__}) has a stream time of its own, and table {parent.name!r} in front of it "
-                "does not forward deletes of rows that do not exist, so that its time is not that of the partition"
+                f"node {node.name!r} ({type(node).__name__}) has its own stream time, and table {parent.name!r} upstream of it does "
+                "not forward deletes of rows that do not exist, so its time is not that of the partition"
             )
         else:
             does = "make values null" if isinstance(parent, _KEEPING_ALL) else "leave records out"
             yield (
-                f"node {node.name!r} ({type(node).__name__}) has a stream time of its own, and {parent.name!r} in front of it "
-                f"may {does}, so that its time is not that of the partition; put repartition() between them"
+                f"node {node.name!r} ({type(node).__name__}) has its own stream time, and {parent.name!r} upstream of it may {does}, so "
+                f"its time is not that of the partition; insert repartition() between them"
             )
 
 

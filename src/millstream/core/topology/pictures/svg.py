@@ -80,7 +80,7 @@ def _lines(shape: Shape) -> tuple[str, ...]:
         shape.name,
         *(f"{verb} {topic}" for topic in topics),
         *(f"uses {store}" for store in shape.stores),
-        *(f"asks {store}" for store in shape.reads),
+        *(f"looks up {store}" for store in shape.reads),
     )
 
 

@@ -137,9 +137,9 @@ def write(producer: Producer, control: ControlLog, state: PartitionState, fenced
         producer.commit_transaction(control.patience_s)
     except KafkaException as error:
         raise FanOutError(
-            f"the change of partition {state.history.primary} was given up: somebody else coordinates changes of its topic now, "
-            f"or a producer was restricted for too long and cancelled it ({error.args[0].str()}). The old epoch goes on, "
-            "unless status shows another one; try again"
+            f"the change of partition {state.history.primary} was cancelled: another coordinator has taken over, or a producer was "
+            f"blocked for too long and cancelled it ({error.args[0].str()}). The old epoch remains valid, "
+            "unless `millstream fanout status` shows another one; try again"
         ) from None
 
 

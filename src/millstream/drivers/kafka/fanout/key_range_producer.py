@@ -187,7 +187,7 @@ class KeyRangeProducer:
         if self._failure is not None:
             raise self._failure
         if self._closed:
-            raise FanOutError(f"the producer of {self._topic!r} is closed; make a new one")
+            raise FanOutError(f"the producer of {self._topic!r} is closed; create a new one")
 
     def _begin(self) -> ProducerSession:
         """Begin a session, and read all that is in front of its first record."""
@@ -247,7 +247,9 @@ class KeyRangeProducer:
 
     def _cancel(self, partition: int) -> None:
         change = self._log.ledger.state(partition).change
-        log.warning("change %d of %s-%d is given up: nobody finishes it", change, self._topic, partition)
+        log.warning(
+            "change %d of %s-%d is cancelled: no coordinator has finished it", change, self._topic, partition
+        )
         # If somebody else has taken over meanwhile, the control topic will say what came of it.
         with suppress(FanOutError):
             cancel(self._settings, self._log, partition, change)

@@ -241,5 +241,5 @@ def rescale(session: SparkSession, location: str, partitions: int) -> None:
         reason = str(getattr(error, "java_exception", None) or error).partition("\n")[0]
         raise SparkRuntimeError(
             f"Spark cannot move the state of {location} to {partitions} partitions: {reason}. The checkpoint still has its old "
-            "number; an application that keeps it (on_changed_shuffle_partitions='keep') goes on"
+            "number; an application with on_changed_shuffle_partitions='keep' continues"
         ) from None

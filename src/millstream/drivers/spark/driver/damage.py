@@ -176,7 +176,7 @@ def _of_numbers(seen: Seen) -> Iterator[str]:
         return
     planned = seen.offsets[-1]
     if committed > planned:
-        yield f"offsets/{committed} is missing, but commits/{committed} says that this micro-batch was planned and completed"
+        yield f"offsets/{committed} is missing, but commits/{committed} shows that this micro-batch was planned and completed"
     if planned and seen.offsets[-2:-1] != [planned - 1]:
         yield f"offsets/{planned - 1} is missing; Spark needs the newest two, and the newest is offsets/{planned}"
     if committed < planned - 1:
@@ -219,8 +219,8 @@ def _of_texts(seen: Seen) -> Iterator[str]:
             yield f"commits/{batch} has version {version!r}, which a newer Spark has written"
         elif version not in _COMMIT_VERSIONS or not _is_object(content):
             yield (
-                f"commits/{batch} cannot be read: {_begin(text)}. If it is the only damage, delete it, and .{batch}.crc beside it: "
-                "the micro-batch is then run again, as after a crash"
+                f"commits/{batch} cannot be read: {_begin(text)}. If this is the only damage, delete it and the file .{batch}.crc "
+                "beside it: the micro-batch is then repeated, as after a crash"
             )
 
 
@@ -245,7 +245,7 @@ def _of_state(seen: Seen) -> Iterator[str]:
         return
     for path, count in seen.descriptions.items():
         if seen.commits and not count:
-            yield f"{path} has no file, which says what the state consists of"
+            yield f"{path} has no file, so the content of the state is unknown"
     for partition, names in missing.items():
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         yield f"state/0/{partition} lacks {', '.join(names[:3])}{more}: {where}"

@@ -191,7 +191,7 @@ def _archive(paths: dict[str, Path]) -> Path:
             if size > _MOST_BYTES:
                 raise SettingsError(
                     f"the modules that go to Spark's workers, {', '.join(sorted(paths))}, have more than {_MOST_BYTES >> 20} MiB. "
-                    "Install them where the workers are, or say which are needed: py_modules=[...]"
+                    "Install them on the hosts of the workers, or name those that are needed: py_modules=[...]"
                 )
             archive.writestr(zipfile.ZipInfo(inside, _EPOCH), file.read_bytes(), zipfile.ZIP_DEFLATED)
     digest = hashlib.sha256(content.getvalue()).hexdigest()

@@ -121,9 +121,9 @@ def refuse_connect() -> None:
     """
     if is_remote():
         raise SparkRuntimeError(
-            "this program uses Spark Connect, where the Spark driver is another program: an application plans, reports and commits "
-            "offsets beside the Spark driver, and so does ms.spark.read_kafka. Use a classic session (without remote(...) and "
-            "SPARK_REMOTE), or run the topology by ms.spark.transform, which works there"
+            "this program uses Spark Connect, where the Spark driver runs elsewhere, but an application and ms.spark.read_kafka plan, report "
+            "and commit offsets beside the Spark driver. Use a classic session (without remote(...) and "
+            "SPARK_REMOTE), or run the topology with ms.spark.transform, which works there"
         )
 
 
@@ -222,5 +222,5 @@ def _new_session(application_id: str, ours: Mapping[str, str], log: Path | None)
         why = str(error) if log is None else f"{error} (its output is in {log})"
         raise SparkRuntimeError(
             f"Spark does not start: {why}. Millstream needs Java 17 or newer (JAVA_HOME is honoured); "
-            "`millstream doctor` says what is missing"
+            "`millstream doctor` shows what is missing"
         ) from error

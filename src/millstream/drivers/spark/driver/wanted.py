@@ -45,7 +45,7 @@ WANTED: Final = (
     WantedSetting(
         "spark.sql.adaptive.enabled",
         "false",
-        "the shuffle in front of the tasks is planned anew in each micro-batch",
+        "the shuffle before the tasks is planned again in each micro-batch",
     ),
     WantedSetting(
         PROVIDER,
@@ -81,15 +81,15 @@ WANTED: Final = (
     WantedSetting(
         "spark.python.worker.reuse",
         "true",
-        "each Spark task starts a Python worker of its own, which has to connect to Kafka and to open the local copies",
+        "each Spark task starts its own Python worker, which must connect to Kafka and open the local copies",
         default="true",
     ),
     WantedSetting(
         "spark.python.unix.domain.socket.enabled",
         "true",
         # That can be a client that looks for what listened on the port before, such as a broker.
-        "who connects to a task's TCP port first is taken for its Python worker; if that is another program, the micro-batch fails "
-        "or hangs",
+        "the first connection to a task's TCP port is assumed to be its Python worker's; if it is another program, the micro-batch "
+        "fails or hangs",
         default="false",
     ),
     WantedSetting(
@@ -170,7 +170,7 @@ def lacking_lines(session: SparkSession, given: Mapping[str, str]) -> list[str]:
 def tell_lacking(lines: Collection[str]) -> None:
     if lines:
         logger.warning(
-            "this Spark session lacks settings that can only be given when a session is made, to SparkSession.builder.config or in "
+            "this Spark session lacks settings that can only be set when a session is created, with SparkSession.builder.config or in "
             "spark-defaults.conf:%s",
             "".join(f"\n  {line}" for line in lines),
         )
@@ -185,8 +185,8 @@ def keep_state_in(session: SparkSession) -> None:
     provider = session.conf.get(PROVIDER, None) or ""
     if provider.endswith(_WITHOUT_COLUMNS):
         raise SparkRuntimeError(
-            f"this session sets {PROVIDER} to {provider}, where a topology cannot keep its state. Before ms.spark.transform and until "
-            f"the query is started: spark.conf.set({PROVIDER!r}, {QUERY_CONF[PROVIDER]!r}), or spark.conf.unset({PROVIDER!r})"
+            f"this session sets {PROVIDER} to {provider}, which cannot keep the state of a topology. Before ms.spark.transform and "
+            f"until the query is started, call spark.conf.set({PROVIDER!r}, {QUERY_CONF[PROVIDER]!r}), or spark.conf.unset({PROVIDER!r})"
         )
     for name, value in QUERY_CONF.items():
         if name.startswith(STATE_STORE) and session.conf.get(name, None) is None:

@@ -223,7 +223,7 @@ class TaskRun:
         try:
             return self._over(copies, manifest, sub, snapshot)
         except (DamagedCopyError, CopyMovedError) as error:
-            log.warning("task %s begins the micro-batch anew: %s", self._id, error)
+            log.warning("task %s restarts the micro-batch: %s", self._id, error)
         gc.collect()  # the traceback may hold files that only one at a time may have open
         self._read = {}
         return self._over(copies, manifest, sub, snapshot)

@@ -98,7 +98,7 @@ def _is_shorter(before: Mapping[int, int], now: Mapping[int, int]) -> bool:
 def _lost(topics: Collection[str]) -> OffsetsLostError:
     named = ", ".join(map(repr, sorted(topics)))
     return OffsetsLostError(
-        f"the topic {named} of a global store ends before the offsets that its store was filled to: it has lost its newest "
-        "records (an unclean leader election, a restored backup), or this is another cluster. To go on with what the topic "
-        "holds now set on_lost_offsets='skip'; the store is then filled again from its beginning"
+        f"the topic {named} of a global store ends before the offsets up to which its store was filled: it has lost its "
+        "newest records (an unclean leader election, a restored backup), or this is another cluster. To continue with the current content of "
+        "the topic, set on_lost_offsets='skip'; the store is then filled again from the topic's beginning"
     )

@@ -291,9 +291,7 @@ class Planner:
         }
         waits_for = frozenset(left.intersection(paused))
         if waits_for - self._waits_for:
-            log.warning(
-                "the run to the end waits until what is paused is resumed: %s", ", ".join(sorted(waits_for))
-            )
+            log.warning("the run to the end waits for paused topics: %s", ", ".join(sorted(waits_for)))
         self._waits_for = waits_for
         return bool(left)
 

@@ -14,9 +14,7 @@ from millstream.drivers.spark.spec import SourceSpec
 
 log = logging.getLogger("millstream.source")
 
-_NOT_OF_THE_STATE = (
-    "there is no checkpoint, so stores begin empty, and the group's offsets do not belong to them"
-)
+_NOT_OF_THE_STATE = "there is no checkpoint, so stores begin empty and do not match the group's offsets"
 _NONE_COMMITTED = "the group has committed no offset there"
 
 
@@ -33,15 +31,15 @@ def first_offsets(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
     state_is_lost = bool(spec.topology.plan.store_fingerprints()) and not rebuild
     chosen = spec.broker.reset_offsets(counts)
     if chosen:
-        log.warning("the application was reset: beginning at the offsets chosen then, with empty stores")
+        log.warning("the application was reset: starting at the chosen offsets, with empty stores")
         return _positions(spec, counts, chosen)
     committed = (spec.broker.taken_offsets if rebuild else spec.broker.committed_offsets)(counts)
     if not state_is_lost or not any(committed.values()):
         return _positions(spec, counts, committed)
     positions = _positions(spec, counts, {}, _NOT_OF_THE_STATE)
     log.warning(
-        "the group has committed offsets, but there is no checkpoint and so no state that belongs to them: "
-        "starting over from the %s offsets",
+        "the group has committed offsets, but there is no checkpoint, and so no matching state: starting "
+        "over from the %s offsets",
         spec.offset_reset,
     )
     return positions
@@ -93,7 +91,7 @@ def _check_known(spec: SourceSpec, topic: str, count: int, known: Offsets, why: 
     missing = [partition for partition in range(count) if partition not in known.get(topic, {})]
     if missing:
         raise NoOffsetForPartitionError(
-            f"nobody knows where to begin in topic {topic!r}, partition {', '.join(map(str, missing))}: {why}, and the offset "
+            f"there is no start offset for topic {topic!r}, partition {', '.join(map(str, missing))}: {why}, and the offset "
             "reset of the topic is 'none'. Choose where to begin with `millstream reset "
             f"{spec.topology.plan.application_id} --to-earliest` or another of its targets, or set offset_reset at the source, or "
             "auto_offset_reset, to 'earliest' or 'latest'"

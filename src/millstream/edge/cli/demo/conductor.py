@@ -202,7 +202,7 @@ class Conductor(threading.Thread):
                     return scene.counts
             elif still_s > _STUCK_S:
                 raise DemoError(
-                    f"nothing has moved for {_STUCK_S:.0f} s: {scene.counted} of {scene.written} lines are counted"
+                    f"no progress for {_STUCK_S:.0f} s: {scene.counted} of {scene.written} lines are counted"
                 )
             sleep(_POLL_S)
 
@@ -213,7 +213,7 @@ class Conductor(threading.Thread):
                 raise error
         status = running.status()
         if status.state in ("failed", "stopped"):
-            why = status.error or "somebody stopped its query"
+            why = status.error or "its query was stopped"
             raise DemoError(f"the application has {status.state}: {why}")
         self._board.note(
             written=traffic.feeder.written,

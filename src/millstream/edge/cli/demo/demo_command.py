@@ -119,8 +119,8 @@ def report(console: Console, options: Options, verdict: Verdict) -> int:
     if not verdict.wrong:
         say(
             console,
-            f"✓ Right: {what} were counted in {verdict.seconds:.1f} s, and every count in the topic {COUNTS!r} is the one "
-            "that Python's Counter gives.",
+            f"✓ Right: {what} were counted in {verdict.seconds:.1f} s, and every count in the topic {COUNTS!r} equals that of "
+            "Python's Counter.",
             style="green",
         )
         return 0
@@ -156,7 +156,7 @@ def _wait_for_user(console: Console, conductor: Conductor, received: list[int]) 
     """Print the commands, and wait for Enter, a signal, or the end of the conductor."""
     for what, command in commands(conductor.servers, find_java(), kafka_jars()):
         say(console, f"\n{what}:\n  {command}")
-    say(console, "\nBroker and application go on running. Press Enter or Ctrl-C to stop them.")
+    say(console, "\nBroker and application keep running. Press Enter or Ctrl-C to stop them.")
     listening = sys.stdin is not None
     while conductor.is_alive() and not received:
         if not listening:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from millstream.edge.dead_letters.dead_letter_queue import DeadLetterQueue
 
 letters = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Look at dead letters, and send their records back."
+    no_args_is_help=True, rich_markup_mode=None, help="Inspect dead letters, and send their records back."
 )
 
 
@@ -29,19 +29,23 @@ class FailedStage(StrEnum):
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.")]
 Group = Annotated[
     str | None,
-    typer.Option(help="The group that remembers what was replayed. Default: millstream-dlq-TOPIC."),
+    typer.Option(help="The consumer group that records what was replayed. Default: millstream-dlq-TOPIC."),
 ]
 Stage = Annotated[FailedStage | None, typer.Option(help="Only those that failed in this stage.")]
 Node = Annotated[str | None, typer.Option(help="Only those that failed in this node.")]
 Source = Annotated[str | None, typer.Option(help="Only records that were read from this topic.")]
 Error = Annotated[
     str | None,
-    typer.Option(metavar="REGEX", help="Only those in whose error this is found, such as KeyError."),
+    typer.Option(
+        metavar="REGEX", help="Only those whose error matches this regular expression, such as KeyError."
+    ),
 ]
 Key = Annotated[str | None, typer.Option(help="Only records with this key, as text.")]
 Since = Annotated[
     str | None,
-    typer.Option(metavar="ISO", help="Only records with this time or a later one, as 2026-01-31T18:00:00."),
+    typer.Option(
+        metavar="ISO", help="Only records with this time or a later one, such as 2026-01-31T18:00:00."
+    ),
 ]
 Until = Annotated[str | None, typer.Option(metavar="ISO", help="Only records with an earlier time.")]
 Partitions = Annotated[
@@ -70,7 +74,7 @@ def list_letters(
     partition: Partitions = None,
     offset: Offsets = None,
     pending: Annotated[bool, typer.Option("--pending", help="Leave out those that were replayed.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many.")] = None,
     as_json: AsJson = False,
     bootstrap_servers: Servers = None,
     group: Group = None,
@@ -129,13 +133,13 @@ def replay_letters(
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Also those that were replayed before.")] = False,
     max_replays: Annotated[
-        int, typer.Option(min=1, help="Send back no record that was replayed so often and failed again.")
+        int, typer.Option(min=1, help="Skip records that were replayed this often and failed again.")
     ] = 3,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     bootstrap_servers: Servers = None,
     group: Group = None,
 ) -> None:

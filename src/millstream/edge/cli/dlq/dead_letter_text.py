@@ -39,7 +39,7 @@ def chosen(
     try:
         pattern = None if error is None else re.compile(error)
     except re.error as wrong:
-        raise SettingsError(f"--error {error!r} is no regular expression: {wrong}") from None
+        raise SettingsError(f"--error {error!r} is not a regular expression: {wrong}") from None
     return Chosen(
         stage,
         node,
@@ -81,7 +81,7 @@ def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
     facts = letter.facts
     source = letter.source
     origin = (
-        "no header says where"
+        "not in a header"
         if source is None
         else f"{source.topic}, partition {source.partition}, offset {facts.get('offset')}"
     )
@@ -131,7 +131,7 @@ def tally_lines(tally: Tally) -> Iterator[str]:
     for topic, count in sorted(tally.sent.items()):
         yield f"  {count:,} to {printable(topic)}"
     if tally.before:
-        yield f"  {tally.before:,} left out: replayed before (--again sends them once more)"
+        yield f"  {tally.before:,} left out: replayed before (--again sends them again)"
     for why, count in sorted(tally.refused.items()):
         yield f"  {count:,} left out: {printable(why)}"
 

@@ -28,7 +28,7 @@ def check_brokers(inquiry: Inquiry) -> list[Finding]:
     if servers is None:
         if not inquiry.topics:
             return []
-        return [Finding("broker", False, "nobody said where it is", "add --bootstrap-servers host:port")]
+        return [Finding("broker", False, "no address was given", "add --bootstrap-servers host:port")]
     problems: list[str] = []
     settings: dict[str, Any] = {**inquiry.client, "bootstrap.servers": servers, "log_level": 0}
     settings["error_cb"] = lambda error: problems.append(error.str())
@@ -113,7 +113,7 @@ def check_jars(inquiry: Inquiry) -> Findings:
         return Finding("Kafka jars", True, f"in {folder}")
     ivy = os.environ.get("MILLSTREAM_IVY_SETTINGS")
     if ivy:
-        return Finding("Kafka jars", True, f"not there yet; the first use resolves them as {ivy} says")
+        return Finding("Kafka jars", True, f"not present yet; the first use resolves them with {ivy} says")
     fix = (
         "for `millstream demo` and EmbeddedKafka: set MILLSTREAM_IVY_SETTINGS to an Ivy settings file that names your mirror, "
         "or MILLSTREAM_KAFKA_JARS to the directory libs of a Kafka distribution"

@@ -60,8 +60,8 @@ def refused_finding(master: str, error: str) -> Finding:
         output_lines[0] if output_lines else "no reason",
     )
     fix = (
-        "let PYSPARK_PYTHON name a Python of the driver's minor version at the same path on every host; look at the log of the "
-        "master and, in the work directory of a worker, at stderr of the executor"
+        "set PYSPARK_PYTHON to a Python of the driver's minor version at the same path on every host; check the log of the master "
+        "and, in the work directory of a worker, at stderr of the executor"
     )
     return Finding("executors", False, f"nothing runs on {master}: {why}", fix)
 
@@ -163,7 +163,7 @@ def executor_findings(facts: Facts, limits: dict[str, str], own: dict[str, str])
     for directory, (why, free) in facts["directories"].items():
         problem = why or (f"has {free / 2**30:.1f} GiB free" if free < MINIMUM_DISK else "")
         if problem:
-            fix = f"give the user of the executor a directory of its own with {MINIMUM_DISK >> 30} GiB (chmod 700), or choose another state_dir"
+            fix = f"give the user of the executor its own directory with {MINIMUM_DISK >> 30} GiB (chmod 700), or choose another state_dir"
             wrong.append(Finding(name, False, f"{directory} {problem}", fix))
     free = min((free for _, free in facts["directories"].values()), default=0)
     versions = ", ".join(f"{package} {facts['versions'][package][0]}" for package in _SAME)

@@ -39,7 +39,7 @@ def python_finding(found: tuple[int, ...]) -> Finding:
     shown = ".".join(map(str, found))
     wanted = ".".join(map(str, MINIMUM_PYTHON))
     return Finding(
-        "Python", found >= MINIMUM_PYTHON, shown, f"make the environment with Python {wanted} or newer"
+        "Python", found >= MINIMUM_PYTHON, shown, f"create the environment with Python {wanted} or newer"
     )
 
 
@@ -129,7 +129,7 @@ def check_memory(_: Inquiry) -> Finding:
 def memory_finding(available: int | None) -> Finding:
     """Judge the available memory, bytes; None if unknown."""
     if available is None:
-        return Finding("memory", True, "this system does not say how much is available")
+        return Finding("memory", True, "this system does not report how much is available")
     fix = (
         f"end other programs or give the machine or container {MINIMUM_MEMORY >> 30} GiB; less is possible with "
         "spark={'spark.driver.memory': '1g'}"

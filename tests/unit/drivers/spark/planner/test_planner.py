@@ -144,7 +144,7 @@ def test_a_run_to_the_end_waits_for_what_is_paused_and_says_so_once(
         resumed = planner.next(planned)
     assert orders.asked == 4
     assert resumed["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
-    assert caplog.messages == ["the run to the end waits until what is paused is resumed: in"]
+    assert caplog.messages == ["the run to the end waits for paused topics: in"]
     assert planner.next(resumed) is resumed
 
 
