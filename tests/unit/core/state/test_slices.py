@@ -187,7 +187,9 @@ class TestTimes:
         shop = Shop()
         with pytest.raises(StoreError, match="store 's': the start of a window must be a number of ms"):
             shop.open(windows(1)).put("a", 1, time)
-        with pytest.raises(StoreError, match=r"store 's': the (start|end) of a session must be a number of ms"):
+        with pytest.raises(
+            StoreError, match=r"store 's': the (start|end) of a session must be a number of ms"
+        ):
             shop.open(sessions(1)).put(ms.Windowed("a", time, time), 1)
         versions = ms.stores.versioned("s", TEXT, INT, history_retention=1)
         with pytest.raises(StoreError, match="store 's': a timestamp must be a number of ms"):
