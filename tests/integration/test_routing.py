@@ -123,7 +123,7 @@ def test_records_that_tasks_hold_are_not_left_behind(apps: Apps) -> None:
     running.stop()
     edited = ms.StreamsBuilder()
     edited.stream(right).group_by_key().count(store="both").to_stream().to(sink, value=ms.serdes.int64)
-    with pytest.raises(IncompatibleTopologyError, match=rf"hold 2 records of '{left}'.*until='end'"):
+    with pytest.raises(IncompatibleTopologyError, match=rf"buffered 2 records of '{left}'.*until='end'"):
         apps.run(edited.build())
     apps.run(both, max_task_idle_ms=600_000)
     assert latest(apps.kafka.consume(sink), ms.serdes.int64) == {"a": 1, "b": 1}

@@ -226,5 +226,5 @@ class TestStoreOfAProcessor:
                 super().init(context)
                 context.schedule(1000, ms.wall_clock, lambda now: None)
 
-        with pytest.raises(ProcessingError, match=r"'keep' maintains a global store and cannot schedule"):
+        with pytest.raises(ProcessingError, match=r"'keep' fills a global store and cannot schedule"):
             ms.testing.TopologyTestDriver(looked_up(keeper=Scheduling))

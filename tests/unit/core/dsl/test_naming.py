@@ -362,7 +362,7 @@ class TestClashes:
     def test_with_a_part_of_what_is_called_so(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("third").group_by_key().count(store="in-other-join-left")
-        with pytest.raises(TopologyError, match="'in-other-join-left' is the name of two things"):
+        with pytest.raises(TopologyError, match="'in-other-join-left' would name two things"):
             builder.stream("in").join(builder.stream("other"), left, windows=NEAR)
 
     def test_with_the_store_of_a_processor(self) -> None:

@@ -118,7 +118,7 @@ class TestForward:
         )
         with pytest.raises(
             ProcessingError,
-            match=r"init\(\) of Functions failed .*'worker' forwards while nothing is being processed; forward",
+            match=r"init\(\) of Functions failed .*'worker' forwards while no record is being processed; forward",
         ):
             Host(one_processor(supplier))
 

@@ -312,7 +312,7 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize("parameter", ["deserialize", "process", "produce"])
     @pytest.mark.parametrize("policy", ["Fail", "continue", "retry", "", None, 5, ms.Retry, ["skip"]])
     def test_what_is_no_policy(self, parameter: str, policy: Any) -> None:
-        with pytest.raises(SettingsError, match=rf"^{parameter}=.*give one of 'fail', 'skip', 'dead_letter'"):
+        with pytest.raises(SettingsError, match=rf"^{parameter}=.*use one of 'fail', 'skip', 'dead_letter'"):
             ms.ErrorPolicies(**{parameter: policy})
         with pytest.raises(SettingsError, match=r"^operators\['x'\]="):
             ms.ErrorPolicies(operators={"x": policy})
@@ -321,7 +321,7 @@ class TestWhatIsRefused:
         async def handler(context: ms.ErrorContext, error: Exception) -> str:
             return "skip"
 
-        with pytest.raises(SettingsError, match="process: an error handler is a plain function"):
+        with pytest.raises(SettingsError, match="process: an error handler must be a plain function"):
             ms.ErrorPolicies(process=handler)  # type: ignore[arg-type]
 
 

@@ -89,7 +89,7 @@ class TestFeedAndStep:
 
     def test_records_of_no_topic_of_the_task_are_a_bug(self) -> None:
         with pytest.raises(
-            StoreError, match="task 0_0 was fed records of elsewhere-3, which is none of its topics"
+            StoreError, match="task 0_0 was fed records of elsewhere-3, which is not one of its topics"
         ):
             Host(upper()).feed("elsewhere", [(None, "x", 0)], partition=3)
 

@@ -53,7 +53,7 @@ def test_the_method_that_gets_a_result_cannot_ask_for_another_attempt() -> None:
 
 
 def test_nor_can_it_be_a_coroutine_function() -> None:
-    told = pytest.raises(ProcessingError, match=r"answered\(\) gets the result of a call and is a coroutine")
+    told = pytest.raises(ProcessingError, match=r"answered\(\) is the callback of a call and a coroutine")
     with Driver(topology(AsynchronousAnswer, calls=ms.Calls())) as driver, told:
         driver.pipe("in", "k", "v")
 

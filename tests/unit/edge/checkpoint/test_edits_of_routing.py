@@ -402,13 +402,13 @@ class TestRecordsThatTasksHold:
     )
     def test_are_not_left_behind(self, before: Program, now: Program) -> None:
         going_on = now.continuing(before.checkpoint())
-        with pytest.raises(IncompatibleTopologyError, match=r"hold 2 records of 'in'.*until='end'"):
+        with pytest.raises(IncompatibleTopologyError, match=r"buffered 2 records of 'in'.*until='end'"):
             check_held(*going_on, lambda: self.manifests("in"))
         check_held(*going_on, lambda: self.manifests("another"))
 
     def test_of_a_repartition_neither(self) -> None:
         going_on = program(stateless(wide(4))).continuing(program(stateless(wide(8))).checkpoint())
-        with pytest.raises(IncompatibleTopologyError, match="hold 2 records of 'app-w-repartition'"):
+        with pytest.raises(IncompatibleTopologyError, match="buffered 2 records of 'app-w-repartition'"):
             check_held(*going_on, lambda: self.manifests("app-w-repartition"))
 
     @pytest.mark.parametrize(

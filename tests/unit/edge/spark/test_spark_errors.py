@@ -42,7 +42,7 @@ def test_a_full_disk_is_named(text: str) -> None:
 
 def test_of_a_checkpoint_elsewhere_no_room_is_known() -> None:
     error = translated(FULL, "s3a://bucket/checkpoint", rooms)
-    assert "look at s3a://bucket/checkpoint, and here the disk of Spark's local files" in error.message
+    assert "check s3a://bucket/checkpoint, and here the disk of Spark's local files" in error.message
 
 
 def test_state_that_cannot_be_loaded_is_a_damaged_checkpoint() -> None:

@@ -168,7 +168,7 @@ class Damage:
 
 def _of_offsets() -> list[Damage]:
     return [
-        Damage("offset missing", lambda r: _gone(_offset(r)), "offsets/N is missing, but commits/N says"),
+        Damage("offset missing", lambda r: _gone(_offset(r)), "offsets/N is missing, but commits/N shows"),
         Damage("offset empty", lambda r: _changed(_offset(r), b""), "offsets/N cannot be read: it is empty"),
         Damage(
             "offset cut",
