@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from millstream.core.engine.records.merging import WRITER_HEADER
 from millstream.core.model.errors import MillstreamError, ProductionError
 from millstream.core.model.record import Records
-from millstream.drivers.kafka.clients import translated
+from millstream.drivers.kafka.clients import ClientSettings, translated
 
 _POLL_EVERY = 4096
 _FULL_WAIT_S = 0.5
@@ -37,7 +37,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 class FailingProducer:
     """A producer with its reported failures that are not handled yet."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: ClientSettings) -> None:
         self.failures: list[tuple[KafkaError, str, int]] = []
         self.producer = Producer({**settings, "on_delivery": self._failed})
 

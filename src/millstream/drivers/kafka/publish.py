@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from confluent_kafka import KafkaException
 
@@ -57,7 +56,7 @@ class KafkaSender:
                 producer.check()
             producer.check()
 
-    def _complete_settings(self) -> dict[str, Any]:
+    def _complete_settings(self) -> ClientSettings:
         return {**DEFAULTS, **self.settings}
 
     @contextmanager
@@ -70,7 +69,7 @@ class KafkaSender:
             raise refused(*failure, str(self.settings.get("bootstrap.servers"))) from error
 
 
-def _connected(settings: dict[str, Any]) -> FailingProducer:
+def _connected(settings: ClientSettings) -> FailingProducer:
     """Create a producer and connect it. If that fails, the first record waits for the broker."""
     failing = FailingProducer(settings)
     with suppress(KafkaException):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -60,7 +61,7 @@ class Lab:
         self.id = application_id
         self._settings = settings
         self._broker: EmbeddedKafka | None = None
-        self._broker_settings: dict[str, Any] = {}
+        self._broker_settings: dict[str, str] = {}
         self._running: RunningApplication | None = None
         self._topology: Topology | None = None
         self._cleanup = ExitStack()
@@ -231,7 +232,7 @@ class Lab:
     def _known(self) -> Settings:
         return settings_from(self._connected())
 
-    def _connected(self) -> dict[str, Any]:
+    def _connected(self) -> Mapping[str, Any]:
         """Return the settings of the application; the first time, start a broker if they name none."""
         known = {**self._broker_settings, **self._settings}
         if "bootstrap_servers" in known or f"{PREFIX}BOOTSTRAP_SERVERS" in os.environ or settings_file():
