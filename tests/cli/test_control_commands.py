@@ -30,11 +30,11 @@ class Listening:
         self.status = STATUS
         self.refuses: ControlError | None = None
 
-    def answer(self, question: str, order: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    def answer(self, question: str, order: tuple[str, dict[str, Any]]) -> Status:
         if self.refuses is not None:
             raise self.refuses
         self.orders.append(order)
-        return asdict(self.status)
+        return self.status
 
     def run(self, command: str, *arguments: str) -> Result:
         return CliRunner().invoke(app, [command, "app", *arguments, "--state-dir", str(self.home)])

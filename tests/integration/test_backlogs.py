@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 import millstream as ms
 from millstream.core.engine.records.merging import WRITER_HEADER
 from millstream.core.model.record import Records
-from millstream.drivers.kafka.publish import KafkaSender
+from millstream.drivers.kafka.produce import KafkaSender
 from millstream.testing.crash import Topics
 from millstream.testing.crash.app import Job
 from millstream.testing.crash.processes import CrashedProgram

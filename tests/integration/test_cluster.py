@@ -125,7 +125,7 @@ class Shop:
     def placed(self) -> dict[str, str]:
         """Return the executor on which each task ran last."""
         status = send(self.home / "state" / self.id, self.id, "status")
-        return {task: where.split("/")[1] for task, where in status["placed"].items()}
+        return {task: where.split("/")[1] for task, where in status.placed.items()}
 
     def forget_copies(self, tasks: Collection[str]) -> None:
         """Remove the local copies of tasks, as if their host was gone."""

@@ -12,13 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.core.asynchronous.call import Call, Done, Failed, Raised, Returned, Settled, Ticket, Waits
+from millstream.core.asynchronous.call import (
+    Call,
+    Done,
+    Failed,
+    Raised,
+    Returned,
+    Settled,
+    Start,
+    Ticket,
+    Waits,
+)
 from millstream.core.asynchronous.committable_offset import UnfinishedOffsets
 from millstream.core.asynchronous.dispatcher import Dispatcher
 from millstream.core.asynchronous.in_flight_window import InFlightWindow
 from millstream.core.asynchronous.limits import Breaker, RateLimit
 from millstream.core.asynchronous.reorder_buffer import ReorderBuffer
-from millstream.core.asynchronous.start import Start
 from millstream.core.model.answers import Later
 from millstream.core.model.calls import CallOrder, Calls, CircuitBreaker, Retry
 
@@ -354,7 +363,7 @@ def test_every_record_is_called_until_it_completes_and_keys_keep_their_order(
             assert world.retries[number] == min(failures[number], 3)
         assert world.dispatcher.wake_at_ms(world.now) is None
         assert world.dispatcher.idle
-        assert sum(world.dispatcher.queued(world.now)) == 0
+        assert sum(world.dispatcher.work(world.now).queued) == 0
         visits["returned"] += world.returned
         if order == "key" and batch is None:
             check_keys(world, visits)

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.core.asynchronous.call import Call, Raised, grouped
+from millstream.core.asynchronous.call import Call, Raised, Start, grouped
 from millstream.core.asynchronous.dispatcher import Dispatcher
 from millstream.core.asynchronous.result_buffer import ResultBuffer
-from millstream.core.asynchronous.start import Start
 from millstream.core.engine.asynchronous import backlog, backpressure, in_flight
 from millstream.core.engine.asynchronous.in_flight_record import InFlightStore
 from millstream.core.engine.step_outcome import Outcome, Snapshot

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millstream.drivers.kafka import delivery, produce, publish
+from millstream.drivers.kafka import delivery, produce
 from millstream.drivers.spark import sink, source
 from millstream.drivers.spark.executor import host, statelog, task_run
 from millstream.drivers.spark.planner import planner, repartitions, source_topics
@@ -37,8 +37,8 @@ def installed(world: World) -> Iterator[None]:
         patch.setattr(delivery, "within", lambda seconds, call: call())
         patch.setattr(delivery, "monotonic", clock.monotonic)
         patch.setattr(delivery, "sleep", clock.sleep)
-        patch.setattr(publish, "warm", lambda make, settings: _sender_of(world, make, settings))
-        patch.setattr(publish, "warmed", lambda make, settings: world.senders.get(world.acting))
+        patch.setattr(produce, "warm", lambda make, settings: _sender_of(world, make, settings))
+        patch.setattr(produce, "warmed", lambda make, settings: world.senders.get(world.acting))
         patch.setattr(source.SourceSpec, "planning", lambda option: world.query.source)
         patch.setattr(source.SourceSpec, "reading", lambda option: world.query.source)
         patch.setattr(sink, "in_driver", lambda option: world.query)

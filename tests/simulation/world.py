@@ -19,7 +19,7 @@ from millstream.core.topology.analysis.ranges import in_ranges
 from millstream.core.topology.evolution import Lineage, parts_of
 from millstream.core.topology.layout import lay_out
 from millstream.core.topology.plan import Plan
-from millstream.drivers.kafka import publish, transactions
+from millstream.drivers.kafka import produce, transactions
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.executor import statelog
 from millstream.drivers.spark.executor.copies import CopiesSpec
@@ -115,7 +115,7 @@ class World:
             ms.ErrorPolicies(),
             {},
             Lineage(parts_of(self.plan, self.layout, {})),
-            sender=None if scene.exactly_once else publish.KafkaSender(_SETTINGS),
+            sender=None if scene.exactly_once else produce.KafkaSender(_SETTINGS),
         )
         topics = {TOPIC: 2, RESULTS: 2, self.plan.commits_topic: scene.partitions}
         changelogs = dict.fromkeys(self.plan.changelogs.values(), 2)

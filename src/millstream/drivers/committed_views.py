@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from millstream.core.model.errors import CopyMovedError
 from millstream.core.ports import ByteStores, ParkedChanges, Version
 from millstream.core.queries.parked_view import Parked, ParkedView
 from millstream.core.state.segments.log import Manifest
 from millstream.drivers.directory import CopyDirectory
-
-PARKED_VERSIONS: Final = 2
-"""How many parked versions lie beside a copy on disk."""
 
 
 class CommittedViews:

@@ -49,7 +49,7 @@ class CopyDirectory:
         damage: The error, from when damage was found until the copy is thrown away; None otherwise.
     """
 
-    def __init__(self, path: str, kept: int) -> None:
+    def __init__(self, path: str, kept: int = 2) -> None:
         self.path = Path(path)
         self.damage: DamagedCopyError | None = None
         self.why_empty = MISSING
@@ -150,6 +150,22 @@ class CopyDirectory:
 
     def _file(self, version: Version) -> Path:
         return self.path / f"parked-{version.number}-{version.token}"
+
+
+class DirectoryCopy:
+    """A local copy beside which changes are parked: the part of ``LocalCopy`` that does not depend on the engine."""
+
+    def __init__(self, directory: CopyDirectory) -> None:
+        self.directory = directory
+
+    def why_empty(self) -> str:
+        return self.directory.why_empty
+
+    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
+        self.directory.park(version, changes, dropped)
+
+    def parked(self, version: Version) -> ParkedChanges | None:
+        return self.directory.parked(version)
 
 
 def in_parts(

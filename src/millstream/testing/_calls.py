@@ -15,9 +15,8 @@ from contextvars import copy_context
 from inspect import isawaitable
 from typing import Any
 
-from millstream.core.asynchronous.call import Call, Settled, Ticket
+from millstream.core.asynchronous.call import Call, Settled, Start, Ticket
 from millstream.core.asynchronous.dispatcher import Dispatcher
-from millstream.core.asynchronous.start import Start
 from millstream.core.model.calls import Calls
 from millstream.core.model.ids import TaskId
 

@@ -8,7 +8,7 @@ both run by the same rules.
   those behind wait in the key's queue and do not count.
 * A batch takes calls of the run queue, and at order ``key`` those that follow in the queue of the same key.
 * A call that arrives before it is due begins when it is due. Until then it counts only against the limit of its key.
-* A record that has to wait goes back to the task, which remembers it durably. See ``key_queues`` for those behind it.
+* A record that has to wait goes back to the task, which remembers it durably. See ``call_queues`` for those behind it.
 * An answer that comes after its timeout is ignored.
 """
 
@@ -17,15 +17,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, Final
 
-from millstream.core.asynchronous.async_worker import Queued
+from millstream.core.asynchronous.async_worker import Queued, Work
 from millstream.core.asynchronous.call import (
     Call,
     Failed,
     Raised,
     Returned,
     Settled,
+    Start,
     Ticket,
     Waits,
     failed_attempt,
@@ -34,12 +35,13 @@ from millstream.core.asynchronous.call import (
     past_deadline,
     settle,
 )
-from millstream.core.asynchronous.key_queues import KeyQueues
+from millstream.core.asynchronous.call_queues import KeyQueues, RunQueue
 from millstream.core.asynchronous.limits import Endpoints, RateLimit
-from millstream.core.asynchronous.run_queue import RunQueue
-from millstream.core.asynchronous.start import Start
 from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest, millis
+
+_LATELY: Final = 50
+"""The average duration is that of about so many calls."""
 
 
 class Dispatcher:
@@ -58,23 +60,26 @@ class Dispatcher:
         """Calls that are not due, as a heap of due time, unique number and call."""
         self._key_queues = KeyQueues(calls)
         self._forgotten: set[Ticket] = set()
-        self._running: dict[int, _Run] = {}
+        self._running: dict[int, Start] = {}
         self._deadlines: list[tuple[int, int]] = []
         self._settled: list[tuple[Ticket, Settled]] = []
         self._numbers = count(1) if numbers is None else numbers
         rate = calls.rate_limit
         self._rate = None if rate is None else RateLimit(rate[0], millis(rate[1]))
         self._endpoints = Endpoints(calls.circuit_breaker)
+        self._call_ms, self._ended = 0.0, 0
 
     @property
     def idle(self) -> bool:
         return not (self._running or self._run_queue or self._early or self._endpoints)
 
-    def queued(self, now_ms: int) -> Queued:
-        line, ready, breaker = self._key_queues.size, len(self._run_queue), len(self._endpoints)
-        rated = len(self._running) < self._calls.max_in_flight and self._next_by_rate(now_ms) > now_ms
-        ready_ahead, rate = (0, ready) if rated else (ready, 0)
-        return Queued(line, ready_ahead, rate, breaker, len(self._early))
+    def work(self, now_ms: int) -> Work:
+        ages = [now_ms - start.begun_ms for start in self._running.values()] or [0]
+        early_ms = max(self._early[0][0] - now_ms, 0) if self._early else None
+        wake_at_ms = self.wake_at_ms(now_ms)
+        next_ms = None if wake_at_ms is None else max(wake_at_ms - now_ms, 0)
+        queued = self._queued(now_ms)
+        return Work(len(self._running), queued, max(ages), min(ages), self._call_ms, early_ms, next_ms)
 
     def offer(self, call: Call, now_ms: int) -> None:
         """Add a call; calls of one key must come in the order of their records."""
@@ -114,34 +119,23 @@ class Dispatcher:
 
     def end(self, number: int, answers: Sequence[Any], now_ms: int) -> None:
         """Process the answers of a start, one per call; ignored if it has timed out."""
-        run = self._running.pop(number, None)
-        if run is None:
-            return
-        failed = all(map(failed_attempt, answers))
-        self._run_queue.add_first(self._endpoints.ended(run.start.calls[0].endpoint, now_ms, failed=failed))
-        for call, answer in zip(run.start.calls, answers):
-            if call.ticket in self._forgotten:
-                self._forgotten.remove(call.ticket)
-                self._leave(call, None)
-                continue
-            begun = run.begun_ms if call.begun_ms is None else call.begun_ms
-            try:
-                settled = settle(self._calls, call, answer, begun_ms=begun, now_ms=now_ms, seed=self._seed)
-            except Exception as error:  # of an object of the user's: its record must not wait for ever
-                settled = Failed(call.attempt, in_words(error), error)
-            self._settle(call, settled)
+        start = self._running.get(number)
+        if start is not None:
+            self._ended = min(self._ended + 1, _LATELY)
+            self._call_ms += (now_ms - start.begun_ms - self._call_ms) / self._ended
+            self._answer(start, answers, now_ms)
 
     def expire(self, now_ms: int) -> list[int]:
         """Time out starts that take too long; return their numbers, so that they are cancelled."""
         expired: list[int] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, number = heappop(self._deadlines)
-            run = self._running.get(number)
-            if run is None:
+            start = self._running.get(number)
+            if start is None:
                 continue
             expired.append(number)
-            answers = [Raised(self._timeout_of(call, run.begun_ms, now_ms)) for call in run.start.calls]
-            self.end(number, answers, now_ms)
+            answers = [Raised(self._timeout_of(call, start.begun_ms, now_ms)) for call in start.calls]
+            self._answer(start, answers, now_ms)
         return expired
 
     def forget(self, tickets: Collection[Ticket]) -> None:
@@ -149,10 +143,7 @@ class Dispatcher:
         if not tickets:
             return
         self._forgotten.update(
-            call.ticket
-            for run in self._running.values()
-            for call in run.start.calls
-            if call.ticket in tickets
+            call.ticket for start in self._running.values() for call in start.calls if call.ticket in tickets
         )
         self.unblock(tickets)
         self._key_queues.drop(tickets)
@@ -190,11 +181,13 @@ class Dispatcher:
             times.append(max(due, self._next_by_rate(now_ms)))
         return min(times, default=None)
 
-    def early_ms(self, now_ms: int) -> int | None:
-        """Return in how many ms the first delayed call is due; None if there is none."""
-        return max(self._early[0][0] - now_ms, 0) if self._early else None
-
     # Waiting.
+
+    def _queued(self, now_ms: int) -> Queued:
+        line, ready, breaker = self._key_queues.size, len(self._run_queue), len(self._endpoints)
+        rated = len(self._running) < self._calls.max_in_flight and self._next_by_rate(now_ms) > now_ms
+        ready_ahead, rate = (0, ready) if rated else (ready, 0)
+        return Queued(line, ready_ahead, rate, breaker, len(self._early))
 
     def _admit(self, call: Call, now_ms: int) -> None:
         """Let a call begin as soon as it is due; it counts against the limit of its key."""
@@ -234,10 +227,9 @@ class Dispatcher:
             call, _ = self._run_queue.take()
             calls.append(call)
             calls += self._key_queues.take_behind(call, most - len(calls), now_ms)
-        start = Start(
-            next(self._numbers), tuple(calls), self._deadline(calls, now_ms), self._calls.batch is not None
-        )
-        self._running[start.number] = _Run(start, now_ms)
+        number, deadline_ms = next(self._numbers), self._deadline(calls, now_ms)
+        start = Start(number, tuple(calls), now_ms, deadline_ms, self._calls.batch is not None)
+        self._running[number] = start
         if start.deadline_ms is not None:
             heappush(self._deadlines, (start.deadline_ms, start.number))
         if self._rate is not None:
@@ -273,6 +265,22 @@ class Dispatcher:
 
     # Ending.
 
+    def _answer(self, start: Start, answers: Sequence[Any], now_ms: int) -> None:
+        del self._running[start.number]
+        failed = all(map(failed_attempt, answers))
+        self._run_queue.add_first(self._endpoints.ended(start.calls[0].endpoint, now_ms, failed=failed))
+        for call, answer in zip(start.calls, answers):
+            if call.ticket in self._forgotten:
+                self._forgotten.remove(call.ticket)
+                self._leave(call, None)
+                continue
+            begun = start.begun_ms if call.begun_ms is None else call.begun_ms
+            try:
+                settled = settle(self._calls, call, answer, begun_ms=begun, now_ms=now_ms, seed=self._seed)
+            except Exception as error:  # of an object of the user's: its record must not wait for ever
+                settled = Failed(call.attempt, in_words(error), error)
+            self._settle(call, settled)
+
     def _settle(self, call: Call, settled: Settled) -> None:
         self._settled.append((call.ticket, settled))
         self._leave(call, settled)
@@ -285,10 +293,3 @@ class Dispatcher:
         self._settled.extend((ticket, Returned()) for ticket in returned)
         for waiting in runs:
             self._admit(*waiting)
-
-
-class _Run(NamedTuple):
-    """A start that runs, and when it began."""
-
-    start: Start
-    begun_ms: int

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterator
 
 from millstream.core.asynchronous.call import Call, Ticket
-from millstream.core.asynchronous.run_queue import WaitingCall, drop
+from millstream.core.asynchronous.call_queues import WaitingCall, drop
 from millstream.core.model.calls import CircuitBreaker
 from millstream.core.model.durations import millis
 

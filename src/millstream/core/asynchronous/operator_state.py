@@ -76,31 +76,36 @@ def together(figures: Collection[CallCounts]) -> CallCounts:
 
 
 class AsyncOperatorState(Protocol):
-    """The in-flight records of an operator, as its task sees them."""
+    """The in-flight records of an operator, as its task sees them. By default, it issues no calls: its processor makes its own."""
 
     name: str
 
     @property
     def calls(self) -> Calls | None:
         """The options of its calls; None if the processor makes its own."""
+        return None
 
     def collect(self) -> None:
         """Begin a step: process the results since the last one."""
 
     def issue(self) -> Iterable[Call]:
         """Return the calls to send to the async worker now."""
+        return ()
 
     def save(self) -> None:
         """End a step: write the stores."""
 
     def done(self, ticket: Ticket, settled: Settled) -> None:
         """Store the result of a call."""
+        return
 
     def under_way(self) -> Iterable[Ticket]:
         """Return the tickets in flight."""
+        return ()
 
     def lost(self, ticket: Ticket) -> None:
         """Take back a call that the async worker has lost."""
+        return
 
     def next_due(self) -> int | None:
         """Return when a record is due, ms since the epoch; None if never."""

@@ -15,7 +15,9 @@ Source: the fence by epoch of KIP-311's "Store & commit"; results that are late 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from millstream.core.asynchronous.async_worker import Work
 from millstream.core.asynchronous.call import Call, InFlightTickets, Settled, Ticket, TicketGroup, tickets
 from millstream.core.asynchronous.dispatcher import Dispatcher
 
@@ -38,11 +40,11 @@ class ResultBuffer:
         self._collect()
         return not self._results and self._dispatcher.idle
 
-    @property
-    def has_news(self) -> bool:
-        """Whether there are results that no micro-batch has got."""
+    def work(self, now_ms: int) -> Work:
+        """Return the state of the calls; the next event is now if there are results that no micro-batch has got."""
         self._collect()
-        return len(self._results) > self._given
+        work = self._dispatcher.work(now_ms)
+        return replace(work, next_ms=0) if len(self._results) > self._given else work
 
     def knows(self, ticket: Ticket) -> bool:
         """Return whether a call was offered under this ticket and not forgotten."""

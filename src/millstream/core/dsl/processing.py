@@ -13,7 +13,7 @@ from millstream.core.model.arguments import checked_methods
 from millstream.core.model.calls import Answer, CallOptions, Calls
 from millstream.core.model.durations import Duration
 from millstream.core.model.record import Record
-from millstream.core.topology.async_nodes import MAX_UNACKNOWLEDGED, finishing_later
+from millstream.core.topology.async_nodes import MAX_UNACKNOWLEDGED, Completion
 from millstream.core.topology.nodes import Process
 from millstream.core.topology.processor import ProcessValues, checked_supplier
 from millstream.core.topology.stores import StoreLike
@@ -65,13 +65,8 @@ class ProcessableStream(StreamHandle[K, V]):
         Returns:
             The forwarded records, whose types only the processor knows.
         """
-        node = finishing_later(
-            self._processor(Process, supplier, stores, name, key_local=key_local),
-            calls,
-            acknowledges=acknowledges,
-            max_unacknowledged=max_unacknowledged,
-            serdes=self._serdes(),
-        )
+        process = self._processor(Process, supplier, stores, name, key_local=key_local)
+        node = Completion(calls, acknowledges, max_unacknowledged).node(process, self._serdes())
         return self._graph.stream(self._graph.add_supplied(node), None, None, rekeyed=True)
 
     def process_values(
@@ -209,8 +204,8 @@ class ProcessableStream(StreamHandle[K, V]):
             >>> driver.read("prices")
             [Record(key='anna', value=3, timestamp=0, headers=())]
         """
-        called = AsyncFunction(function, batch, store, name)
-        node = async_operators.map_values_async(self, called, with_key=with_key, **options)
+        called = AsyncFunction(function, Calls(**options, batch=batch), store, name)
+        node = async_operators.map_values_async(self, called, with_key=with_key)
         return self._graph.stream(node, self._key, None, rekeyed=self._rekeyed)
 
     @overload
@@ -256,7 +251,8 @@ class ProcessableStream(StreamHandle[K, V]):
         Raises:
             TopologyError: If an option is impossible.
         """
-        async_operators.foreach_async(self, AsyncFunction(function, batch, store, name), **options)
+        called = AsyncFunction(function, Calls(**options, batch=batch), store, name)
+        async_operators.foreach_async(self, called)
 
     def process_async(
         self,
@@ -285,6 +281,6 @@ class ProcessableStream(StreamHandle[K, V]):
         Raises:
             TopologyError: If an option is impossible, or a store is not a key-value store.
         """
-        called = AsyncFunction(function, None, store, name)
-        node = async_operators.process_async(self, called, stores, **options)
+        called = AsyncFunction(function, Calls(**options), store, name)
+        node = async_operators.process_async(self, called, stores)
         return self._graph.stream(node, None, None, rekeyed=True)

@@ -19,11 +19,11 @@ from millstream.core.asynchronous.call import Call as AsyncCall
 from millstream.core.asynchronous.call import Settled, Ticket
 from millstream.core.asynchronous.operator_state import first_due
 from millstream.core.engine import operators as operators  # how the nodes run
+from millstream.core.engine.batch import Reading
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.progress import TaskProgress
 from millstream.core.engine.record_processing import Processing
-from millstream.core.engine.records.deserializing import Reading
 from millstream.core.engine.records.dividing import append
 from millstream.core.engine.records.queue import PartitionGroup, QueueId, RecordQueue
 from millstream.core.engine.records.readiness import InputFacts, Readiness
@@ -368,7 +368,6 @@ class Task:
 
 
 def _to_read(sub: SubTopology, global_stores: ByteStores | None) -> dict[str, Any]:
-    """Open the global stores of a sub-topology."""
     if not sub.global_stores:
         return {}
     if global_stores is None:

@@ -79,13 +79,13 @@ class PartitionState:
         """Return the state after the change was cancelled: the old epoch continues."""
         return PartitionState(self.history, self.change, None, self.history.current.ranges)
 
-    def entry(self) -> tuple[str, dict[str, Any]]:
+    def entry(self) -> tuple[str, dict[str, object]]:
         """Return key and value of the control record."""
         value = {"epochs": self.history.to_json(), "change": self.change, "pending": self.pending}
         return f"{_PARTITION}{self.history.primary.partition}", {**value, "ranges": self.ranges}
 
 
-def member_entry(session: str, answers: Mapping[int, Phase]) -> tuple[str, dict[str, Any]]:
+def member_entry(session: str, answers: Mapping[int, Phase]) -> tuple[str, dict[str, object]]:
     """Return key and value of the control record of a producer's session.
 
     Args:

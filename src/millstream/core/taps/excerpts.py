@@ -98,9 +98,9 @@ class Excerpt:
         except UnicodeDecodeError:
             return self._text(data.hex())
 
-    def _object(self, items: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
+    def _object(self, items: Iterable[tuple[Any, Any]], depth: int) -> dict[str, object]:
         self.left -= _CONTAINER
-        parts: dict[str, Any] = {}
+        parts: dict[str, object] = {}
         for key, value in items:
             if self.full():
                 break

@@ -164,46 +164,51 @@ def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
     return Carried(spec("", serdes.int64), delayed, delayed_keys, parked, key, value)
 
 
-def finishing_later(
-    node: n.Process,
-    calls: Calls | None,
-    *,
-    acknowledges: bool,
-    max_unacknowledged: int,
-    serdes: tuple[Serde[Any], Serde[Any]],
-) -> n.Process | IssuingProcess | AcknowledgingProcess:
-    """Return the node for a processor whose records may be unfinished when ``process`` returns; else the node unchanged.
+@dataclass(frozen=True)
+class Completion:
+    """How a processor says that a record is finished.
 
-    Args:
-        calls: Options of its calls; None if it issues none.
-        acknowledges: Whether the processor reports finished records itself.
+    Attributes:
+        calls: Options of its calls: a record is finished when its calls have ended. None if it issues none.
+        acknowledges: Whether it reports finished records itself. If it does neither, a record is finished when ``process`` returns.
         max_unacknowledged: Number of unfinished records above which no more are read, at least 1.
-        serdes: Serdes of its records' keys and values, for dead letters and messages.
-
-    Raises:
-        TopologyError: If it both issues calls and acknowledges records, or the limit is below 1 or set without ``acknowledges``.
     """
-    if max_unacknowledged != MAX_UNACKNOWLEDGED and not acknowledges:
-        raise TopologyError(
-            f"processor {node.name!r}: max_unacknowledged={max_unacknowledged} needs acknowledges=True"
-        )
-    if calls is None and not acknowledges:
-        return node
-    if calls is not None and acknowledges:
-        raise TopologyError(
-            f"processor {node.name!r}: calls=... and acknowledges=True are two ways to define when a record is finished; leave one out"
-        )
-    unfinished = carried(StoreOptions(f"{node.name}-unfinished"), *serdes)
-    parts = (node.name, node.parents, node.supplier, node.stores)
-    if calls is None:
-        if max_unacknowledged < 1:
+
+    calls: Calls | None = None
+    acknowledges: bool = False
+    max_unacknowledged: int = MAX_UNACKNOWLEDGED
+
+    def node(self, process: n.Process, serdes: tuple[Serde[Any], Serde[Any]]) -> n.Process:
+        """Return the node for a processor; unchanged if its records are finished when ``process`` returns.
+
+        Args:
+            serdes: Serdes of its records' keys and values, for dead letters and messages.
+
+        Raises:
+            TopologyError: If it both issues calls and acknowledges records, or the limit is below 1 or set without ``acknowledges``.
+        """
+        self._check(process.name)
+        if self.calls is None and not self.acknowledges:
+            return process
+        unfinished = carried(StoreOptions(f"{process.name}-unfinished"), *serdes)
+        parts = (process.name, process.parents, process.supplier, process.stores)
+        if self.calls is None:
+            return AcknowledgingProcess(*parts, carried=unfinished, most=self.max_unacknowledged)
+        return IssuingProcess(*parts, calls=self.calls, carried=unfinished)
+
+    def _check(self, name: str) -> None:
+        most = self.max_unacknowledged
+        if most != MAX_UNACKNOWLEDGED and not self.acknowledges:
+            raise TopologyError(f"processor {name!r}: max_unacknowledged={most} needs acknowledges=True")
+        if self.calls is not None and self.acknowledges:
             raise TopologyError(
-                f"processor {node.name!r}: with max_unacknowledged={max_unacknowledged} no record would ever be read for it; "
-                "set at least 1"
+                f"processor {name!r}: calls=... and acknowledges=True are two ways to define when a record is finished; leave one out"
             )
-        return AcknowledgingProcess(*parts, carried=unfinished, most=max_unacknowledged)
-    if calls.batch is not None:
-        raise TopologyError(
-            f"processor {node.name!r}: batch=... is not available, because a processor issues each call itself"
-        )
-    return IssuingProcess(*parts, calls=calls, carried=unfinished)
+        if most < 1:
+            raise TopologyError(
+                f"processor {name!r}: with max_unacknowledged={most} no record would ever be read for it; set at least 1"
+            )
+        if self.calls is not None and self.calls.batch is not None:
+            raise TopologyError(
+                f"processor {name!r}: batch=... is not available, because a processor issues each call itself"
+            )

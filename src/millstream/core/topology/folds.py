@@ -1,7 +1,7 @@
 """Folds: built-in aggregations, for which the engine need not call a function per record.
 
 An aggregation of the DSL is a user function, which can do anything. Some are built in, such as count and sum. Such a node names its
-fold in addition to its function; both have the same result, and the engine may use either (``millstream.core.engine.folding``).
+fold in addition to its function; both have the same result, and the engine may use either (``millstream.core.engine.operators.aggregations``).
 
 A fold is defined once, as its *recipe*: the functions for single records are derived from it, and the engine's fast path uses its
 step.

@@ -54,5 +54,9 @@ class GlobalJoin(JoinsByKind, Node):
     local_to_key: ClassVar[bool] = True
 
     @property
+    def store_names(self) -> tuple[str, ...]:
+        return ()
+
+    @property
     def global_store_names(self) -> tuple[str, ...]:
         return (self.store.name,)

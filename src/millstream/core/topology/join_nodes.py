@@ -63,10 +63,6 @@ class StreamTableJoin(JoinsByKind, Node):
     local_to_key: ClassVar[bool] = True
     divisible: ClassVar[bool] = True
 
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return self.stores
-
 
 @dataclass(frozen=True)
 class GraceBuffer(Node):
@@ -86,10 +82,6 @@ class GraceBuffer(Node):
 
     pure: ClassVar[bool] = False
     local_to_key: ClassVar[bool] = True
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return (self.store.name,)
 
     @property
     def remembered_as(self) -> str:
@@ -115,10 +107,6 @@ class TableJoin(Node):
     table: ClassVar[bool] = True
     local_to_key: ClassVar[bool] = True
     divisible: ClassVar[bool] = True
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return self.stores
 
 
 @dataclass(frozen=True)
@@ -207,11 +195,6 @@ class StreamJoin(JoinsByKind, Node):
     local_to_key: ClassVar[bool] = True
 
     @property
-    def store_names(self) -> tuple[str, ...]:
-        specs = (self.mine, self.other) if self.unmatched is None else (self.mine, self.other, self.unmatched)
-        return tuple(spec.name for spec in specs)
-
-    @property
     def remembered_as(self) -> str:
         """Name of the left store, because both sides share one stream time."""
         return (self.mine if self.left else self.other).name
@@ -269,10 +252,6 @@ class Subscriptions(Node):
     pure: ClassVar[bool] = False
     local_to_key: ClassVar[bool] = True
 
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return (self.store.name, *self.stores)
-
 
 @dataclass(frozen=True)
 class SubscribedChanges(Node):
@@ -284,10 +263,6 @@ class SubscribedChanges(Node):
 
     pure: ClassVar[bool] = False
     local_to_key: ClassVar[bool] = True
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return (self.store.name,)
 
 
 @dataclass(frozen=True)
@@ -308,7 +283,3 @@ class Resolve(Node):
 
     pure: ClassVar[bool] = False
     local_to_key: ClassVar[bool] = True
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return (*self.stores, self.results.name)

@@ -53,7 +53,14 @@ class Node:
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        return ()
+        """Names of its stores: of the specifications among its fields, and those in a field ``stores``."""
+        names: list[str] = []
+        for attribute, value in vars(self).items():
+            if isinstance(value, StoreSpec):
+                names.append(value.name)
+            elif attribute == "stores":
+                names += value
+        return tuple(names)
 
     @property
     def global_store_names(self) -> tuple[str, ...]:
@@ -251,10 +258,6 @@ class Process(Node):
     pure: ClassVar[bool] = False
     divisible: ClassVar[bool] = True
 
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return self.stores
-
 
 # Stream to table.
 
@@ -268,10 +271,6 @@ class Materialised(Node):
     pure: ClassVar[bool] = False
     table: ClassVar[bool] = True
     local_to_key: ClassVar[bool] = True
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return (self.store.name,)
 
 
 @dataclass(frozen=True)

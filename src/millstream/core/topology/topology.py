@@ -20,7 +20,7 @@ from millstream.core.topology import describe as _describe
 from millstream.core.topology import drawing as _drawing
 from millstream.core.topology.async_nodes import (
     MAX_UNACKNOWLEDGED,
-    finishing_later,
+    Completion,
 )
 from millstream.core.topology.checks import (
     check_complete,
@@ -146,15 +146,8 @@ class Topology(NodeGraph):
         """
         made = checked_supplier(name, supplier), tuple(stores)
         node = Process(name, _names(parents), *made, key_local=key_local)
-        return self.add_supplied(
-            finishing_later(
-                node,
-                calls,
-                acknowledges=acknowledges,
-                max_unacknowledged=max_unacknowledged,
-                serdes=self._serdes_behind(node.parents),
-            )
-        )
+        completion = Completion(calls, acknowledges, max_unacknowledged)
+        return self.add_supplied(completion.node(node, self._serdes_behind(node.parents)))
 
     def add_sink(
         self,

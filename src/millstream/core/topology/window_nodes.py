@@ -34,16 +34,6 @@ class _WindowedNode:
         return self.emit.close_idle_after_ms is not None
 
 
-class _WithOpenStore(_WindowedNode):
-    """Base of aggregations that keep open windows or sessions in an additional store."""
-
-    open: StoreSpec | None
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return (self.store.name,) if self.open is None else (self.store.name, self.open.name)
-
-
 @dataclass(frozen=True)
 class WindowedAggregate(_WindowedNode, Materialised):
     """Aggregates a grouped stream per key and window of a fixed size (``KStreamWindowAggregate``).
@@ -93,7 +83,7 @@ class CalendarAggregate(_WindowedNode, Materialised):
 
 
 @dataclass(frozen=True)
-class SlidingAggregate(_WithOpenStore, Materialised):
+class SlidingAggregate(_WindowedNode, Materialised):
     """Aggregates a grouped stream per key and sliding window (``KStreamSlidingWindowAggregate``).
 
     Attributes:
@@ -113,7 +103,7 @@ class SlidingAggregate(_WithOpenStore, Materialised):
 
 
 @dataclass(frozen=True)
-class SessionAggregate(_WithOpenStore, Materialised):
+class SessionAggregate(_WindowedNode, Materialised):
     """Aggregates a grouped stream per key and session (``KStreamSessionWindowAggregate``).
 
     Attributes:
@@ -173,10 +163,6 @@ class Suppress(n.Node):
     table: ClassVar[bool] = True
     local_to_key: ClassVar[bool] = True
     divisible: ClassVar[bool] = True
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return tuple(spec.name for spec in (self.buffer, self.buffer_times) if spec is not None)
 
     @property
     def remembered_as(self) -> str:

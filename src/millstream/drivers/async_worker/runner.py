@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from millstream.core.asynchronous.async_worker import Answered
-from millstream.core.asynchronous.start import Start
+from millstream.core.asynchronous.call import Start
 from millstream.drivers.async_worker.task_session import Session
 from millstream.drivers.async_worker.worker_messages import WorkerQuestion
 

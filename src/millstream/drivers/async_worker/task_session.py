@@ -14,41 +14,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
-from millstream.core.asynchronous.async_worker import Answered, Work
-from millstream.core.asynchronous.call import Call, InFlightTickets, Settled, Ticket, Waits, tickets
+from millstream.core.asynchronous.async_worker import Answered
+from millstream.core.asynchronous.call import Call, InFlightTickets, Settled, Start, Ticket, Waits, tickets
 from millstream.core.asynchronous.dispatcher import Dispatcher
 from millstream.core.asynchronous.result_buffer import ResultBuffer
-from millstream.core.asynchronous.start import Start
 from millstream.core.model.durations import earliest
 from millstream.core.model.errors import AsyncWorkerError
 from millstream.drivers.async_worker.worker_messages import WorkerQuestion
 
-_LATELY = 50
 _STEP_MS = 1_000
 """Clocks that differ by less are the same: a question takes time."""
 
 
 class _Channel(NamedTuple):
-    """One operator: the digest of its options, since when each call runs, and how long calls take."""
+    """One operator, and the digest of its options."""
 
     options: bytes
     dispatcher: Dispatcher
     results: ResultBuffer
-    began: dict[int, int]
-    pace: _Pace
-
-
-class _Pace:
-    """Average duration of recent calls."""
-
-    def __init__(self) -> None:
-        self.call_ms = 0.0
-        self._ended = 0
-
-    def note(self, took_ms: int) -> None:
-        """Count a call; each has about one fiftieth of the weight."""
-        self._ended = min(self._ended + 1, _LATELY)
-        self.call_ms += (took_ms - self.call_ms) / self._ended
 
 
 class Session:
@@ -98,33 +81,25 @@ class Session:
         return Answered(
             () if lost is None else tuple(self._settled(ahead_ms)),
             tuple(sorted(lost or ())),
-            {name: self._work_of(channel, now_ms) for name, channel in self._channels.items()},
+            {name: channel.results.work(now_ms) for name, channel in self._channels.items()},
         )
 
     def start(self, now_ms: int) -> Iterator[tuple[str, Start]]:
         """Start what may begin; return it with its operator."""
         for name, channel in self._channels.items():
             for start in channel.dispatcher.start(now_ms):
-                channel.began[start.number] = now_ms
                 yield name, start
 
     def end(self, operator: str, number: int, answers: Sequence[Any], now_ms: int) -> None:
-        channel = self._channels[operator]
-        began = channel.began.pop(number, None)
-        if began is not None:
-            channel.pace.note(now_ms - began)
-        channel.dispatcher.end(number, answers, now_ms)
+        self._channels[operator].dispatcher.end(number, answers, now_ms)
 
     def expire(self, now_ms: int) -> list[tuple[str, int]]:
         """Time out starts that take too long; return their operators and numbers."""
-        expired = [
+        return [
             (name, number)
             for name, channel in self._channels.items()
             for number in channel.dispatcher.expire(now_ms)
         ]
-        for name, number in expired:
-            self._channels[name].began.pop(number, None)
-        return expired
 
     def wake_at_ms(self, now_ms: int) -> int | None:
         """Return when a call begins or times out without an answer, ms since the epoch; None if never."""
@@ -150,15 +125,7 @@ class Session:
         if operator in self._channels and self._channels[operator].options == digest:
             return
         dispatcher = Dispatcher(loaded[digest], f"{self._task}:{operator}", self._numbers)
-        self._channels[operator] = _Channel(digest, dispatcher, ResultBuffer(dispatcher), {}, _Pace())
-
-    def _work_of(self, channel: _Channel, now_ms: int) -> Work:
-        ages = [now_ms - began for began in channel.began.values()] or [0]
-        dispatcher = channel.dispatcher
-        queued, early_ms = dispatcher.queued(now_ms), dispatcher.early_ms(now_ms)
-        wake_at_ms = now_ms if channel.results.has_news else dispatcher.wake_at_ms(now_ms)
-        next_ms = None if wake_at_ms is None else max(wake_at_ms - now_ms, 0)
-        return Work(len(channel.began), queued, max(ages), min(ages), channel.pace.call_ms, early_ms, next_ms)
+        self._channels[operator] = _Channel(digest, dispatcher, ResultBuffer(dispatcher))
 
 
 def _by_our_clock(call: Call, ahead_ms: int) -> Call:

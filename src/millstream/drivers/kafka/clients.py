@@ -103,7 +103,7 @@ _NO_TOPIC = {
 _NOT_SETTABLE = {KafkaError._INVALID_ARG, KafkaError._UNSUPPORTED_FEATURE, KafkaError._NOT_IMPLEMENTED}
 
 
-def warm(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> Client:
+def warm(make: Callable[..., Client], settings: ClientSettings) -> Client:
     """Return the process's client of a kind with these settings; the first call creates it.
 
     Args:
@@ -119,18 +119,18 @@ def warm(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
     return client
 
 
-def warmed(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> Client | None:
+def warmed(make: Callable[..., Client], settings: ClientSettings) -> Client | None:
     """Return the client that :func:`warm` has created in this process, or None."""
     client: Client | None = _WARM.get(_identity(make, settings))
     return client
 
 
-def _identity(make: Callable[[dict[str, Any]], Any], settings: ClientSettings) -> tuple[Any, ...]:
+def _identity(make: Callable[..., Any], settings: ClientSettings) -> tuple[Any, ...]:
     name = f"{make.__module__}.{make.__qualname__}"
     return (name, tuple(sorted((key, str(value)) for key, value in settings.items())))
 
 
-def made(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> Client:
+def made(make: Callable[..., Client], settings: ClientSettings) -> Client:
     """Create a client.
 
     Args:
@@ -150,7 +150,7 @@ def made(make: Callable[[dict[str, Any]], Client], settings: ClientSettings) -> 
         ) from None
 
 
-def check(make: Callable[[dict[str, Any]], Any], settings: ClientSettings) -> None:
+def check(make: Callable[..., Any], settings: ClientSettings) -> None:
     """Check settings by creating a client that does not connect.
 
     Raises:

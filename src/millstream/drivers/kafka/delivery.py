@@ -76,7 +76,7 @@ class TransactionSpec:
     def marks(self) -> Marks:
         return Marks(self.consumer, self.application_id, _STEP_S)
 
-    def producer_settings(self, partition: int) -> dict[str, Any]:
+    def producer_settings(self, partition: int) -> ClientSettings:
         return {
             **DEFAULTS,
             **self.settings,

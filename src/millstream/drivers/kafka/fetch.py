@@ -157,7 +157,7 @@ class KafkaFetcher:
     def _consumer(self) -> Consumer:
         return warm(Consumer, self._complete_settings())
 
-    def _complete_settings(self) -> dict[str, Any]:
+    def _complete_settings(self) -> ClientSettings:
         """Return the settings with defaults below them and fixed settings above them."""
         isolation = "read_committed" if self.read_committed else "read_uncommitted"
         return {**_PRESET, **self.settings, **_FIXED, "group.id": self.group, "isolation.level": isolation}

@@ -1,11 +1,15 @@
-"""Producing records and collecting failures, for every delivery guarantee.
+"""Producing records and collecting failures; :class:`KafkaSender` is at-least-once delivery.
+
+Under at least once, all records are acknowledged before a micro-batch is committed. A repeated micro-batch sends its records again.
 
 librdkafka reads the timestamp 0 as "now", so a record with timestamp 0 is sent with timestamp 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final
 
@@ -14,10 +18,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from millstream.core.engine.records.merging import WRITER_HEADER
 from millstream.core.model.errors import MillstreamError, ProductionError
 from millstream.core.model.record import Records
-from millstream.drivers.kafka.clients import translated
+from millstream.drivers.kafka.clients import ClientSettings, check, translated, warm, warmed
 
 _POLL_EVERY = 4096
 _FULL_WAIT_S = 0.5
+_FLUSH_S = 1.0
 CONNECT_S: Final = 10.0
 
 # Idempotent, so that the client's retries neither duplicate nor reorder. murmur2_random is the partitioner of Java producers.
@@ -37,7 +42,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 class FailingProducer:
     """A producer with its reported failures that are not handled yet."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: ClientSettings) -> None:
         self.failures: list[tuple[KafkaError, str, int]] = []
         self.producer = Producer({**settings, "on_delivery": self._failed})
 
@@ -119,3 +124,62 @@ def refused(error: KafkaError, topic: str, partition: int, servers: str) -> Mill
         f"a record for topic {topic!r} was not accepted (stage 'produce', partition {partition}, {error.str()}): "
         f"{advice(topic)}. The micro-batch is not committed and will be processed again"
     )
+
+
+@dataclass(frozen=True)
+class KafkaSender:
+    """Implements ``Sender``. Sends records at least once, with producer settings. Picklable; the producer is cached per process."""
+
+    settings: ClientSettings = field(repr=False)
+
+    def check(self) -> None:
+        """Check the settings without connecting.
+
+        Raises:
+            SettingsError: If librdkafka does not accept a setting.
+        """
+        check(FailingProducer, self._complete_settings())
+
+    def publish(self, topic: str, records: Records) -> None:
+        """Pass records to the producer of this process; the first call connects it.
+
+        Raises:
+            ProductionError: If a record is refused immediately, for example because it is too large.
+        """
+        producer = warm(_connected, self._complete_settings())
+        with self._refusing(producer):
+            hand_over(producer, topic, records)
+
+    def flush(self) -> None:
+        """Wait until all records that this process has published are acknowledged.
+
+        Raises:
+            ProductionError: If the broker refused a record, or did not acknowledge it in time.
+        """
+        producer = warmed(_connected, self._complete_settings())
+        if producer is None:
+            return
+        with self._refusing(producer):
+            while producer.producer.flush(_FLUSH_S):
+                producer.check()
+            producer.check()
+
+    def _complete_settings(self) -> ClientSettings:
+        return {**DEFAULTS, **self.settings}
+
+    @contextmanager
+    def _refusing(self, producer: FailingProducer) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            failure = producer.failures[0]
+            producer.failures.clear()
+            raise refused(*failure, str(self.settings.get("bootstrap.servers"))) from error
+
+
+def _connected(settings: ClientSettings) -> FailingProducer:
+    """Create a producer and connect it. If that fails, the first record waits for the broker."""
+    failing = FailingProducer(settings)
+    with suppress(KafkaException):
+        failing.producer.list_topics(timeout=CONNECT_S)
+    return failing

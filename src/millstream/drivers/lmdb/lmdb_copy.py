@@ -22,12 +22,13 @@ from typing import Any
 import lmdb
 
 from millstream.core.model.errors import DamagedCopyError
-from millstream.core.ports import ByteReader, ByteStores, Changes, ParkedChanges, StoreChange, Version
+from millstream.core.ports import ByteReader, ByteStores, StoreChange, Version
 from millstream.drivers.directory import (
     DEFAULT_MEMORY_BYTES,
     MISSING,
     OTHER_FORMAT,
     CopyDirectory,
+    DirectoryCopy,
     in_parts,
     log,
     on_its_way,
@@ -49,7 +50,6 @@ _META = "/version"  # no store can have this name
 _VERSION = b"version"
 _MAP_SIZE = 64 << 30
 _MAX_STORES = 1024
-_PARKED_VERSIONS = 2
 _KEY = itemgetter(0)
 _DATA_FILES, _LOCK = "data*.mdb", f"{DATA_FILE}-lock"
 _VERIFIED = "verified"
@@ -81,14 +81,14 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
     return copy
 
 
-class LmdbCopy:
+class LmdbCopy(DirectoryCopy):
     """A task's LMDB environment, with one named database per byte store. Owned by the process that opened it."""
 
     exclusive = False
 
     def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> None:
         self._run = run
-        self._directory = CopyDirectory(directory, _PARKED_VERSIONS)
+        super().__init__(CopyDirectory(directory))
         self._budget = int(memory_bytes * _CHANGES_SHARE)
         self._view: LmdbView | None = None
         self._seen: tuple[Version | None, ...] = ()  # empty from close_view() until the next version()
@@ -97,7 +97,7 @@ class LmdbCopy:
     def alive(self) -> bool:
         """Return whether the opened files are still those in the directory."""
         try:
-            return self._env is not None and os.stat(self._directory.path / DATA_FILE).st_ino == self._inode
+            return self._env is not None and os.stat(self.directory.path / DATA_FILE).st_ino == self._inode
         except OSError:
             return False
 
@@ -113,9 +113,6 @@ class LmdbCopy:
             self._throw_away()
             self._seen = (None,)
         return self._seen[0]
-
-    def why_empty(self) -> str:
-        return self._directory.why_empty
 
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
@@ -137,16 +134,16 @@ class LmdbCopy:
                 self._write(part, unfinished, ())
             self._write(last, version, dropped)
         except BROKEN as error:
-            damage = self._directory.damaged(str(error))
+            damage = self.directory.damaged(str(error))
             self._throw_away()
             raise damage from error
         except lmdb.Error as error:
             self._leave()
-            raise self._directory.failed(error) from error
+            raise self.directory.failed(error) from error
 
     def wipe(self) -> None:
         self._env.close()
-        self._directory.clear(MISSING)
+        self.directory.clear(MISSING)
         self._env = self._opened()
         self._seen = (None,)
 
@@ -161,7 +158,7 @@ class LmdbCopy:
         Raises:
             CopyMovedError: If another process has written the copy since :meth:`version`.
         """
-        self._view = LmdbView(self._env, self._directory)
+        self._view = LmdbView(self._env, self.directory)
         self._check(self._view.open(_META))
         return self._view
 
@@ -176,16 +173,10 @@ class LmdbCopy:
             self._view = None
         self._seen = ()
         PAGES.trim()
-        error = self._directory.damage
+        error = self.directory.damage
         if error is not None:
             self._throw_away()
             raise error
-
-    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        self._directory.park(version, changes, dropped)
-
-    def parked(self, version: Version) -> ParkedChanges | None:
-        return self._directory.parked(version)
 
     def _write(
         self, changes: Mapping[str, list[StoreChange]], version: Version, dropped: Collection[str]
@@ -208,11 +199,11 @@ class LmdbCopy:
         PAGES.trim()
 
     def _meta(self, transaction: Any) -> ByteReader:
-        return LmdbReader(transaction, self._databases[_META], _META, self._directory)
+        return LmdbReader(transaction, self._databases[_META], _META, self.directory)
 
     def _check(self, meta: ByteReader) -> None:
         if self._seen and (current := _version(meta)) != self._seen[0]:
-            raise self._directory.moved(self._seen[0], current)
+            raise self.directory.moved(self._seen[0], current)
 
     def _leave(self) -> None:
         """Close after an error; the next micro-batch reopens the copy."""
@@ -222,48 +213,46 @@ class LmdbCopy:
     def _throw_away(self) -> None:
         """Replace a damaged copy by an empty one."""
         self._env.close()
-        self._directory.throw_away()
+        self.directory.throw_away()
         self._env = self._opened()
 
     def _opened(self) -> Any:
         """Open the environment; a damaged file is deleted."""
-        self._directory.prepare()
-        if any(file.name != DATA_FILE for file in self._directory.path.glob(_DATA_FILES)):
-            self._directory.clear(OTHER_FORMAT)
+        self.directory.prepare()
+        if any(file.name != DATA_FILE for file in self.directory.path.glob(_DATA_FILES)):
+            self.directory.clear(OTHER_FORMAT)
         try:
             try:
                 if not self._is_verified():
-                    verify(self._directory.path / DATA_FILE)
+                    verify(self.directory.path / DATA_FILE)
                 env = self._environment()
             except (DamagedFileError, *BROKEN) as error:
-                log.warning("%s", self._directory.damaged(str(error)))
-                self._directory.throw_away()
+                log.warning("%s", self.directory.damaged(str(error)))
+                self.directory.throw_away()
                 env = self._environment()
-            self._inode = os.stat(self._directory.path / DATA_FILE).st_ino
+            self._inode = os.stat(self.directory.path / DATA_FILE).st_ino
             self._note_verified()
             self._databases = {_META: env.open_db(_META.encode())}
             return env
         except (OSError, lmdb.Error) as error:
-            raise self._directory.failed(error) from error
+            raise self.directory.failed(error) from error
 
     def _is_verified(self) -> bool:
         """Return whether a process of this run has verified or created the file."""
         try:
-            inode = os.stat(self._directory.path / DATA_FILE).st_ino
-            return (
-                bool(self._run) and (self._directory.path / _VERIFIED).read_text() == f"{self._run} {inode}"
-            )
+            inode = os.stat(self.directory.path / DATA_FILE).st_ino
+            return bool(self._run) and (self.directory.path / _VERIFIED).read_text() == f"{self._run} {inode}"
         except (OSError, UnicodeDecodeError):
             return False
 
     def _note_verified(self) -> None:
         """Record that the file is verified, so that other processes of this run do not verify it again."""
         if self._run and not self._is_verified():
-            (self._directory.path / _VERIFIED).write_text(f"{self._run} {self._inode}")
+            (self.directory.path / _VERIFIED).write_text(f"{self._run} {self._inode}")
 
     def _environment(self) -> Any:
-        _reserve(self._directory.path / _LOCK)
-        env = environment_of(self._directory.path / DATA_FILE)
+        _reserve(self.directory.path / _LOCK)
+        env = environment_of(self.directory.path / DATA_FILE)
         env.reader_check()
         return env
 
@@ -275,7 +264,7 @@ class LmdbCopy:
             self._env = self._opened()
             if self._seen and self._inode != before:
                 # Raise even if the versions are equal, as they are if both processes restore from nothing.
-                raise self._directory.moved(self._seen[0], self.version())
+                raise self.directory.moved(self._seen[0], self.version())
 
     def _database(self, store: str) -> Any:
         if store not in self._databases:

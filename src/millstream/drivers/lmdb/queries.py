@@ -15,7 +15,7 @@ import lmdb
 from millstream.core.ports import ByteStores, Version
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import Manifest
-from millstream.drivers.committed_views import PARKED_VERSIONS, CommittedViews, not_there
+from millstream.drivers.committed_views import CommittedViews, not_there
 from millstream.drivers.directory import CopyDirectory
 from millstream.drivers.lmdb.lmdb_copy import environment_of, version_of
 from millstream.drivers.lmdb.row_encoding import DATA_FILE
@@ -30,7 +30,7 @@ class LmdbQueries:
     """
 
     def __init__(self, directory: str) -> None:
-        self._directory = CopyDirectory(directory, PARKED_VERSIONS)
+        self._directory = CopyDirectory(directory)
         self._views = CommittedViews(self._directory)
         self._env: Any = None
         self._inode = -1

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from millstream.core.model.errors import StoreError
-from millstream.core.ports import RESTORING, ByteStores, Changes, ParkedChanges, StoreChange, Version
+from millstream.core.ports import RESTORING, ByteStores, StoreChange, Version
 from millstream.core.state.memory import MemoryStores
-from millstream.drivers.directory import DEFAULT_MEMORY_BYTES, MISSING, CopyDirectory
+from millstream.drivers.directory import DEFAULT_MEMORY_BYTES, MISSING, CopyDirectory, DirectoryCopy
 from millstream.drivers.memory.content_file import PARKED_VERSIONS, is_wanted, write_content
 
 _OPEN: dict[str, MemoryCopy] = {}
@@ -38,13 +38,13 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
     return copy
 
 
-class MemoryCopy:
+class MemoryCopy(DirectoryCopy):
     """A dict per byte store; only parked changes are on disk. Owned by the process, used by one micro-batch at a time."""
 
     exclusive = False
 
     def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
-        self.directory = CopyDirectory(directory, PARKED_VERSIONS)
+        super().__init__(CopyDirectory(directory, PARKED_VERSIONS))
         self._memory_bytes = memory_bytes
         self._stores = MemoryStores()
         self._version: Version | None = None
@@ -84,12 +84,6 @@ class MemoryCopy:
     def size(self) -> int:
         """Return the approximate memory use of the content, bytes."""
         return self._stores.size()
-
-    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        self.directory.park(version, changes, dropped)
-
-    def parked(self, version: Version) -> ParkedChanges | None:
-        return self.directory.parked(version)
 
     def _refuse_too_much(self) -> None:
         taken = sum(copy.size() for copy in {id(c): c for c in (*_OPEN.values(), self)}.values())

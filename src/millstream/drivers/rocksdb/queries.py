@@ -18,7 +18,7 @@ from millstream.core.model.errors import CopyMovedError
 from millstream.core.ports import ByteReader, ByteStores, Version
 from millstream.core.state.memory import NOTHING, MemoryStores
 from millstream.core.state.segments.log import Manifest
-from millstream.drivers.committed_views import PARKED_VERSIONS, CommittedViews, not_there
+from millstream.drivers.committed_views import CommittedViews, not_there
 from millstream.drivers.directory import CopyDirectory, version_from_bytes
 from millstream.drivers.rocksdb.rocksdb_copy import DATABASE, VERSION, RocksReader, families, store_numbers
 from millstream.drivers.rocksdb.rocksdb_options import reading_options
@@ -31,7 +31,7 @@ class RocksQueries:
     """
 
     def __init__(self, directory: str) -> None:
-        self._directory = CopyDirectory(directory, PARKED_VERSIONS)
+        self._directory = CopyDirectory(directory)
         self._views = CommittedViews(self._directory)
         self._database: _ReadOnly | None = None
         self._shown: ByteStores | None = None

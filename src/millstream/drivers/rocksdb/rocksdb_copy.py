@@ -24,12 +24,13 @@ from typing import Any, Final
 import rocksdict
 
 from millstream.core.model.errors import StoreError
-from millstream.core.ports import ByteReader, ByteStores, Changes, ParkedChanges, StoreChange, Version
+from millstream.core.ports import ByteReader, ByteStores, StoreChange, Version
 from millstream.core.state.memory import NOTHING
 from millstream.drivers.directory import (
     DEFAULT_MEMORY_BYTES,
     MISSING,
     CopyDirectory,
+    DirectoryCopy,
     in_parts,
     log,
     on_its_way,
@@ -45,7 +46,6 @@ VERSION: Final = b"version"
 _HOLDER = "holder"
 _DEFAULT_FAMILY = "default"
 _NAME = b"name "
-_PARKED_VERSIONS = 2
 _LOCK_WAIT_S = 10.0
 _POLL_S = 0.02
 _SETTLE_S = 2.0
@@ -77,13 +77,13 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
     return copy
 
 
-class RocksCopy:
+class RocksCopy(DirectoryCopy):
     """A task's RocksDB database, with one column family per byte store. Locks the files from first use to ``close_view``."""
 
     exclusive = True
 
     def __init__(self, directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
-        self.directory = CopyDirectory(directory, _PARKED_VERSIONS)
+        super().__init__(CopyDirectory(directory))
         self._budget = int(memory_bytes * _CHANGES_SHARE)
         self._options = options(memory_bytes)
         self._database: _Database | None = None
@@ -96,9 +96,6 @@ class RocksCopy:
         except Exception as error:  # rocksdict has no error class for RocksDB's errors
             raise self._failed(error) from error
         return None if stored is None else version_from_bytes(stored)
-
-    def why_empty(self) -> str:
-        return self.directory.why_empty
 
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
@@ -148,12 +145,6 @@ class RocksCopy:
         if self._database is not None:
             self._database.settle()
             self._database = None
-
-    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        self.directory.park(version, changes, dropped)
-
-    def parked(self, version: Version) -> ParkedChanges | None:
-        return self.directory.parked(version)
 
     def _failed(self, error: Exception) -> StoreError:
         self._database = None

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s [pid %(process)d%(in_task)s]: %(message)s"
 _OWN: Final = "millstream"
@@ -32,7 +32,7 @@ class JsonLines(logging.Formatter):
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
+        line: dict[str, object] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
             + f".{record.msecs:03.0f}Z",
             "level": record.levelname.lower(),

@@ -50,8 +50,7 @@ from millstream.edge.checkpoint.key_range_division import KeyRangeDivision
 from millstream.edge.planning.async_workers import AsyncWorkers, makes_calls
 from millstream.edge.planning.plans import spark_partitions
 from millstream.edge.planning.programs import Program
-from millstream.edge.planning.thread_counts import threads_of
-from millstream.edge.planning.worker_counts import first_workers
+from millstream.edge.planning.worker_counts import first_workers, threads_of
 from millstream.edge.settings.settings import Settings
 from millstream.edge.spark.cluster_checks import check_checkpoint, check_secrets
 

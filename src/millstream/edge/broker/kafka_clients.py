@@ -14,7 +14,7 @@ from millstream.drivers.kafka.clients import hang_up
 from millstream.drivers.kafka.fetch import KafkaFetcher
 from millstream.drivers.kafka.internal_topics import InternalTopics
 from millstream.drivers.kafka.marks import Marks
-from millstream.drivers.kafka.publish import KafkaSender
+from millstream.drivers.kafka.produce import KafkaSender
 from millstream.drivers.kafka.transactions import KafkaTransactions
 from millstream.drivers.spark.executor.changelogs import published
 from millstream.drivers.spark.executor.global_restore import GlobalTopics

@@ -15,10 +15,9 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TypedDict
 
 from millstream.core.model.errors import ApplicationRunningError
 from millstream.drivers.private import make_private
@@ -27,13 +26,22 @@ from millstream.edge.checkpoint.disk_space import unwritable
 _FILE = "lock"
 
 
+class _Holder(TypedDict, total=False):
+    """The content of the file: the process that has the lease or had it last, and the id of :meth:`Lease.begin`."""
+
+    pid: int
+    host: str
+    purpose: str
+    begun: str
+
+
 class Lease:
     """The exclusive right to work on an application's directory; taken by :meth:`take`, released by :meth:`release`."""
 
-    def __init__(self, path: Path, file: IO[str], holder: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, file: IO[str], holder: _Holder) -> None:
         self._path = path
         self._file = file
-        self._holder = dict(holder)
+        self._holder = holder
 
     @classmethod
     def take(cls, home: Path, application_id: str, purpose: str) -> Lease:
@@ -73,7 +81,7 @@ class Lease:
     @property
     def begun(self) -> str:
         """The id that was chosen here for a new checkpoint; empty if there was none."""
-        return str(self._holder["begun"])
+        return self._holder["begun"]
 
     def begin(self, checkpoint: str) -> None:
         """Store the id of a new checkpoint before it begins, so that the start after a crash uses it, too.
@@ -114,10 +122,11 @@ def _holder(file: IO[str]) -> str:
         return "another process"
 
 
-def _read(file: IO[str]) -> dict[str, Any]:
+def _read(file: IO[str]) -> _Holder:
     """Read the last holder's entry; empty if it is incomplete."""
     file.seek(0)
     try:
-        return dict(json.loads(file.read()))
+        found: _Holder = json.loads(file.read())
+        return found
     except ValueError:
         return {}

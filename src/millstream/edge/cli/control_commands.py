@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import typer
@@ -13,6 +14,8 @@ from millstream.core.model.topics import checked_name
 from millstream.core.topology.analysis.ranges import AUTO
 from millstream.edge.control.control_client import send
 from millstream.edge.settings.settings import Settings
+from millstream.edge.status.application_status import RangeStatus, Status, ThreadStatus
+from millstream.edge.status.async_status import CallStatus, HotKey
 
 OFF = "off"
 
@@ -53,9 +56,9 @@ class ControlCommands:
         typer.echo(f"workers per partition: {workers}")
 
     def ranges(self, *, as_json: bool) -> None:
-        ranges = self._send("status")["ranges"]
+        ranges = self._send("status").ranges
         if as_json:
-            typer.echo(json.dumps(ranges))
+            typer.echo(json.dumps({task: asdict(each) for task, each in ranges.items()}))
         elif not ranges:
             typer.echo(f"{self._name} has no key ranges; start it with parallelism=")
         for task, each in () if as_json else ranges.items():
@@ -64,7 +67,7 @@ class ControlCommands:
     def status(self, *, as_json: bool) -> None:
         status = self._send("status")
         if as_json:
-            typer.echo(json.dumps(status))
+            typer.echo(json.dumps(asdict(status)))
         else:
             for line in status_lines(self._name, status):
                 typer.echo(line)
@@ -74,68 +77,68 @@ class ControlCommands:
 
         typer.echo(address_of(self._home, self._name))
 
-    def _send(self, command: str, **arguments: Any) -> dict[str, Any]:
+    def _send(self, command: str, **arguments: Any) -> Status:
         return send(self._home, self._name, command, **arguments)
 
 
-def status_lines(name: str, status: Mapping[str, Any]) -> list[str]:
+def status_lines(name: str, status: Status) -> list[str]:
     """Return the status of an application as lines of text."""
-    lag = (f"{topic} {count:,}" for topic, count in status["lag"].items())
+    lag = (f"{topic} {count:,}" for topic, count in status.lag.items())
     return [
-        f"{name}: {status['state']}",
-        f"  micro-batch  {status['batch']}",
-        f"  tasks        {status['tasks']}",
-        f"  workers      {status['workers']}",
-        f"  records/s    {status['records_per_s']:,.1f}",
+        f"{name}: {status.state}",
+        f"  micro-batch  {status.batch}",
+        f"  tasks        {status.tasks}",
+        f"  workers      {status.workers}",
+        f"  records/s    {status.records_per_s:,.1f}",
         f"  lag          {', '.join(lag) or 'not known yet'}",
         f"  paused       {_paused(status)}",
         f"  throttled    {_throttled(status)}",
-        *(f"  calls        {task}: {_calls(calls)}" for task, calls in status["calls"].items()),
-        *(f"  threads      {task}: {_threads(threads)}" for task, threads in status["threads"].items()),
-        *(f"  restoring    {line}" for line in status["restoring"]),
-        *(f"  lacking      {line}" for line in status["lacking"]),
-        *(f"  error        {line}" for line in (status["error"] or "").splitlines()),
+        *(f"  calls        {task}: {_calls(calls)}" for task, calls in status.calls.items()),
+        *(f"  threads      {task}: {_threads(threads)}" for task, threads in status.threads.items()),
+        *(f"  restoring    {line}" for line in status.restoring),
+        *(f"  lacking      {line}" for line in status.lacking),
+        *(f"  error        {line}" for line in (status.error or "").splitlines()),
     ]
 
 
-def _range_line(task: str, each: Mapping[str, Any]) -> str:
+def _range_line(task: str, each: RangeStatus) -> str:
     positions = (
-        ", ".join(f"{partition} {offset:,}" for partition, offset in each["positions"].items())
+        ", ".join(f"{partition} {offset:,}" for partition, offset in each.positions.items())
         or "nothing read yet"
     )
     return (
-        f"task {task}  range {each['number']} of {each['of']} ({each['first_hash']:08x}-{each['end_hash'] - 1:08x})  at {positions}  "
-        f"lag {each['lag']:,}  {each['records_per_s']:,.0f} records/s  busy {each['busy']:.0%}  "
-        f"state {each['state_bytes']:,} bytes  on {each['placed'] or 'no executor yet'}"
+        f"task {task}  range {each.number} of {each.of} ({each.first_hash:08x}-{each.end_hash - 1:08x})  at {positions}  "
+        f"lag {each.lag:,}  {each.records_per_s:,.0f} records/s  busy {each.busy:.0%}  "
+        f"state {each.state_bytes:,} bytes  on {each.placed or 'no executor yet'}"
     )
 
 
-def _print_limits(status: Mapping[str, Any]) -> None:
+def _print_limits(status: Status) -> None:
     typer.echo(f"paused: {_paused(status)}\nthrottled: {_throttled(status)}")
 
 
-def _paused(status: Mapping[str, Any]) -> str:
-    return ", ".join(status["paused"]) or "nothing"
+def _paused(status: Status) -> str:
+    return ", ".join(status.paused) or "nothing"
 
 
-def _throttled(status: Mapping[str, Any]) -> str:
-    return ", ".join(f"{topic} to {rate:,}/s" for topic, rate in status["throttled"].items()) or "nothing"
+def _throttled(status: Status) -> str:
+    return ", ".join(f"{topic} to {rate:,}/s" for topic, rate in status.throttled.items()) or "nothing"
 
 
-def _calls(calls: Mapping[str, Any]) -> str:
-    reasons = calls["reasons"]
+def _calls(calls: CallStatus) -> str:
+    reasons = calls.reasons
     queued = {reason: count for reason, count in reasons.items() if reason not in ("retry", "delay")}
     waiting = {reason: reasons[reason] for reason in ("retry", "delay")}
     parts = [
-        f"{calls['running']:,} running",
-        f"{calls['with_async_worker']:,} with the async worker{_why(queued)}",
-        f"{calls['waiting']:,} waiting{_why(waiting)}",
-        f"{calls['parked']:,} parked",
-        f"{calls['held']:,} held",
+        f"{calls.running:,} running",
+        f"{calls.with_async_worker:,} with the async worker{_why(queued)}",
+        f"{calls.waiting:,} waiting{_why(waiting)}",
+        f"{calls.parked:,} parked",
+        f"{calls.held:,} held",
     ]
-    if calls["oldest_s"] is not None:
-        parts.append(f"the oldest for {calls['oldest_s']:.1f} s")
-    return ", ".join([*parts, *(_hot(operator, key) for operator, key in calls["hottest"].items())])
+    if calls.oldest_s is not None:
+        parts.append(f"the oldest for {calls.oldest_s:.1f} s")
+    return ", ".join([*parts, *(_hot(operator, key) for operator, key in calls.hottest.items())])
 
 
 def _why(reasons: Mapping[str, int]) -> str:
@@ -143,16 +146,16 @@ def _why(reasons: Mapping[str, int]) -> str:
     return f" ({counts})" if counts else ""
 
 
-def _hot(operator: str, hot: Mapping[str, Any]) -> str:
-    share = f"key {hot['key']} has {hot['share']:.1%} of {operator}"
-    ceiling = hot["ceiling_per_s"]
+def _hot(operator: str, hot: HotKey) -> str:
+    share = f"key {hot.key} has {hot.share:.1%} of {operator}"
+    ceiling = hot.ceiling_per_s
     return share if ceiling is None else f"{share}, which allows {ceiling:,.0f}/s"
 
 
-def _threads(threads: Mapping[str, Any]) -> str:
-    each = ", ".join(f"{count:,}" for count in threads["executed"])
-    ended = f"; {threads['ended']:,} were ended by functions" if threads["ended"] else ""
-    return f"{threads['threads']} have executed {each} records{ended}"
+def _threads(threads: ThreadStatus) -> str:
+    each = ", ".join(f"{count:,}" for count in threads.executed)
+    ended = f"; {threads.ended:,} were ended by functions" if threads.ended else ""
+    return f"{threads.threads} have executed {each} records{ended}"
 
 
 def _workers(text: str) -> int | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from millstream.core.model.errors import SettingsError
@@ -9,7 +10,7 @@ from millstream.edge.application.application import Application
 from millstream.edge.cli.describe_command import load, topology_of
 
 
-def application_of(target: str, application_id: str | None, given: dict[str, Any]) -> Application:
+def application_of(target: str, application_id: str | None, given: Mapping[str, Any]) -> Application:
     """Return the application of a target.
 
     Args:
@@ -42,7 +43,7 @@ def name_of(target: str) -> str:
     return target.partition(":")[0].rpartition(".")[2].replace("_", "-")
 
 
-def settings_in(words: list[str]) -> dict[str, Any]:
+def settings_in(words: list[str]) -> dict[str, str]:
     """Parse settings of the form ``name=value``.
 
     Raises:

@@ -6,11 +6,14 @@ import json
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from millstream.edge.cli.command_options import Servers, reporting_errors, settings_of
+
+if TYPE_CHECKING:
+    from millstream.edge.records.text_records import PeekedRecord
 
 KeyFormat = Annotated[
     str,
@@ -42,7 +45,7 @@ def peek(
     with reporting_errors("peek"):
         wanted = PeekOptions(topic, None if beginning else last, follow, key_format, value_format)
         for row in peeked(wanted, settings_of(bootstrap_servers=bootstrap_servers)):
-            typer.echo(json.dumps(row) if as_json else _line(row))
+            typer.echo(json.dumps(row._asdict()) if as_json else _line(row))
 
 
 def send(
@@ -78,10 +81,10 @@ def _records(
         yield (own, rest) if found else (key, value)
 
 
-def _line(row: dict[str, Any]) -> str:
-    time = datetime.fromtimestamp(row["timestamp"] / 1000, UTC).isoformat(timespec="milliseconds")
-    origin = f"{row['partition']}-{row['offset']}"
-    return f"{origin}  {time.replace('+00:00', 'Z')}  {_text(row['key'])}  {_text(row['value'])}"
+def _line(row: PeekedRecord) -> str:
+    time = datetime.fromtimestamp(row.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    origin = f"{row.partition}-{row.offset}"
+    return f"{origin}  {time.replace('+00:00', 'Z')}  {_text(row.key)}  {_text(row.value)}"
 
 
 def _text(value: Any) -> str:

@@ -36,7 +36,7 @@ def top(
             Console().print(drawn(application_id, status))
             return
         with Live(drawn(application_id, status), auto_refresh=False, screen=False) as live:
-            while status["state"] not in _ENDED:
+            while status.state not in _ENDED:
                 time.sleep(interval)
                 status = send(home, application_id, "status")
                 live.update(drawn(application_id, status), refresh=True)

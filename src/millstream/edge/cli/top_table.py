@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from millstream.edge.status.application_status import Status
 
-def drawn(application_id: str, status: Mapping[str, Any]) -> Group:
-    batch = "" if status["batch_s"] is None else f", {status['batch_s']:.2f} s"
+
+def drawn(application_id: str, status: Status) -> Group:
+    batch = "" if status.batch_s is None else f", {status.batch_s:.2f} s"
     head = Text.assemble(
         (application_id, "bold"),
-        f"  {status['state']}  micro-batch {status['batch']}{batch}  {status['records_per_s']:,.0f} records/s",
-        f"  {status['tasks']} tasks",
+        f"  {status.state}  micro-batch {status.batch}{batch}  {status.records_per_s:,.0f} records/s",
+        f"  {status.tasks} tasks",
     )
     topics = Table("topic", "lag", "buffered", "limit", box=None, pad_edge=False)
     for column in topics.columns[1:]:
         column.justify = "right"
-    for topic, lag in sorted(status["lag"].items()):
-        rate = status["throttled"].get(topic)
-        limit = "paused" if topic in status["paused"] else "" if rate is None else f"{rate:,}/s"
-        topics.add_row(topic, f"{lag:,}", f"{status['buffered'].get(topic, 0):,}", limit)
+    for topic, lag in sorted(status.lag.items()):
+        rate = status.throttled.get(topic)
+        limit = "paused" if topic in status.paused else "" if rate is None else f"{rate:,}/s"
+        topics.add_row(topic, f"{lag:,}", f"{status.buffered.get(topic, 0):,}", limit)
     notes = [
-        *(f"restoring  {line}" for line in status["restoring"]),
-        *(f"task {task} {why}" for task, why in status["waiting"].items()),
-        *(f"task {task} dropped {count:,} records" for task, count in status["dropped"].items()),
-        *([f"error  {status['error']}"] if status["error"] else []),
+        *(f"restoring  {line}" for line in status.restoring),
+        *(f"task {task} {why}" for task, why in status.waiting.items()),
+        *(f"task {task} dropped {count:,} records" for task, count in status.dropped.items()),
+        *([f"error  {status.error}"] if status.error else []),
     ]
     return Group(head, topics, *(Text(note) for note in notes))

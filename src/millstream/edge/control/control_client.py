@@ -7,24 +7,25 @@ from pathlib import Path
 from typing import Any, Final
 
 from millstream.edge.control.control_file import no_answer, read_control_file
+from millstream.edge.status.application_status import Status
 
 COMMAND: Final = "command"
 """The question that :func:`send` asks."""
 
 
-def send(home: Path, application_id: str, command: str, **arguments: Any) -> dict[str, Any]:
+def send(home: Path, application_id: str, command: str, **arguments: Any) -> Status:
     """Send a command to an application on this host.
 
     Args:
         command: ``pause``, ``resume``, ``throttle``, ``parallelism`` or ``status``.
 
     Returns:
-        The application's status afterwards, as plain data.
+        The application's status afterwards.
 
     Raises:
         ControlError: If the application does not answer, or cannot execute the command.
     """
-    status: dict[str, Any] = ask(home, application_id, COMMAND, (command, arguments))
+    status: Status = ask(home, application_id, COMMAND, (command, arguments))
     return status
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
 from typing import Any, Protocol
 
 from millstream.core.model.errors import ControlError
@@ -38,14 +37,14 @@ class Controllable(Protocol):
         """Return what it is doing."""
 
 
-def executed(application: Controllable, command: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def executed(application: Controllable, command: str, arguments: Mapping[str, Any]) -> Status:
     """Execute a command of another process.
 
     Args:
         command: ``pause``, ``resume``, ``throttle``, ``parallelism`` or ``status``.
 
     Returns:
-        The status afterwards, as plain data.
+        The status afterwards.
 
     Raises:
         ControlError: If the command cannot be executed.
@@ -62,4 +61,4 @@ def executed(application: Controllable, command: str, arguments: Mapping[str, An
             f"the application does not know the command {command!r}: use the same version of Millstream on both sides"
         )
     commands[command](**arguments)
-    return asdict(application.status())
+    return application.status()

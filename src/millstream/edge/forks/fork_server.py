@@ -49,7 +49,7 @@ _HELPERS: Final = (
     "pyspark.sql.worker.python_streaming_sink_runner",
     "pyspark.sql.worker.write_into_data_source",
     "millstream.drivers.kafka.fetch",
-    "millstream.drivers.kafka.publish",
+    "millstream.drivers.kafka.produce",
     "millstream.drivers.kafka.transactions",
     "millstream.drivers.lmdb",
     "millstream.drivers.spark.sink",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from millstream.core.model.errors import ControlError
+from millstream.core.model.errors import ControlError, TopicNotFoundError
 from millstream.core.model.serdes import Serde
+from millstream.core.topology import nodes as n
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
 from millstream.edge.application.application import Application
@@ -18,9 +20,8 @@ from millstream.edge.application.running_application import RunningApplication
 from millstream.edge.application.topology_edits import TopologyEdit
 from millstream.edge.lab.display_rows import Rows
 from millstream.edge.lab.figures import picture
-from millstream.edge.lab.formats import serdes_of
 from millstream.edge.queries.store_reader import StoreReader
-from millstream.edge.records.topic_records import broker_of, last_records, send_records
+from millstream.edge.records.topic_records import Serdes, broker_of, last_records, send_records
 from millstream.edge.settings.environment_variables import PREFIX, settings_file
 from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
@@ -60,7 +61,7 @@ class Lab:
         self.id = application_id
         self._settings = settings
         self._broker: EmbeddedKafka | None = None
-        self._broker_settings: dict[str, Any] = {}
+        self._broker_settings: dict[str, str] = {}
         self._running: RunningApplication | None = None
         self._topology: Topology | None = None
         self._cleanup = ExitStack()
@@ -231,7 +232,7 @@ class Lab:
     def _known(self) -> Settings:
         return settings_from(self._connected())
 
-    def _connected(self) -> dict[str, Any]:
+    def _connected(self) -> Mapping[str, Any]:
         """Return the settings of the application; the first time, start a broker if they name none."""
         known = {**self._broker_settings, **self._settings}
         if "bootstrap_servers" in known or f"{PREFIX}BOOTSTRAP_SERVERS" in os.environ or settings_file():
@@ -269,3 +270,33 @@ class Lab:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def serdes_of(
+    plan: Plan, topic: str, key: Serde[Any] | None, value: Serde[Any] | None, *, sent: bool
+) -> Serdes:
+    """Return the given serdes, and the missing ones from the nodes of a topic.
+
+    Args:
+        sent: Whether records are written for the topology; then the nodes that read the topic count, otherwise those that write
+            it.
+
+    Raises:
+        TopicNotFoundError: If serdes are missing, and the topic has no such node.
+    """
+    if key is not None and value is not None:
+        return key, value
+    for node in _nodes_at(plan, topic, sent=sent):
+        return key or node.key, value or node.value
+    known = sorted({*plan.broker_topics, *plan.sink_topics})
+    raise TopicNotFoundError(
+        f"the topology does not {'read' if sent else 'write or read'} the topic {topic!r}, so its serdes are not known; give key= and "
+        f"value=, or one of {', '.join(known)}"
+    )
+
+
+def _nodes_at(plan: Plan, topic: str, *, sent: bool) -> Iterator[n.Source | n.Sink]:
+    nodes = [node for sub in plan.subtopologies for node in sub.nodes.values()]
+    if not sent:
+        yield from (node for node in nodes if isinstance(node, n.Sink) and node.topic == topic)
+    yield from (node for node in nodes if isinstance(node, n.Source) and topic in node.topics)

@@ -1,15 +1,20 @@
-"""The number of workers of an application that chooses it itself: at a start, and the work that each worker has."""
+"""How many workers an application begins with that chooses the number itself, what work each has, and how many threads a task has."""
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from pyspark.sql import SparkSession
+
 from millstream.core.model.ids import TaskId
 from millstream.core.runtime.auto_parallelism import most_workers
+from millstream.core.runtime.thread_counts import threads_of_tasks
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.driver.placement import spark_partition
+from millstream.edge.settings.settings import Settings
 
 
 def first_workers(plan: Plan, layout: Layout, before: int | None, cores: int) -> int:
@@ -46,3 +51,22 @@ def _busiest(tasks: Iterable[tuple[TaskId, float]], workers: int) -> float:
     for task, seconds in tasks:
         by_worker[spark_partition(task, workers)] += seconds
     return max(by_worker.values(), default=0.0)
+
+
+log = logging.getLogger("millstream.application")
+
+
+def threads_of(plan: Plan, layout: Layout, settings: Settings, session: SparkSession) -> dict[TaskId, int]:
+    """Return the number of threads of each task; Spark runs as many tasks at once as it has slots."""
+    per_task, total = settings.num_threads_per_task, settings.num_stream_threads
+    slots: int = session.sparkContext.defaultParallelism
+    at_once = slots if plan.has_prefix else min(slots, max(len(layout.tasks), 1))
+    if total is not None and total < at_once:
+        log.warning(
+            "num_stream_threads=%d, but Spark runs %d tasks at once, each in its own thread; for fewer threads, give Spark fewer "
+            "slots (master='local[%d]')",
+            total,
+            at_once,
+            total,
+        )
+    return threads_of_tasks(layout.tasks, per_task, total, at_once=at_once)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,7 +62,7 @@ class RemoteApplication:
         Raises:
             ControlError: If the application does not answer.
         """
-        return send(self._home, self.id, "status")
+        return asdict(send(self._home, self.id, "status"))
 
     def tap(self, node: str, *, limit: int = DEFAULT_LIMIT) -> Tap:
         """Sample the records that reach a node; see :meth:`RunningApplication.tap`.

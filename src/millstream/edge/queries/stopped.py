@@ -96,7 +96,7 @@ def _url(checkpoint: str | Path) -> str:
 
 def _rows(
     name: str, task: StoredTask, key: Serde[Any] | None, value: Serde[Any] | None
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     spec = _spec(name, task.fingerprint, key, value)
     stores = MemoryStores()
     stores.apply(task.content)

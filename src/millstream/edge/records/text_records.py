@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
-
-from confluent_kafka import Message
 
 from millstream.core.model import serdes
 from millstream.core.model.errors import MillstreamError, SettingsError
@@ -35,8 +33,19 @@ class PeekOptions:
     value: str = "auto"
 
 
-def peeked(options: PeekOptions, settings: Settings) -> Iterator[dict[str, Any]]:
-    """Read records, and yield them as plain data; commits nothing.
+class PeekedRecord(NamedTuple):
+    """A record as people read it: key, value and headers by their formats."""
+
+    partition: int | None
+    offset: int | None
+    timestamp: int
+    key: Any
+    value: Any
+    headers: list[tuple[str, Any]]
+
+
+def peeked(options: PeekOptions, settings: Settings) -> Iterator[PeekedRecord]:
+    """Read records, and yield them; commits nothing.
 
     Raises:
         TopicNotFoundError: If there is no such topic.
@@ -44,18 +53,14 @@ def peeked(options: PeekOptions, settings: Settings) -> Iterator[dict[str, Any]]
     """
     _check(options.key, options.value)
     for message in messages(settings, options.topic, options.last, follow=options.follow):
-        yield _row(message, options)
-
-
-def _row(message: Message, options: PeekOptions) -> dict[str, Any]:
-    return {
-        "partition": message.partition(),
-        "offset": message.offset(),
-        "timestamp": message.timestamp()[1],
-        "key": _shown(message.key(), options.key),
-        "value": _shown(message.value(), options.value),
-        "headers": [[header[0], _shown(as_bytes(header[1]), "auto")] for header in message.headers() or ()],
-    }
+        yield PeekedRecord(
+            message.partition(),
+            message.offset(),
+            message.timestamp()[1],
+            _shown(message.key(), options.key),
+            _shown(message.value(), options.value),
+            [(header[0], _shown(as_bytes(header[1]), "auto")) for header in message.headers() or ()],
+        )
 
 
 def _shown(data: Any, form: str) -> Any:

@@ -114,7 +114,7 @@ def reasons(status: Status) -> list[str]:
     return lines
 
 
-def facts_of(status: Status, metrics: Mapping[str, int]) -> dict[str, Any]:
+def facts_of(status: Status, metrics: Mapping[str, int]) -> dict[str, object]:
     """Return the progress as fields for programs."""
     return {
         "state": status.state,

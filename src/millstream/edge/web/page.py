@@ -120,7 +120,7 @@ def _file(name: str, kind: str) -> Route:
 
 def _looks(viewer: Viewer, plan: Callable[[], Plan]) -> dict[tuple[str, str], Route]:
     def state(request: HttpRequest) -> HttpResponse:
-        return HttpResponse.json(_state(viewer))
+        return _state(viewer)
 
     def topology(request: HttpRequest) -> HttpResponse:
         if viewer.now().status.state == "starting":
@@ -130,29 +130,31 @@ def _looks(viewer: Viewer, plan: Callable[[], Plan]) -> dict[tuple[str, str], Ro
     return {("GET", "/api/state"): state, ("GET", "/api/topology.svg"): topology}
 
 
-def _state(viewer: Viewer) -> dict[str, Any]:
+def _state(viewer: Viewer) -> HttpResponse:
     view = viewer.now()
     numbers: dict[str, list[tuple[tuple[str, ...], float]]] = {}
     for (name, labels), value in view.all_numbers().items():
         numbers.setdefault(name, []).append((labels, value))
-    return {"application": view.application, "status": asdict(view.status), "numbers": numbers}
+    return HttpResponse.json(
+        {"application": view.application, "status": asdict(view.status), "numbers": numbers}
+    )
 
 
 def _commands(application: Shown, viewer: Viewer) -> dict[tuple[str, str], Route]:
     def pause(request: HttpRequest) -> HttpResponse:
         application.pause(_topics(request))
-        return HttpResponse.json(_state(viewer))
+        return _state(viewer)
 
     def resume(request: HttpRequest) -> HttpResponse:
         application.resume(_topics(request))
-        return HttpResponse.json(_state(viewer))
+        return _state(viewer)
 
     def throttle(request: HttpRequest) -> HttpResponse:
         topic, rate = request.body.get("topic"), request.body.get("records_per_second")
         if not isinstance(topic, str) or isinstance(rate, bool) or not isinstance(rate, int | None):
             raise ControlError("throttle needs a topic and a whole number of records per second, or null")
         application.throttle(topic, rate)
-        return HttpResponse.json(_state(viewer))
+        return _state(viewer)
 
     return {("POST", f"{_API}{command.__name__}"): command for command in (pause, resume, throttle)}
 

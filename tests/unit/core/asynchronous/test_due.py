@@ -39,10 +39,12 @@ def one_after_the_other(made: Dispatcher, now_ms: int) -> Iterable[int]:
 def test_a_call_begins_when_it_is_due(order: str) -> None:
     made = dispatcher(call(0, "a", due_ms=50), call(1, "b"), order=order)
     assert begun(made, 0) == [1]
-    assert (made.wake_at_ms(0), made.early_ms(10), made.queued(10)) == (50, 40, Queued(time=1))
+    work = made.work(10)
+    assert (made.wake_at_ms(0), work.early_ms, work.queued) == (50, 40, Queued(time=1))
     assert begun(made, 49) == []
     assert begun(made, 50) == [0]
-    assert (made.early_ms(50), made.queued(50)) == (None, Queued())
+    work = made.work(50)
+    assert (work.early_ms, work.queued) == (None, Queued())
 
 
 def test_those_behind_it_in_its_line_wait_for_it() -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from millstream.core.asynchronous.async_worker import Queued
-from millstream.core.asynchronous.call import Done, Raised, Returned, Ticket, Waits, grouped
-from millstream.core.asynchronous.start import Start
+from millstream.core.asynchronous.call import Done, Raised, Returned, Start, Ticket, Waits, grouped
 from millstream.core.model.answers import delay
 from millstream.core.model.calls import Calls, CircuitBreaker, Retry
 from millstream.core.model.errors import AsyncWorkerError

@@ -45,7 +45,7 @@ class TestAnotherProcess:
             "import sys; from millstream.core.ports import Version; from millstream.drivers.lmdb.lmdb_copy import open_local_copy\n"
             "open_local_copy(sys.argv[1]).apply({'s': [(b'a', b'2')]}, Version(2, 'bb'))"
         )
-        directory = str(copy._directory.path)
+        directory = str(copy.directory.path)
         subprocess.run([sys.executable, "-c", work, directory], check=True)
         return copy
 
@@ -77,7 +77,7 @@ class TestAnotherProcess:
             "import sys; from millstream.core.ports import RESTORING; from millstream.drivers.lmdb.lmdb_copy import open_local_copy\n"
             "copy = open_local_copy(sys.argv[1]); copy.wipe(); copy.apply({'s': [(b'a', b'2')]}, RESTORING)"
         )
-        subprocess.run([sys.executable, "-c", work, str(copy._directory.path)], check=True)
+        subprocess.run([sys.executable, "-c", work, str(copy.directory.path)], check=True)
         monkeypatch.setattr("millstream.drivers.lmdb.lmdb_copy._MAX_STORES", 4)
         with pytest.raises(CopyMovedError):
             copy.apply({"s": [(b"a", b"wrong")], "t": [(b"a", b"wrong")]}, ONE)

@@ -20,7 +20,7 @@ from millstream.core.topology.layout import lay_out
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.control import ControlAddress
 from millstream.drivers.spark.driver.placement import grouping_keys
-from millstream.drivers.spark.executor.global_end_rows import decode_global_ends, with_global_ends
+from millstream.drivers.spark.executor.task_messages import decode_global_ends, with_global_ends
 from millstream.drivers.spark.planner.global_ends import GlobalEnds, global_ends
 from millstream.drivers.spark.planner.planner import Planner
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import pytest
 
 from millstream.core.runtime.task_report import CallReport, HotKeySample, TaskReport
@@ -78,4 +76,4 @@ def test_status_and_metrics_say_why_records_wait_and_which_key_is_hot() -> None:
     assert (
         "  calls        0_0: 2 running, 10 with the async worker (4 for their line, 1 for a place, 3 for a circuit breaker), "
         "5 waiting (2 for a retry, 3 for a delay), 7 parked, 0 held, key 'k' has 20.0% of call, which allows 500/s"
-    ) in status_lines("app", asdict(status))
+    ) in status_lines("app", status)

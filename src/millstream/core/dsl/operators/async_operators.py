@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 from millstream.core.dsl.handle import StreamHandle
-from millstream.core.model.calls import CallOptions, Calls
-from millstream.core.model.durations import Duration
+from millstream.core.model.calls import Calls
 from millstream.core.model.errors import TopologyError
 from millstream.core.topology.async_nodes import Carried, ForeachAsync, MapValuesAsync, ProcessAsync, carried
 from millstream.core.topology.checks import check_takes
@@ -19,53 +18,39 @@ class AsyncFunction(NamedTuple):
 
     Attributes:
         function: The function.
-        batch: Maximum size and wait of a call for several records; None calls it for each record.
         store: The store of unfinished records.
         name: Name of the operator.
     """
 
     function: Callable[..., Any]
-    batch: tuple[int, Duration] | None
+    calls: Calls
     store: StoreLike | None
     name: str | None
 
 
-def map_values_async(
-    stream: StreamHandle[Any, Any],
-    function: AsyncFunction,
-    *,
-    with_key: bool,
-    **options: Unpack[CallOptions],
-) -> str:
+def map_values_async(stream: StreamHandle[Any, Any], function: AsyncFunction, *, with_key: bool) -> str:
     """Add an operator that calls a function for new values, and return its node."""
     check_takes(function.function, ("key", "value") if with_key else ("value",))
-    node, calls, unfinished = _prepared(stream, "map-values-async", function, options)
+    node, unfinished = _prepared(stream, "map-values-async", function)
     return stream._graph.add(
-        MapValuesAsync(node, (stream._node,), function.function, calls, unfinished, with_key)
+        MapValuesAsync(node, (stream._node,), function.function, function.calls, unfinished, with_key)
     )
 
 
-def foreach_async(
-    stream: StreamHandle[Any, Any], function: AsyncFunction, **options: Unpack[CallOptions]
-) -> None:
+def foreach_async(stream: StreamHandle[Any, Any], function: AsyncFunction) -> None:
     """Add an operator that calls a function at the end of a stream."""
     check_takes(function.function, ("key", "value"))
-    node, calls, unfinished = _prepared(stream, "foreach-async", function, options)
-    stream._graph.add(ForeachAsync(node, (stream._node,), function.function, calls, unfinished))
+    node, unfinished = _prepared(stream, "foreach-async", function)
+    stream._graph.add(ForeachAsync(node, (stream._node,), function.function, function.calls, unfinished))
 
 
-def process_async(
-    stream: StreamHandle[Any, Any],
-    function: AsyncFunction,
-    stores: Iterable[str],
-    **options: Unpack[CallOptions],
-) -> str:
+def process_async(stream: StreamHandle[Any, Any], function: AsyncFunction, stores: Iterable[str]) -> str:
     """Add an operator that calls a function which writes and forwards, and return its node.
 
     Raises:
         TopologyError: If a store is not a key-value store, if calls with stores may overlap, or if calls are for batches.
     """
-    if "batch" in options:
+    if function.calls.batch is not None:
         raise TopologyError(
             "process_async(batch=...): a context belongs to one record; use map_values_async for calls with many records"
         )
@@ -77,23 +62,22 @@ def process_async(
                 f"process_async(stores=[{store!r}]): there is no key-value store with this name; add it with "
                 "add_state_store(...) first. Other kinds of stores have no single entry per key that could be sent with a call"
             )
-    order = options.get("order", "key")
+    order = function.calls.order
     if connected and order != "key":
         raise TopologyError(
             f"process_async(stores=[...], order={order!r}): the entry of a key is sent with its call, so concurrent calls for a key "
             "would overwrite each other's writes. Use order='key', or write in a downstream processor"
         )
     check_takes(function.function, ("record", "context"))
-    node, calls, unfinished = _prepared(stream, "process-async", function, options)
-    return graph.add(ProcessAsync(node, (stream._node,), function.function, calls, unfinished, connected))
+    node, unfinished = _prepared(stream, "process-async", function)
+    return graph.add(
+        ProcessAsync(node, (stream._node,), function.function, function.calls, unfinished, connected)
+    )
 
 
-def _prepared(
-    stream: StreamHandle[Any, Any], operation: str, function: AsyncFunction, options: CallOptions
-) -> tuple[str, Calls, Carried]:
-    """Return the name of the node, the options of its calls, and its stores, which are added."""
-    graph, (_, batch, store, name) = stream._graph, function
-    calls = Calls(**options, batch=batch)
+def _prepared(stream: StreamHandle[Any, Any], operation: str, function: AsyncFunction) -> tuple[str, Carried]:
+    """Return the name of the node, and its stores, which are added."""
+    graph, (_, _, store, name) = stream._graph, function
     node = graph.name(f"KSTREAM-{operation.replace('-', '').upper()}", name)
     if name is not None and store is None:
         store = f"{name}-unfinished"
@@ -105,4 +89,4 @@ def _prepared(
     )
     for spec in unfinished.stores:
         graph.topology.add_store(spec)
-    return node, calls, unfinished
+    return node, unfinished

@@ -17,14 +17,12 @@ acknowledgement for that of the current record was rejected: it may be about a s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
-from millstream.core.asynchronous.call import Call, Settled, Ticket
-from millstream.core.asynchronous.operator_state import CallFigures
+from millstream.core.asynchronous.operator_state import AsyncOperatorState, CallFigures
 from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore
 from millstream.core.engine.runtime import Runtime
-from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.ids import TopicPartition
@@ -36,14 +34,12 @@ _LATEST_MS: Final = 1_000
 """When records are passed again, although none arrive and no punctuator is due: their work may have ended."""
 
 
-class Acknowledgements:
+class Acknowledgements(AsyncOperatorState):
     """The unacknowledged records of one processor. Owned by the task.
 
     Args:
         most: At so many unacknowledged records, no more are taken.
     """
-
-    calls: Calls | None = None
 
     def __init__(
         self,
@@ -134,18 +130,6 @@ class Acknowledgements:
         self._rows.write(sorted(self._changed), self._unfinished)
         self._changed.clear()
 
-    def issue(self) -> Iterable[Call]:
-        return ()
-
-    def done(self, ticket: Ticket, settled: Settled) -> None:
-        """Take no note: nothing was issued."""
-
-    def under_way(self) -> Iterable[Ticket]:
-        return ()
-
-    def lost(self, ticket: Ticket) -> None:
-        """Take no note: nothing was issued."""
-
     def next_due(self) -> int | None:
         """Return when unacknowledged records are passed again, a second from now at the latest; None if there are none."""
         if not self._unfinished:
@@ -191,5 +175,5 @@ class Acknowledgements:
         record.serdes = self._serdes
         self._unfinished[record.number] = record
         self._numbers_of.setdefault(record.origin, set()).add(record.number)
-        partition = TopicPartition(record.origin.topic, record.origin.partition)
-        self._runtime.unfinished_offsets[partition].begin(record.origin.offset)
+        assert record.partition is not None
+        self._runtime.unfinished_offsets[record.partition].begin(record.origin.offset)

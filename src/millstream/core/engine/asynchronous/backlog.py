@@ -1,25 +1,16 @@
-"""Backlog: the in-flight records of an operator that lie in stores and not in memory.
-
-Reading all in-flight records at the start of each micro-batch would make it slower with every record. So two kinds stay in stores:
-
-* a record that waits for a time and holds up no other lies in the delay queue until it is due;
-* a record behind many of its key lies in the spill queue, and so does one behind many of its partition at order ``partition``.
-
-A record leaves the backlog with its number and its row.
-"""
+"""Backlog: which in-flight records of an operator lie in the delay queue or the spill queue, and not in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from millstream.core.asynchronous.in_flight_window import InFlightWindow
 from millstream.core.asynchronous.reorder_buffer import ReorderBuffer
-from millstream.core.engine.asynchronous.delay_queue import DelayQueue
+from millstream.core.engine.asynchronous.backlog_stores import DelayQueue, SpillQueue, StoredRecord
 from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord
 from millstream.core.engine.asynchronous.ordering import Ordering
 from millstream.core.engine.asynchronous.record_keys import group_bytes, group_from
-from millstream.core.engine.asynchronous.spill_queue import SpillQueue
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.durations import earliest
@@ -29,8 +20,6 @@ _BLOCKED_KEY: Final = 32
 """How many records of a key are in memory while one of them waits and blocks the others."""
 _LONG_KEY: Final = 512
 """How many records of a key are in memory at least; of an ordered partition, as many as the in-flight window holds."""
-
-Stored: TypeAlias = tuple[int, tuple[Any, ...]]
 
 
 class Backlog:
@@ -79,12 +68,12 @@ class Backlog:
         self.delayed.save()
         self.spilled.save()
 
-    def take_misplaced(self) -> list[Stored]:
+    def take_misplaced(self) -> list[StoredRecord]:
         """Take the records that an edited order would not find."""
-        stored: list[Stored] = []
+        stored: list[StoredRecord] = []
         order, spills_by = self._order, self._ordering.spills_by
         if self._ordering.by_partition or self._memory.get("order", order) != order:
-            stored += self.take_all_delayed()
+            stored += self.take_due(NEVER - 1)
         if self._memory.get("parks_by", spills_by) != spills_by:
             for group in self.spilled.groups:
                 stored += self.spilled.take(group, len(self.spilled))
@@ -108,16 +97,12 @@ class Backlog:
         self._window.remove(record.number)
         self._reorder_buffer.remove(record.number)
 
-    def take_due(self, until_ms: int) -> Iterator[Stored]:
-        """Take the delayed records that are due before a time."""
+    def take_due(self, until_ms: int) -> Iterator[StoredRecord]:
+        """Take the delayed records that are due by a time."""
         while self.delayed.next <= until_ms:
             yield self.delayed.take()
 
-    def take_all_delayed(self) -> Iterator[Stored]:
-        while self.delayed.next != NEVER:
-            yield self.delayed.take()
-
-    def take_blocking(self, record: InFlightRecord) -> Stored | None:
+    def take_blocking(self, record: InFlightRecord) -> StoredRecord | None:
         """Take the delayed record that a new one must not overtake; None if there is none."""
         if not self._ordering.by_key or record.key is None or not len(self.delayed):
             return None
@@ -140,7 +125,7 @@ class Backlog:
         group = self._ordering.spill_group(record)
         self.spilled.put(group_bytes(group), record.number, record.label, record.row())
 
-    def refill(self) -> Iterator[Stored]:
+    def refill(self) -> Iterator[StoredRecord]:
         """Take spilled records of the keys or partitions of which most records in memory have retired."""
         for packed in self.spilled.groups:
             group = group_from(packed)

@@ -45,12 +45,14 @@ from millstream.core.asynchronous.call import (
 )
 from millstream.core.asynchronous.operator_state import CallFigures
 from millstream.core.asynchronous.reorder_buffer import ReorderBuffer
-from millstream.core.engine.asynchronous.backlog import Backlog, Stored
+from millstream.core.engine.asynchronous.backlog import Backlog
+from millstream.core.engine.asynchronous.backlog_stores import StoredRecord
 from millstream.core.engine.asynchronous.backpressure import Backpressure, HotKeys
 from millstream.core.engine.asynchronous.call_failures import CallFailures
 from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore, Request
 from millstream.core.engine.asynchronous.ordering import Ordering
 from millstream.core.engine.asynchronous.record_keys import key_id
+from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest
@@ -361,7 +363,7 @@ class InFlightRecords:
         key, in_flight = self._ordering.queue_key(record), record.epoch is not None
         self._window.resume(number, key, due_ms=None if in_flight else record.due_ms, in_flight=in_flight)
 
-    def _reload(self, stored: Stored) -> None:
+    def _reload(self, stored: StoredRecord) -> None:
         number, row = stored
         self._enter(InFlightRecord.from_row(number, row))
         self._changed.add(number)
@@ -372,7 +374,7 @@ class InFlightRecords:
         back_ms = self._memory.get("now_ms", self._runtime.now_ms) - self._runtime.now_ms
         if back_ms < _STEP_MS:
             return
-        for stored in self._backlog.take_all_delayed():
+        for stored in self._backlog.take_due(NEVER - 1):
             self._reload(stored)
         for number in list(self._window.waiting_numbers()):
             record = self._records[number]

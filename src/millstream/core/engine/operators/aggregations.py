@@ -1,21 +1,176 @@
-"""Aggregations: of streams by key, of tables by a new key."""
+"""Aggregations: of streams by key, of tables by a new key; and folding, a known aggregation of many records at once.
+
+A batch is folded onto the entries of its keys without writing to the store; then the caller writes what came out. So each key is
+read once and written once per batch, however many records it has. Every record has its own result all the same.
+
+Nothing is lost when a value cannot be folded, or an entry cannot be read: the results end before that record, and what is
+written is made of the results.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
 from operator import and_
 from typing import Any, Final
 
 from millstream.core.engine.batch import Columns
 from millstream.core.engine.columns import Form, behind, columns_of, each
 from millstream.core.engine.compile import Call, Compiled, compile_node
-from millstream.core.engine.folding import folding, needs_values, read_before
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.errors import MillstreamError
 from millstream.core.model.record import Headers
+from millstream.core.model.serdes import Serde
 from millstream.core.topology import nodes as n
+from millstream.core.topology.folds import RECIPES, Fold
 
 INCOMPLETE: Final = "null key or value in an aggregation"
+
+
+Entry = tuple[Any, int]
+"""An aggregate and its timestamp."""
+Fetch = Callable[[bytes], "Entry | None"]
+
+
+@dataclass(frozen=True)
+class Before:
+    """The keys of a batch as numbers, in the order of their first records, and their entries before it.
+
+    Attributes:
+        numbers: Per record the number of its key.
+        entries: By number; fewer than keys if an entry could not be read, which is the next one then.
+        keys: How many keys there are.
+    """
+
+    numbers: Sequence[int]
+    entries: Sequence[Entry | None]
+    keys: int
+
+    def readable(self) -> Sequence[int]:
+        """Return the numbers of the records before the first one whose entry could not be read."""
+        if len(self.entries) == self.keys:
+            return self.numbers
+        return self.numbers[: self.numbers.index(len(self.entries))]
+
+    def folded(self, results: list[Any], timestamps: list[int]) -> Folded:
+        timestamps = self._newest(
+            timestamps if len(results) == len(timestamps) else timestamps[: len(results)]
+        )
+        return Folded(results, timestamps, self.numbers)
+
+    def _newest(self, timestamps: list[int]) -> list[int]:
+        """Return per record the largest timestamp of its key so far; where time goes forward these are the records' own."""
+        stored = max((entry[1] for entry in self.entries if entry is not None), default=-1)
+        if timestamps and stored <= timestamps[0] and sorted(timestamps) == timestamps:
+            return timestamps
+        latest = [-1 if entry is None else entry[1] for entry in self.entries]
+        newest: list[int] = []
+        for number, timestamp in zip(self.numbers, timestamps):
+            if latest[number] > timestamp:
+                timestamp = latest[number]
+            else:
+                latest[number] = timestamp
+            newest.append(timestamp)
+        return newest
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What came out of a batch.
+
+    Attributes:
+        results: Per record the aggregate with it; fewer than records if one could not be folded, which is the next one then.
+        timestamps: Per result the largest timestamp of its key so far, ms since the epoch.
+        numbers: Per record the number of its key.
+    """
+
+    results: list[Any]
+    timestamps: list[int]
+    numbers: Sequence[int]
+
+    def first(self, records: int) -> Folded:
+        return replace(self, results=self.results[:records], timestamps=self.timestamps[:records])
+
+    def entries(self) -> list[Entry]:
+        """Return, by number, the last entry of each key that has a result."""
+        last = dict(zip(self.numbers, range(len(self.results)))).values()  # in the order of the numbers
+        return list(
+            zip(map(self.results.__getitem__, last), map(self.timestamps.__getitem__, last), strict=True)
+        )
+
+
+Folding = Callable[[Before, Sequence[Any], "list[int]"], Folded]
+"""What was before the batch, and per record value and timestamp, to what comes out."""
+
+
+def read_before(fetch: Fetch, keys: Sequence[bytes]) -> tuple[list[bytes], Before]:
+    """Return the keys of a batch, each once, and what was before it.
+
+    Keys are looked up once: comparing bytes that lie all over the memory costs more than all else that is done with them.
+    """
+    numbers: dict[bytes, int] = defaultdict(count().__next__)
+    per_record = list(map(numbers.__getitem__, keys))
+    once, entries = list(numbers), list[Entry | None]()
+    with suppress(Exception):  # the records before the first unreadable entry are folded
+        entries.extend(map(fetch, once))
+    return once, Before(per_record, entries, len(once))
+
+
+def folding(fold: Fold, serde: Serde[Any]) -> Folding:
+    """Return the function that folds batches.
+
+    Args:
+        serde: Serde of the aggregates; a value that it cannot write cannot be a result.
+    """
+    return _counted if fold is Fold.COUNT else _Combining(fold, serde).folded
+
+
+def needs_values(fold: Fold) -> bool:
+    return fold is not Fold.COUNT
+
+
+def _counted(before: Before, values: Sequence[Any], timestamps: list[int]) -> Folded:
+    counts = [0 if entry is None else entry[0] for entry in before.entries]
+    results: list[int] = []
+    give = results.append
+    for number in before.readable():
+        counts[number] = counted = counts[number] + 1
+        give(counted)
+    return before.folded(results, timestamps)
+
+
+class _Combining:
+    """Folds that look at values. Stateless."""
+
+    def __init__(self, fold: Fold, serde: Serde[Any]) -> None:
+        recipe = RECIPES[fold]
+        self._step, self._zero = recipe.step, recipe.zero
+        self._serialize = serde.serialize
+        self._known = frozenset(serde.accepts)
+
+    def folded(self, before: Before, values: Sequence[Any], timestamps: list[int]) -> Folded:
+        results: list[Any] = []
+        give, step, zero, known = results.append, self._step, self._zero, self._known
+        so_far = [zero if entry is None else entry[0] for entry in before.entries]
+        with suppress(
+            Exception
+        ):  # the number of results tells which one it was; what it was is found record by record
+            for number, value in zip(before.readable(), values):
+                old = so_far[number]
+                new = value if old is None else step(old, value)
+                if type(new) not in known:
+                    self._check(new)
+                so_far[number] = new
+                give(new)
+        return before.folded(results, timestamps)
+
+    def _check(self, new: Any) -> None:
+        if new is None:
+            raise ValueError("a result that deletes the entry")
+        self._serialize(new)
 
 
 @compile_node.register

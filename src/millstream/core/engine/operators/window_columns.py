@@ -2,7 +2,7 @@
 
 A batch becomes *pairs* of a record and a window of it, as parallel lists: one per record where windows lie side by side, several
 where they overlap. The pairs whose window has closed are left out. The others are folded onto the entries of the store
-(``millstream.core.engine.folding``). Keys are looked up per window, so that an entry's key is made of key and start once per batch.
+(``millstream.core.engine.operators.aggregations``). Keys are looked up per window, so that an entry's key is made of key and start once per batch.
 
 What has to happen between two records *cuts* the batch: the close of windows that gives results, and a late record that somebody
 waits for. Both are found beforehand, from the times that the operator has at each record; all that is between two cuts is
@@ -28,8 +28,7 @@ from typing import Any, Final
 from millstream.core.engine.batch import Column, Columns, ColumnsCall
 from millstream.core.engine.columns import Form, behind, columns_of, each
 from millstream.core.engine.compile import Compiled
-from millstream.core.engine.folding import Before, Entry, folding, needs_values
-from millstream.core.engine.operators.aggregations import INCOMPLETE
+from millstream.core.engine.operators.aggregations import INCOMPLETE, Before, Entry, folding, needs_values
 from millstream.core.engine.operators.time_windows import Shared
 from millstream.core.engine.operators.window_operator import LATE, NO_KEY
 from millstream.core.model import serdes

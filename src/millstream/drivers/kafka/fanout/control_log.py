@@ -127,7 +127,7 @@ class ControlLog:
         self._consumer.close()
 
 
-def connection(settings: ClientSettings) -> dict[str, Any]:
+def connection(settings: ClientSettings) -> ClientSettings:
     """Return the settings of the connection: brokers and credentials."""
     return {name: value for name, value in settings.items() if name.startswith(CONNECTION)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, sleep
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import KafkaException, Producer
 
@@ -152,7 +152,7 @@ def fence(settings: ClientSettings, transactional_id: str, patience_s: float) ->
     Raises:
         BrokerUnavailableError: If it does not succeed in time.
     """
-    more: dict[str, Any] = {"transactional.id": transactional_id, "transaction.timeout.ms": _TIMEOUT_MS}
+    more = {"transactional.id": transactional_id, "transaction.timeout.ms": _TIMEOUT_MS}
     quick = {"linger.ms": 0, "retry.backoff.ms": 10}
     deadline = monotonic() + patience_s
     while True:

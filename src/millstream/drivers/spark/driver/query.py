@@ -15,8 +15,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.drivers.spark import sink, source, wire
-from millstream.drivers.spark.driver.abandoned import remove_abandoned
-from millstream.drivers.spark.driver.checkpoint import LocalFiles
+from millstream.drivers.spark.driver.checkpoint import LocalFiles, remove_abandoned
 from millstream.drivers.spark.driver.modules import send_modules
 from millstream.drivers.spark.driver.spark_session import scheme_of
 from millstream.drivers.spark.executor.host import TaskHost

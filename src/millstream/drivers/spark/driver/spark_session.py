@@ -166,7 +166,7 @@ def _files_conf(session: SparkSession, checkpoint: str) -> Mapping[str, str]:
 
     Without Hadoop's native library, Spark's default starts ten processes for each file on a local file system: `chmod` and
     `readlink`, also for its checksum. The other manager starts two. It does not replace files, so it is only for a query that makes one
-    attempt at a task; see ``millstream.drivers.spark.driver.abandoned``. Other file systems need the default for atomic renames.
+    attempt at a task; see ``remove_abandoned``. Other file systems need the default for atomic renames.
     """
     one_attempt = _ONE_ATTEMPT.fullmatch(str(session.sparkContext.master)) is not None
     return (

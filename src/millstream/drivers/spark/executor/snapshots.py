@@ -156,11 +156,9 @@ class TaskMemory:
             Routing.from_json(data["routing"]) if "routing" in data else None,
         )
 
-    def store_memories(self) -> dict[str, dict[str, Any]]:
+    def store_memories(self) -> Mapping[str, Mapping[str, Any]]:
         """Return what the stores remember besides their content, by store."""
-        return (
-            {} if self.snapshot is None else {name: dict(own) for name, own in self.snapshot.stores.items()}
-        )
+        return {} if self.snapshot is None else self.snapshot.stores
 
     def without_operator(self, kept: Collection[str]) -> dict[str, int]:
         """Return the unfinished records of removed operators, by store."""

@@ -1,6 +1,7 @@
 """Messages on their way to tasks: a row of its own in front of the first row of each task that they concern.
 
-A task that gets no other row gets no message, so a message never makes a task take part in a micro-batch.
+Those are the nodes that are tapped, and the global ends, for tasks that may read a global store. A task that gets no other row gets no
+message, so a message never makes a task take part in a micro-batch.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 import pyarrow as pa
 
 from millstream.core.model.ids import TaskId
+from millstream.core.model.positions import Offsets, positions_from_json, positions_to_json
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.spec import TopologySpec
 
@@ -59,3 +61,23 @@ def with_taps(
 def decode_taps(payload: bytes) -> tuple[str, ...]:
     """Decode the payload of a row that :func:`with_taps` made."""
     return tuple(json.loads(payload))
+
+
+def with_global_ends(
+    rows: Iterable[pa.RecordBatch], topology: TopologySpec, ends: Offsets
+) -> Iterator[pa.RecordBatch]:
+    """Insert the global ends before the first row of each task that may read a global store.
+
+    Args:
+        ends: The offsets of the topics of global stores that the micro-batch sees.
+    """
+    payload = json.dumps(positions_to_json(ends)).encode()
+    return with_messages(rows, wire.GLOBAL, lambda task: payload if _reads(topology, task) else b"")
+
+
+def decode_global_ends(payload: bytes) -> Offsets:
+    return positions_from_json(json.loads(payload))
+
+
+def _reads(topology: TopologySpec, task: TaskId) -> bool:
+    return bool(topology.plan.subtopologies[task.subtopology].global_stores)

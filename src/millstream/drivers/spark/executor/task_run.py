@@ -46,7 +46,6 @@ from millstream.drivers.spark.executor.async_calls import TaskCalls
 from millstream.drivers.spark.executor.changelogs import Changelogs
 from millstream.drivers.spark.executor.copies import TaskCopies
 from millstream.drivers.spark.executor.dead_letters import sending_dead_letters
-from millstream.drivers.spark.executor.global_end_rows import decode_global_ends
 from millstream.drivers.spark.executor.global_restore import GlobalRestoreCounts
 from millstream.drivers.spark.executor.global_stores import GlobalStores, GlobalStoresSpec
 from millstream.drivers.spark.executor.host_spec import HostSpec
@@ -60,7 +59,7 @@ from millstream.drivers.spark.executor.snapshots import (
     unfinished_by_store,
 )
 from millstream.drivers.spark.executor.statelog import StateLog
-from millstream.drivers.spark.executor.task_messages import decode_taps
+from millstream.drivers.spark.executor.task_messages import decode_global_ends, decode_taps
 from millstream.drivers.spark.executor_id import this_executor
 from millstream.drivers.spark.logs import running_task
 from millstream.drivers.spark.share_files import read_share

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.drivers.spark.driver.abandoned import remove_abandoned
-from millstream.drivers.spark.driver.checkpoint import LocalFiles
+from millstream.drivers.spark.driver.checkpoint import LocalFiles, remove_abandoned
 
 OLDER = ["1.zip", "3.changelog", ".3.changelog.crc", "3_5f3a.changelog"]
 LEFT = [

@@ -8,7 +8,7 @@ import pytest
 
 from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
-from millstream.drivers.spark.planner.record_sizes import RECORDS_OF_UNKNOWN_SIZE, RecordSizes
+from millstream.drivers.spark.planner.repartitions import RECORDS_OF_UNKNOWN_SIZE, RecordSizes
 
 MANY = RECORDS_OF_UNKNOWN_SIZE + 1
 

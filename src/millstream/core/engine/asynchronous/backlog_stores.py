@@ -1,0 +1,218 @@
+"""Backlog stores: unfinished records of an operator that are read when their turn is near, and not at the start of each micro-batch.
+
+On Spark, a task reads its in-flight records at the start of each micro-batch. A hundred thousand that cannot be called yet would make
+every micro-batch slow. So they lie in two other stores:
+
+* the **delay queue**, ordered by due time: records that wait for a time and hold up no other;
+* the **spill queue**, ordered by group and number: records behind many others of their *group*, which is a key, or a partition at order
+  ``partition``. The calls of a key run one at a time, so the records of a hot key pile up; at order ``partition``, records pile up behind
+  the slowest one. A task loads only the first few of a group, and the others when these have retired.
+
+A record leaves its queue with its number and its row. Of the records in a queue, the task keeps a *summary* in the operator's memory:
+the offsets, as runs, for the committable offset, and counts.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final, TypeAlias
+
+from millstream.core.engine.asynchronous.in_flight_record import Label
+from millstream.core.engine.asynchronous.stored_counts import AgeHistogram, OffsetRanges
+from millstream.core.engine.operators.timeline import Timeline, timed_key
+from millstream.core.engine.punctuate import NEVER
+from millstream.core.model.ids import TopicPartition
+from millstream.core.state.contract import Memory
+
+_LENGTH: Final = struct.Struct(">I")
+_NUMBER: Final = struct.Struct(">q")
+
+StoredRecord: TypeAlias = tuple[int, tuple[Any, ...]]
+"""Number and row of a record."""
+
+
+class BacklogStore:
+    """The records of a queue, and their summary. Owned by the backlog.
+
+    Args:
+        rows: The store. Its keys end with the number of the record, its entries with label and row.
+        summary: What the names of the summary's parts in the operator's memory begin with.
+    """
+
+    def __init__(self, rows: Any, memory: Memory, summary: str) -> None:
+        self._rows = rows
+        self._memory = memory
+        self._summary = summary
+        self._offsets = OffsetRanges(memory.get(summary, ()))
+        self._ages = AgeHistogram(memory.get(f"{summary}_ages", ()))
+        if summary not in memory:  # it is lost when an edit changes the operator's name
+            self._offsets.changed = True
+            for row_key, entry in rows.all():
+                self._count(row_key, entry, 1)
+
+    @property
+    def oldest(self) -> int | None:
+        """Approximate arrival time of the oldest record, ms since the epoch; None if there is none."""
+        return self._ages.oldest
+
+    def offsets(self) -> Iterator[tuple[TopicPartition, int, int]]:
+        """Return the offsets of the stored records, with the number of records per offset."""
+        return iter(self._offsets)
+
+    def last_number(self) -> int:
+        """Return the largest number of a stored record, -1 if there is none. Scans the store."""
+        return max((_number(row_key) for row_key, _ in self._rows.all()), default=-1)
+
+    def save(self) -> None:
+        if self._offsets.changed:
+            self._memory[self._summary] = self._offsets.runs()
+            self._memory[f"{self._summary}_ages"] = self._ages.spans()
+            self._memory.update({f"{self._summary}_{part}": count for part, count in self._counts().items()})
+
+    def _counts(self) -> Memory:
+        """Return the counts of this kind of queue."""
+        raise NotImplementedError
+
+    def _count(self, row_key: bytes, entry: Any, change: int) -> Label:
+        """Count a record in or out, and return its label."""
+        label = Label(*entry[-2])
+        self._offsets.count(label.origin, change)
+        self._ages.count(label.came_ms, change)
+        return label
+
+
+class DelayQueue(BacklogStore):
+    """The delay queue of one operator.
+
+    Where a delayed record blocks its key, a second store finds it by the key. As soon as another record of the key arrives, the delayed
+    one returns to memory, and both are handled as if there were no delay queue.
+
+    Args:
+        rows: The store of the rows, by due time and number.
+        keys: The store of the row keys, by record key.
+    """
+
+    def __init__(self, rows: Any, keys: Any, memory: Memory) -> None:
+        self._timeline = Timeline(rows)
+        self._keys = keys
+        self._total: int = memory.get("shelved_records", 0)
+        self._with_key: int = memory.get("shelved_with_key", 0)
+        self.delayed: int = memory.get("shelved_delayed", 0)
+        """How many records are delayed, not waiting for a retry."""
+        super().__init__(rows, memory, "shelved")
+
+    def __len__(self) -> int:
+        return self._total
+
+    @property
+    def next(self) -> int:
+        """When the first record is due, ms since the epoch; ``NEVER`` if there is none."""
+        return self._timeline.next if self._total else NEVER
+
+    def put(self, number: int, due_ms: int, key: bytes | None, label: Label, row: Any) -> None:
+        """Add a record.
+
+        Args:
+            due_ms: When it is due, ms since the epoch.
+            key: Its key, if no other record of the key may overtake it; at most one record per key is in the queue.
+        """
+        row_key, entry = timed_key(due_ms, _NUMBER.pack(number)), (key, tuple(label), row)
+        self._timeline.put(row_key, entry, known=False)
+        if key is not None:
+            self._keys.put(key, row_key)
+        self._count(row_key, entry, 1)
+
+    def take(self) -> StoredRecord:
+        """Remove the first record and return it; the queue must not be empty."""
+        return self._taken(*self._timeline.take())
+
+    def take_key(self, key: bytes) -> StoredRecord | None:
+        """Remove the record of a key and return it; None if there is none."""
+        row_key = self._keys.get(key) if self._with_key else None
+        if row_key is None:
+            return None
+        entry = self._timeline.get(row_key)
+        self._timeline.remove(row_key)
+        return self._taken(row_key, entry)
+
+    def _taken(self, row_key: bytes, entry: Any) -> StoredRecord:
+        key, _, row = entry
+        if key is not None:
+            self._keys.put(key, None)
+        self._count(row_key, entry, -1)
+        return _number(row_key), row
+
+    def _counts(self) -> Memory:
+        return {"records": self._total, "with_key": self._with_key, "delayed": self.delayed}
+
+    def _count(self, row_key: bytes, entry: Any, change: int) -> Label:
+        label = super()._count(row_key, entry, change)
+        self._total += change
+        self._with_key += change if entry[0] is not None else 0
+        self.delayed += change if label.why != "retry" else 0
+        return label
+
+
+class SpillQueue(BacklogStore):
+    """The spill queue of one operator.
+
+    Args:
+        rows: The store of the rows, by group and number.
+    """
+
+    def __init__(self, rows: Any, memory: Memory) -> None:
+        self._by_group = Counter({bytes.fromhex(k): n for k, n in memory.get("overflow_keys", {}).items()})
+        self._total = self._by_group.total()
+        super().__init__(rows, memory, "overflow")
+
+    def __len__(self) -> int:
+        return self._total
+
+    def __contains__(self, group: bytes) -> bool:
+        return group in self._by_group
+
+    @property
+    def groups(self) -> list[bytes]:
+        return list(self._by_group)
+
+    @property
+    def longest(self) -> int:
+        return max(self._by_group.values(), default=0)
+
+    def put(self, group: bytes, number: int, label: Label, row: Any) -> None:
+        """Append a record to its group."""
+        row_key, entry = _prefix(group) + _NUMBER.pack(number), (tuple(label), row)
+        self._rows.put(row_key, entry)
+        self._count(row_key, entry, 1)
+
+    def take(self, group: bytes, most: int) -> list[StoredRecord]:
+        """Remove the first records of a group, and return them."""
+        rows = list(islice(self._rows.prefix_scan(_prefix(group)), most))
+        for row_key, entry in rows:
+            self._rows.put(row_key, None)
+            self._count(row_key, entry, -1)
+        return [(_number(row_key), row) for row_key, (_, row) in rows]
+
+    def _counts(self) -> Memory:
+        return {"keys": {group.hex(): count for group, count in self._by_group.items()}}
+
+    def _count(self, row_key: bytes, entry: Any, change: int) -> Label:
+        group = row_key[_LENGTH.size : -_NUMBER.size]
+        self._total += change
+        self._by_group[group] += change
+        if not self._by_group[group]:
+            del self._by_group[group]
+        return super()._count(row_key, entry, change)
+
+
+def _number(row_key: bytes) -> int:
+    number: int = _NUMBER.unpack(row_key[-_NUMBER.size :])[0]
+    return number
+
+
+def _prefix(group: bytes) -> bytes:
+    """Return the prefix of the store keys of a group; no other group shares it."""
+    return _LENGTH.pack(len(group)) + group
