@@ -361,7 +361,6 @@ class Task:
 
 
 def _to_read(sub: SubTopology, global_stores: ByteStores | None) -> dict[str, Any]:
-    """Open the global stores of a sub-topology."""
     if not sub.global_stores:
         return {}
     if global_stores is None:

@@ -129,7 +129,6 @@ def with_cost(state: AutoParallelism, cost_s: float) -> AutoParallelism:
 
 
 def _wanted(workers: int, load: Load, most: int) -> int:
-    """Return the number of workers that a load wants."""
     sufficient = [fewer for fewer in allowed(most) if fewer < workers and load.utilisation(fewer) <= _LOW]
     if workers > most or sufficient:
         return min([*sufficient, most])

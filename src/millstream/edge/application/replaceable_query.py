@@ -184,7 +184,6 @@ class ReplaceableQuery:
                 raise query.exception() or ControlError(_ENDED)
 
     def _fail_if_ended(self) -> None:
-        """Fail if the query has ended."""
         query = self._processing()
         if query is not None and not query.isActive:
             self._fail(query.exception() or ControlError(_ENDED))

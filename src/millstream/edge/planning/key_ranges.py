@@ -74,7 +74,6 @@ def range_status(
     work: TaskWork,
     ends: Offsets,
 ) -> dict[str, RangeStatus]:
-    """Return the status of the key ranges, by task."""
     found: dict[str, RangeStatus] = {}
     last = flat(ends)
     for task, report in sorted(reports.items(), key=lambda item: TaskId.parse(item[0])):

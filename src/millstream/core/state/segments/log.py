@@ -139,7 +139,6 @@ class Manifest:
 
 
 def split_groups(manifest: Manifest) -> set[KeyGroup]:
-    """Return the key groups that have been split."""
     groups: set[KeyGroup] = set()
     for store, number in manifest.segments:
         upper = above(number)
