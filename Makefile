@@ -102,8 +102,8 @@ soak: setup packages deployments ## Properties with fresh seeds, 10,000 simulate
 	MILLSTREAM_PROOFS=full HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest --timeout=7200 tests/properties
 	MILLSTREAM_SIMULATION_SEEDS=10000 $(BIN)/python -m pytest --numprocesses=2 tests/simulation/test_seeds.py
 	MILLSTREAM_PROOFS=full $(BIN)/python -m pytest tests/proofs tests/golden tests/integration/test_edits_in_place.py
-	MILLSTREAM_RECORDINGS_SEED=2 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
-	MILLSTREAM_RECORDINGS_SEED=3 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
+	MILLSTREAM_PROOFS=full MILLSTREAM_RECORDINGS_SEED=2 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
+	MILLSTREAM_PROOFS=full MILLSTREAM_RECORDINGS_SEED=3 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
 	$(BIN)/python -m millstream.testing.crash --app word-count,windowed,replay,two-stores,ranges,calls --guarantee exactly_once \
 		--kills 1200 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak.json
 	$(BIN)/python -m millstream.testing.crash --app word-count,ranges --targets executor,worker,driver,broker --guarantee exactly_once \
