@@ -212,10 +212,10 @@ def test_an_answer_is_the_state_at_its_offsets_and_never_goes_back(apps: Apps) -
         counted = grouped.count(store=ms.stores.options(f"counts-{engine}", engine=engine))
         counted.to_stream().to(apps.topic(f"out-{engine}", 1))
     answers: dict[str, list[int]] = {engine: [] for engine in ENGINES}
-    producing = threading.Event()
+    stopping = threading.Event()
 
     def produce() -> None:
-        while not producing.is_set():
+        while not stopping.wait(0.02):
             apps.kafka.produce(source, [("k", b"x")] * 500)
 
     writer = threading.Thread(target=produce)
@@ -228,7 +228,7 @@ def test_an_answer_is_the_state_at_its_offsets_and_never_goes_back(apps: Apps) -
             ask_all(running, answers, until=running.status().batch + 12)
             running.stop()
     finally:
-        producing.set()
+        stopping.set()
         writer.join()
     for offsets in answers.values():
         assert offsets == sorted(offsets)
