@@ -19,7 +19,6 @@ lab.wait()
 print("counts:", dict(lab.entries("counts")))
 print("names:", lab, ms.__name__, topology is lab._topology)
 """
-WITHOUT_IPYTHON = "import sys; sys.modules['IPython'] = None; from millstream.edge.cli import main; main()"
 
 
 @pytest.mark.parametrize(
@@ -46,14 +45,9 @@ def test_what_cannot_run_is_refused(
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "program",
-    [["-c", WITHOUT_IPYTHON], ["-m", "millstream"]],
-    ids=["python", "ipython"],
-)
-def test_what_is_typed_runs_on_a_broker_and_spark(program: list[str], tmp_path: Path) -> None:
+def test_what_is_typed_runs_on_a_broker_and_spark(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, *program, "shell", "examples.wordcount:topology", "--id", "tried"],
+        [sys.executable, "-m", "millstream", "shell", "examples.wordcount:topology", "--id", "tried"],
         cwd=ROOT,
         env={**os.environ, "IPYTHONDIR": str(tmp_path), "MILLSTREAM_STATE_DIR": str(tmp_path)},
         input=TYPED,
@@ -67,3 +61,17 @@ def test_what_is_typed_runs_on_a_broker_and_spark(program: list[str], tmp_path: 
     assert "counts: {'be': 2, 'not': 1, 'or': 1, 'to': 2}" in said
     assert "names: <Lab 'tried': running> millstream True" in said
     assert "tried: stopped after" in said
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("spark")
+def test_without_ipython_it_is_a_prompt_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("MILLSTREAM_STATE_DIR", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "IPython", None)
+    done = CliRunner().invoke(app, ["shell", "examples.wordcount:topology", "--id", "tried"], input=TYPED)
+    assert done.exit_code == 0, done.output
+    assert ">>> counts: {'be': 2, 'not': 1, 'or': 1, 'to': 2}" in done.output
+    assert "names: <Lab 'tried': running> millstream True" in done.output

@@ -1,8 +1,10 @@
-"""Key ranges against Kafka Streams 4.3: recordings give the same per key and the same stores, or the topology is refused."""
+"""Key ranges against Kafka Streams 4.3: recordings give the same per key and the same stores, or the topology is refused.
+
+The recordings of a scenario take turns with the sizes of batches; `make soak` runs every file with every pair.
+"""
 
 from __future__ import annotations
 
-import os
 from itertools import product
 from pathlib import Path
 
@@ -10,10 +12,11 @@ import pytest
 
 from millstream.core.model.errors import TopologyError
 from millstream.core.topology.analysis.ranges import divided_plan
+from proofs.sizes import FULL
 
 from .replay import Recording, expected_by_key, first_difference, in_key_ranges
 from .scenarios import SCENARIOS
-from .test_golden import ASKING, FILES, scenario_of
+from .test_golden import ASKING, BATCH_SIZES, FILES, number_of, scenario_of
 
 
 def refused(scenario: str) -> bool:
@@ -37,13 +40,26 @@ INTERLEAVED = {
 """The results of a group follow the order of records with other keys, which differs within a micro-batch; see docs/concepts/key-ranges.md."""
 
 
-FULL = list(product([2, 17], [1, 7, 1000]))
-"""Pairs of a parallelism and a batch size: the first has 16 ranges, the second 64."""
-RUNS = FULL if os.environ.get("MILLSTREAM_PROOFS") == "full" else [(2, 1), (2, 7), (2, 1000), (17, 7)]
+PARALLELISMS = [2, 17]
+"""The first has 16 ranges, the second 64."""
+
+TURNS = [[(2, 7), (17, 1000)], [(2, 1)], [(2, 1000)]]
+"""Pairs of a parallelism and a batch size, for the recordings of a scenario in turn."""
 
 
-@pytest.mark.parametrize(("parallelism", "batch_size"), RUNS)
-@pytest.mark.parametrize("path", [p for p in FILES if scenario_of(p) not in REFUSED], ids=lambda p: p.stem)
+def pairs(path: Path) -> list[tuple[int, int]]:
+    return list(product(PARALLELISMS, BATCH_SIZES)) if FULL else TURNS[number_of(path) % len(TURNS)]
+
+
+@pytest.mark.parametrize(
+    ("path", "parallelism", "batch_size"),
+    [
+        pytest.param(path, *pair, id=f"{path.stem}-{pair[0]}-{pair[1]}")
+        for path in FILES
+        if scenario_of(path) not in REFUSED
+        for pair in pairs(path)
+    ],
+)
 def test_ranges_give_what_kafka_streams_gives(path: Path, parallelism: int, batch_size: int) -> None:
     recording = Recording.load(path)
     if recording.scenario in INTERLEAVED:

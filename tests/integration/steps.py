@@ -142,17 +142,23 @@ class Steps:
             self._producer.produce(lane.prefix + entry["topic"], value, key, headers=list(headers), **at)
 
     def _is_done(self, step: Step, running: ms.RunningApplication) -> bool:
-        """Tell whether all topics are committed to their ends, and nothing is due by the clock.
+        """Tell whether all topics of the step are committed to their ends, and nothing is due by the clock.
 
         First asked what is committed, then where the ends are by then; what a micro-batch makes due is known when it commits.
         """
-        status, topics = running.status(), self.plan.broker_topics
+        status, topics = running.status(), self._topics_of(step)
         assert status.error is None, status.error
         asked = self._group.committed([TopicPartition(topic, 0) for topic in topics], timeout=30)
         committed = {place.topic: max(place.offset, 0) for place in asked}
         if committed != self._ends(topics):
             return False
         return not running._run.reports.due(step.now_ms, resting(self.plan, status.paused))
+
+    def _topics_of(self, step: Step) -> list[str]:
+        """Give the topics that its lanes read; those of other lanes do not change."""
+        internal = (f"{self.plan.application_id}-{prefix}" for prefix in step.batches)
+        mine = (*step.batches, *internal)
+        return [topic for topic in self.plan.broker_topics if topic.startswith(mine)]
 
     def _ends(self, topics: Iterable[str]) -> Ends:
         latest = OffsetSpec.latest()

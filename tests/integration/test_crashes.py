@@ -3,7 +3,8 @@
 The table says which parts are killed in which run; each is killed once, at points that the seed decides. In one run they are also
 stopped, and killed again before the application has come to itself. A run without executors keeps all of Spark in one JVM,
 as ``local[*]`` does, and starts faster. Two runs are under way at a time, because an application that recovers mostly waits. The
-application of calls is killed in ``tests/proofs``, where it keeps a journal.
+workload leaves about three micro-batches between two kills; `make soak` has twice as many. The application of calls is killed in
+``tests/proofs``, where it keeps a journal.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import pytest
 from millstream.testing.crash import APPS, Report, Target, run_with_crashes, unspoiled
 
 GUARANTEE = "exactly_once"
+RECORDS_PER_KILL = 850
+RECORDS_AFTERWARDS = 1_000
 
 DOUBLE_FAULTS = "windowed"
 RUNS: list[tuple[str, int, tuple[Target, ...]]] = [
@@ -40,6 +43,7 @@ def crashed(app: str, seed: int, targets: tuple[Target, ...], logs: Path) -> Rep
             kills=len(targets),
             seed=seed,
             targets=targets,
+            records=RECORDS_PER_KILL * len(targets) + RECORDS_AFTERWARDS,
             keep_logs=logs / str(attempt),
             stops=(2.0,) if app == DOUBLE_FAULTS else (),
             twice=app == DOUBLE_FAULTS,

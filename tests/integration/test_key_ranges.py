@@ -102,14 +102,13 @@ class Words:
         assert closed == self.expected_windows()
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
-def test_one_partition_in_sixteen_tasks_over_several_starts(apps: Apps, guarantee: str) -> None:
+def test_one_partition_in_sixteen_tasks_over_several_starts(apps: Apps) -> None:
     words = Words(apps)
     for parallelism in (2, "auto", 3):  # the number of workers may change, the ranges stay
         words.produce(300)
-        running = apps.run(words.topology, parallelism=parallelism, processing_guarantee=guarantee)
+        running = apps.run(words.topology, parallelism=parallelism, processing_guarantee="exactly_once")
         assert len(running.status().placed) == 16
-    words.check(exactly_once=guarantee == "exactly_once")
+    words.check(exactly_once=True)
     assert apps.kafka.committed(apps.id, words.source) == {0: len(words.all)}
 
 
@@ -121,24 +120,22 @@ def entries(store: Callable[[str], Any]) -> dict[str, set[tuple[Any, int]]]:
     }
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
-def test_state_of_undivided_tasks_is_divided_among_ranges(apps: Apps, guarantee: str) -> None:
+def test_state_of_undivided_tasks_is_divided_among_ranges(apps: Apps) -> None:
     words = Words(apps)
     with ms.testing.TopologyTestDriver(words.topology) as driver:
         for parallelism, tasks in ((1, 1), (4, 16)):
             words.produce(300)
             for word, time in words.all[-300:]:
                 driver.pipe(words.source, word, "", timestamp=time)
-            settings = {"parallelism": parallelism, "processing_guarantee": guarantee}
-            running = apps.start(words.topology, **settings)
+            running = apps.start(words.topology, parallelism=parallelism)
             eventually(words.processed, "the words to be processed")
             wanted, found = entries(driver.store), partial(entries, running.store)
             eventually(lambda now=found, then=wanted: now() == then, "the stores to be those of one task")
             assert len(running.status().placed) == tasks
             running.stop()
-    words.check(exactly_once=guarantee == "exactly_once")
+    words.check(exactly_once=False)
     with pytest.raises(IncompatibleTopologyError, match="never into fewer"):
-        apps.run(words.topology, processing_guarantee=guarantee)
+        apps.run(words.topology)
 
 
 def test_the_number_of_workers_changes_while_the_application_runs(apps: Apps) -> None:

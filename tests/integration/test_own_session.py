@@ -57,21 +57,17 @@ def program_run(
     )
 
 
-def test_workers_are_of_the_programs_python(tmp_path: Path) -> None:
-    other = tmp_path / "bin" / "python3"
+def test_workers_are_of_the_programs_python_and_find_its_modules(tmp_path: Path) -> None:
+    """Two modules and a package beside the program, one of them imported in a worker for the first time.
+
+    The program was started elsewhere: nothing is on the workers' path, and the first Python on the user's is another one.
+    """
+    home, elsewhere, other = tmp_path / "home", tmp_path / "elsewhere", tmp_path / "bin" / "python3"
+    (home / "shop").mkdir(parents=True)
+    elsewhere.mkdir()
     other.parent.mkdir()
     other.write_text("#!/bin/sh\necho 'this is another Python' >&2\nexit 9\n")
     other.chmod(0o755)
-    environment = {"PATH": f"{other.parent}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
-    ended = program_run(["-c", _PROGRAM], tmp_path, environment, timeout_s=240)
-    assert (ended.returncode, ended.stdout) == (0, "[('word', 3)]\n"), ended.stderr[-3000:]
-
-
-def test_modules_beside_the_program_reach_workers_that_were_started_elsewhere(tmp_path: Path) -> None:
-    """Two modules and a package, one of them imported in a worker for the first time; nothing is on the workers' path."""
-    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
-    (home / "shop").mkdir(parents=True)
-    elsewhere.mkdir()
     (home / "shop" / "__init__.py").touch()
     (home / "shop" / "words.py").write_text(
         "def to_word(key, word):\n    from shop_late import shout\n    return shout(word)\n"
@@ -82,6 +78,10 @@ def test_modules_beside_the_program_reach_workers_that_were_started_elsewhere(tm
     )
     program = program.replace("lambda _, word: word", "to_word")
     (home / "main.py").write_text(program)
-    environment = {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(Path(ms.__file__).parents[1])}
+    environment = {
+        "PATH": f"{other.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(ms.__file__).parents[1]),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     ended = program_run([str(home / "main.py")], elsewhere, environment, timeout_s=280)
     assert (ended.returncode, ended.stdout) == (0, "[('WORD', 3)]\n"), ended.stderr[-3000:]

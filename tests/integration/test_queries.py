@@ -11,9 +11,10 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -30,42 +31,87 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 NOW = 1_700_000_000_000
 WORDS = ["tea", "milk", "tea", "salt", "tea", "milk", "rice"]
+ENGINES = ["lmdb", "rocksdb", "memory"]
+KINDS = {
+    "behind": "key-value",
+    **{f"by-minute-{engine}": "window" for engine in sorted(ENGINES)},
+    **{f"counts-{engine}": "key-value" for engine in sorted(ENGINES)},
+    **{f"versions-{engine}": "versioned" for engine in sorted(ENGINES)},
+    **{f"visits-{engine}": "session" for engine in sorted(ENGINES)},
+}
+"""The stores of the application that most tests ask, and their kinds."""
 
 
-def topology(source: str) -> ms.Topology:
-    """Counts by key, by key and minute, and by session."""
-    builder = ms.StreamsBuilder()
+def add_counts(builder: ms.StreamsBuilder, source: str, engines: Sequence[str]) -> None:
+    """Add counts by key, by key and minute, and by session, in stores of each engine."""
     grouped = builder.stream(source, key=ms.serdes.string, value=ms.serdes.string).group_by_key()
-    grouped.count(store="counts")
-    by_minute, visits = (ms.stores.options(name, retention=3_600_000) for name in ("by-minute", "visits"))
-    grouped.windowed_by(ms.TumblingWindows(60_000, grace=0)).count(store=by_minute)
-    grouped.windowed_by(ms.SessionWindows(5_000, grace=0)).count(store=visits)
-    return builder.build()
+    for engine in engines:
+        grouped.count(store=ms.stores.options(f"counts-{engine}", engine=engine))
+        by_minute, visits = (
+            ms.stores.options(f"{name}-{engine}", retention=3_600_000, engine=engine)
+            for name in ("by-minute", "visits")
+        )
+        grouped.windowed_by(ms.TumblingWindows(60_000, grace=0)).count(store=by_minute)
+        grouped.windowed_by(ms.SessionWindows(5_000, grace=0)).count(store=visits)
 
 
-@pytest.fixture
-def source(apps: Apps) -> str:
-    topic = apps.topic("in", 3)
-    apps.kafka.produce(topic, [(word, "x", NOW + 10_000 * n) for n, word in enumerate(WORDS)])
-    return topic
+class Queried(NamedTuple):
+    """An application with stores of all engines that has read everything.
+
+    Attributes:
+        running: It.
+        id: Its id.
+        home: Where its state is.
+        source: The topic of what is counted.
+        paused: A topic that only the store ``behind`` is made from.
+    """
+
+    running: ms.RunningApplication
+    id: str
+    home: Path
+    source: str
+    paused: str
+
+
+@pytest.fixture(scope="module")
+def queried(module_apps: Apps) -> Queried:
+    apps = module_apps
+    source, paused = apps.topic("in", 3), apps.topic("paused", 1)
+    produce_words(apps.kafka, source)
+    builder = ms.StreamsBuilder()
+    add_counts(builder, source, ENGINES)
+    for engine in ENGINES:
+        prices = apps.topic(f"prices-{engine}", 2)
+        apps.kafka.produce(prices, [("tea", "1", NOW), ("tea", "2", NOW + 1_000), ("milk", "3", NOW)])
+        versions = ms.stores.options(f"versions-{engine}", history_retention=120_000, engine=engine)
+        builder.table(prices, key=ms.serdes.string, value=ms.serdes.string, store=versions)
+    builder.stream(paused, key=ms.serdes.string, value=ms.serdes.string).group_by_key().count(store="behind")
+    running = apps.start(builder.build(), page_port=0)
+    all_read(running, len(WORDS) + 3 * len(ENGINES))
+    return Queried(running, apps.id, apps.home, source, paused)
+
+
+def produce_words(kafka: EmbeddedKafka, topic: str) -> None:
+    kafka.produce(topic, [(word, "x", NOW + 10_000 * n) for n, word in enumerate(WORDS)])
 
 
 def all_read(running: ms.RunningApplication, count: int) -> None:
     eventually(lambda: running.metrics()["read_records"] >= count, "the records to be read")
 
 
-@pytest.mark.parametrize("engine", ["lmdb", "rocksdb", "memory"])
-def test_every_kind_of_store_answers_from_all_its_tasks(apps: Apps, source: str, engine: str) -> None:
-    running = apps.start(topology(source), store_engine=engine)
-    all_read(running, len(WORDS))
-    counts, minutes, visits = (running.store(name) for name in ("counts", "by-minute", "visits"))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_kind_of_store_answers_from_all_its_tasks(queried: Queried, engine: str) -> None:
+    running, source = queried.running, queried.source
+    counts, minutes, visits = (
+        running.store(f"{name}-{engine}") for name in ("counts", "by-minute", "visits")
+    )
     assert counts.all() == sorted(Counter(WORDS).items())
     assert counts.reverse_all(limit=2) == [("tea", 3), ("salt", 1)]
     assert counts.range("milk", "salt") == [("milk", 2), ("rice", 1), ("salt", 1)]
     assert counts.prefix_scan("t") == [("tea", 3)]
     assert (counts.get("tea"), counts.get("coffee")) == (3, None)
     assert engine == "rocksdb" or counts.approximate_count() == 4  # RocksDB estimates it
-    assert running.store("counts", timestamps=True).get("milk") == (2, NOW + 50_000)
+    assert running.store(f"counts-{engine}", timestamps=True).get("milk") == (2, NOW + 50_000)
     start = NOW - NOW % 60_000
     assert sum(count for _, count in minutes.fetch("tea", start, start + 120_000)) == 3
     assert minutes.fetch("tea", start) == 1 + (start + 60_000 > NOW + 20_000)
@@ -75,40 +121,37 @@ def test_every_kind_of_store_answers_from_all_its_tasks(apps: Apps, source: str,
     assert visits.fetch_session("tea", NOW, NOW) == 1
     answer = counts.answer("get", "tea")
     assert (answer.value, answer.lag, sum(answer.offsets[source].values())) == (3, 0, len(WORDS))
-    assert running.stores() == {"by-minute": "window", "counts": "key-value", "visits": "session"}
 
 
-@pytest.mark.parametrize("engine", ["lmdb", "rocksdb", "memory"])
-def test_a_versioned_store_answers_as_of_a_time(apps: Apps, engine: str) -> None:
-    prices = apps.topic("prices", 2)
-    apps.kafka.produce(prices, [("tea", "1", NOW), ("tea", "2", NOW + 1_000), ("milk", "3", NOW)])
-    builder = ms.StreamsBuilder()
-    versions = ms.stores.options("versions", history_retention=120_000, engine=engine)
-    builder.table(prices, key=ms.serdes.string, value=ms.serdes.string, store=versions)
-    running = apps.start(builder.build())
-    all_read(running, 3)
-    store = running.store("versions")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_versioned_store_answers_as_of_a_time(queried: Queried, engine: str) -> None:
+    store = queried.running.store(f"versions-{engine}")
     assert (store.get("tea").value, store.get("tea", NOW + 500).value) == ("2", "1")
     assert store.get("tea", NOW - 1) is None
     assert store.get("milk").timestamp == NOW
 
 
-def test_what_cannot_be_answered_is_explained(apps: Apps, source: str) -> None:
-    running = apps.start(topology(source))
-    all_read(running, len(WORDS))
+def test_all_stores_are_listed_with_their_kinds(queried: Queried) -> None:
+    assert queried.running.stores() == KINDS
+
+
+def test_what_cannot_be_answered_is_explained(queried: Queried, kafka: EmbeddedKafka) -> None:
+    running = queried.running
     with pytest.raises(
-        StoreError, match="no store 'prices'; its stores are: 'by-minute', 'counts', 'visits'"
+        StoreError, match=r"no store 'prices'; its stores are: 'by-minute-lmdb', .*, 'behind'"
     ):
         running.store("prices").get("tea")
     with pytest.raises(StoreError, match="has no method 'fetch'; a store of the kind 'key-value' has get"):
-        running.store("counts").fetch("tea", 0)
-    with pytest.raises(StoreError, match=r"get\(\) of store 'counts': .*int"):
-        running.store("counts").get(7)
-    running.pause()
-    apps.kafka.produce(source, [("tea", "x", NOW)] * 5)
-    behind = running.store("counts", max_lag=4)
+        running.store("counts-lmdb").fetch("tea", 0)
+    with pytest.raises(StoreError, match=r"get\(\) of store 'counts-lmdb': .*int"):
+        running.store("counts-lmdb").get(7)
+    kafka.produce(queried.paused, [("tea", "x", NOW)] * 3)
+    eventually(lambda: running.store("behind").get("tea") == 3, "the records to be read")
+    running.pause([queried.paused])
+    kafka.produce(queried.paused, [("tea", "x", NOW)] * 5)
+    behind = running.store("behind", max_lag=4)
     eventually(lambda: _is_refused(behind), "the lag to be seen")
-    assert running.store("counts", max_lag=5).get("tea") == 3
+    assert running.store("behind", max_lag=5).get("tea") == 3
 
 
 def _is_refused(store: ms.StoreReader) -> bool:
@@ -119,45 +162,35 @@ def _is_refused(store: ms.StoreReader) -> bool:
     return False
 
 
-def test_another_process_a_shell_and_a_browser_get_the_same(apps: Apps, source: str) -> None:
-    running = apps.start(topology(source), page_port=0)
-    all_read(running, len(WORDS))
+def test_another_process_a_shell_and_a_browser_get_the_same(queried: Queried) -> None:
     program = (
         "import sys, millstream as ms\n"
         "shop = ms.connect(sys.argv[1], sys.argv[2])\n"
-        "print(shop.stores(), shop.status()['state'], shop.store('counts').all(), shop.store('visits').fetch('rice'))"
+        "counts, visits = shop.store('counts-lmdb'), shop.store('visits-lmdb')\n"
+        "print(shop.stores(), shop.status()['state'], counts.all(), visits.fetch('rice'))"
     )
-    given = [apps.id, str(apps.home)]
+    given = [queried.id, str(queried.home)]
     shown = subprocess.run(
         [sys.executable, "-c", program, *given], capture_output=True, text=True, check=True
     )
     visit = ms.Windowed("rice", NOW + 60_000, NOW + 60_000)
-    assert shown.stdout.strip() == (
-        f"{dict(running.stores())} running {sorted(Counter(WORDS).items())} {[(visit, 1)]}"
-    )
+    stores = dict(queried.running.stores())
+    assert shown.stdout.strip() == f"{stores} running {sorted(Counter(WORDS).items())} {[(visit, 1)]}"
 
     def shell(*arguments: str) -> str:
-        command = [
-            sys.executable,
-            "-m",
-            "millstream",
-            "store",
-            apps.id,
-            *arguments,
-            "--state-dir",
-            str(apps.home),
-        ]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        command = [sys.executable, "-m", "millstream", "store", queried.id, *arguments]
+        where = ["--state-dir", str(queried.home)]
+        return subprocess.run([*command, *where], capture_output=True, text=True, check=True).stdout
 
-    assert shell() == "by-minute  window\ncounts  key-value\nvisits  session\n"
-    assert shell("counts", "range", "milk", "rice") == "milk  2\nrice  1\n"
-    assert shell("counts", "get", "coffee") == "null\n"
-    told = json.loads(shell("visits", "fetch", "rice", "--json"))
+    assert shell() == "".join(f"{name}  {kind}\n" for name, kind in stores.items())
+    assert shell("counts-lmdb", "range", "milk", "rice") == "milk  2\nrice  1\n"
+    assert shell("counts-lmdb", "get", "coffee") == "null\n"
+    told = json.loads(shell("visits-lmdb", "fetch", "rice", "--json"))
     assert told["value"] == [[{"key": "rice", "start": NOW + 60_000, "end": NOW + 60_000}, 1]]
-    assert sum(told["offsets"][source].values()) == len(WORDS)
+    assert sum(told["offsets"][queried.source].values()) == len(WORDS)
 
-    address, _, token = address_of(apps.home / apps.id, apps.id).partition("/#")
-    question = {"store": "counts", "method": "get", "arguments": ["tea"]}
+    address, _, token = address_of(queried.home / queried.id, queried.id).partition("/#")
+    question = {"store": "counts-lmdb", "method": "get", "arguments": ["tea"]}
     assert _posted(f"{address}/api/store", question, token)["value"] == 3
     with pytest.raises(urllib.error.HTTPError, match="401"):
         _posted(f"{address}/api/store", question, "wrong")
@@ -171,18 +204,19 @@ def _posted(url: str, body: object, token: str) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("engine", ["lmdb", "rocksdb", "memory"])
-def test_an_answer_is_the_state_at_its_offsets_and_never_goes_back(apps: Apps, engine: str) -> None:
-    """One key in one partition: its count is the offset, at every moment, also across a restart."""
+def test_an_answer_is_the_state_at_its_offsets_and_never_goes_back(apps: Apps) -> None:
+    """One key in one partition: its count is the offset, at every moment, also across a restart, with every engine."""
     source = apps.topic("in", 1)
     builder = ms.StreamsBuilder()
-    counted = builder.stream(source, key=ms.serdes.string).group_by_key().count(store="counts")
-    counted.to_stream().to(apps.topic("out", 1))
-    answers: list[int] = []
-    producing = threading.Event()
+    grouped = builder.stream(source, key=ms.serdes.string).group_by_key()
+    for engine in ENGINES:
+        counted = grouped.count(store=ms.stores.options(f"counts-{engine}", engine=engine))
+        counted.to_stream().to(apps.topic(f"out-{engine}", 1))
+    answers: dict[str, list[int]] = {engine: [] for engine in ENGINES}
+    stopping = threading.Event()
 
     def produce() -> None:
-        while not producing.is_set():
+        while not stopping.wait(0.02):
             apps.kafka.produce(source, [("k", b"x")] * 500)
 
     writer = threading.Thread(target=produce)
@@ -190,31 +224,29 @@ def test_an_answer_is_the_state_at_its_offsets_and_never_goes_back(apps: Apps, e
     try:
         for _ in range(2):
             running = apps.start(
-                builder.build(),
-                processing_guarantee="exactly_once",
-                max_batch_records=1_000,
-                store_engine=engine,
+                builder.build(), processing_guarantee="exactly_once", max_batch_records=1_000
             )
-            answers += asked(running, until=running.status().batch + 12)
+            ask_all(running, answers, until=running.status().batch + 12)
             running.stop()
     finally:
-        producing.set()
+        stopping.set()
         writer.join()
-    assert answers == sorted(answers)
-    assert len(set(answers)) > 10
+    for offsets in answers.values():
+        assert offsets == sorted(offsets)
+        assert len(set(offsets)) > 10
 
 
-def asked(running: ms.RunningApplication, until: int) -> list[int]:
-    """Ask until a micro-batch is committed; each answer has to be the state at its offsets."""
-    found, store = list[int](), running.store("counts")
+def ask_all(running: ms.RunningApplication, answers: dict[str, list[int]], until: int) -> None:
+    """Ask the stores in turn until a micro-batch is committed; each answer has to be the state at its offsets."""
+    stores = {engine: running.store(f"counts-{engine}") for engine in answers}
     deadline = time.monotonic() + 120
     while running.status().batch < until:
         assert time.monotonic() < deadline
-        answer = store.answer("get", "k")
-        offset = next((offset for of in answer.offsets.values() for offset in of.values()), 0)
-        assert (answer.value or 0) == offset
-        found.append(offset)
-    return found
+        for engine, store in stores.items():
+            answer = store.answer("get", "k")
+            offset = next((offset for of in answer.offsets.values() for offset in of.values()), 0)
+            assert (answer.value or 0) == offset
+            answers[engine].append(offset)
 
 
 def priced(apps: Apps, engine: str) -> tuple[ms.Topology, str, str]:
@@ -270,23 +302,28 @@ def test_a_global_store_in_memory_is_not_queried(apps: Apps) -> None:
         running.store("prices").get("tea")
 
 
-def test_a_checkpoint_is_read_without_the_application(apps: Apps, source: str, kafka: EmbeddedKafka) -> None:
-    apps.run(topology(source))
+def test_a_checkpoint_is_read_without_the_application(apps: Apps) -> None:
+    source, builder = apps.topic("in", 3), ms.StreamsBuilder()
+    produce_words(apps.kafka, source)
+    add_counts(builder, source, ["lmdb"])
+    apps.run(builder.build())
     checkpoint = apps.home / apps.id / "checkpoint"
-    counts = ms.read_store(checkpoint, "counts").to_pydict()
+    counts = ms.read_store(checkpoint, "counts-lmdb").to_pydict()
     assert dict(zip(counts["key"], counts["value"])) == Counter(WORDS)
     assert max(counts["timestamp"]) == NOW + 60_000
-    minutes = ms.read_store(checkpoint, "by-minute", key=ms.serdes.string).to_pydict()
+    minutes = ms.read_store(checkpoint, "by-minute-lmdb", key=ms.serdes.string).to_pydict()
     assert sum(minutes["value"]) == len(WORDS)
     assert set(minutes["start"]) <= {NOW - NOW % 60_000 + 60_000 * n for n in range(3)}
-    visits = ms.read_store(checkpoint, "visits").to_pydict()
+    visits = ms.read_store(checkpoint, "visits-lmdb").to_pydict()
     assert sorted(zip(visits["key"], visits["start"])) == sorted(
         (word, NOW + 10_000 * n) for n, word in enumerate(WORDS)
     )
-    with pytest.raises(StoreError, match=r"no store 'prices'.*it has 'by-minute', 'counts', 'visits'"):
+    with pytest.raises(
+        StoreError, match=r"no store 'prices'.*it has 'by-minute-lmdb', 'counts-lmdb', 'visits-lmdb'"
+    ):
         ms.read_store(checkpoint, "prices")
     with pytest.raises(StoreError, match="keys of the serde 'string'; give it as key="):
-        ms.read_store(checkpoint, "counts", key=ms.serdes.int64)
+        ms.read_store(checkpoint, "counts-lmdb", key=ms.serdes.int64)
 
 
 def count_keys(topics: Mapping[str, str]) -> ms.Topology:
@@ -334,7 +371,7 @@ def test_no_answer_is_older_than_one_before_though_everything_is_killed(
         eventually(lambda: ask() and answers[-1] > before, "a newer answer", within_s=180)
 
     try:
-        for victim in ("all", "task", "all", "task"):
+        for victim in ("task", "all", "task"):
             if program.exit_code() is not None or not program.family():
                 program.start()
             advance()
@@ -347,4 +384,4 @@ def test_no_answer_is_older_than_one_before_though_everything_is_killed(
                 advance()
     finally:
         program.kill()
-    assert len(set(answers)) > 8
+    assert len(set(answers)) > 6

@@ -10,6 +10,7 @@ from typing import Protocol
 from millstream.core.ports import ByteReader, ByteStores, StoreChange, Version
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.key_groups import key_group
+from proofs.sizes import FULL
 from unit.drivers import engines as copies
 
 STORE = "store"
@@ -90,9 +91,13 @@ class Rocksdb(Copied):
     engine = copies.COPIES["rocksdb"]
 
 
-ENGINES: list[type[Memory] | type[Copied]] = [Memory, Lmdb]
-"""What the kinds of stores are tested on: engines that are quick to open and count exactly."""
-ALL_ENGINES = [*ENGINES, Rocksdb]
+def each_engine(variants: Collection[str], with_lmdb: str) -> list[tuple[type[Memory] | type[Copied], str]]:
+    """Pair all variants of a store with memory, and one also with LMDB, all in `make soak`: an engine sees only bytes."""
+    on_lmdb = variants if FULL else [with_lmdb]
+    return [*((Memory, variant) for variant in variants), *((Lmdb, variant) for variant in on_lmdb)]
+
+
+ENGINES: list[type[Memory] | type[Copied]] = [Memory, Lmdb, Rocksdb]
 
 
 def neighbours(count: int, groups: int) -> list[bytes]:

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import millstream as ms
 from millstream.core.state import expiry
 
-from .engines import ENGINES, STORE, Engine, Visits
+from .engines import STORE, Engine, Visits, each_engine
 from .shelves import Shelf
 
 KEYS = ["", "a", "a\x00", "aa", "b", "c", "d"]
@@ -203,8 +203,7 @@ def expiring_machine(make: Callable[[], Engine], serde: str, visits: Visits) -> 
     return Expiring
 
 
-@pytest.mark.parametrize("make", ENGINES)
-@pytest.mark.parametrize("serde", SERDES)
+@pytest.mark.parametrize(("make", "serde"), each_engine(SERDES, "lists"))
 def test_a_store_with_a_capacity_is_a_dict_in_the_order_of_use(
     make: Callable[[], Engine], serde: str
 ) -> None:
@@ -215,8 +214,7 @@ def test_a_store_with_a_capacity_is_a_dict_in_the_order_of_use(
     )
 
 
-@pytest.mark.parametrize("make", ENGINES)
-@pytest.mark.parametrize("serde", SERDES)
+@pytest.mark.parametrize(("make", "serde"), each_engine(SERDES, "lists"))
 def test_a_store_with_a_time_to_live_is_a_dict_of_what_was_written_lately(
     make: Callable[[], Engine], serde: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

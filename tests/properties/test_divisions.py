@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -161,6 +161,7 @@ class Run:
         regrouped,
     ],
 )
+@settings(max_examples=settings().max_examples // 4)  # a hundred tasks run in each
 @given(parts=st.lists(rows, min_size=3, max_size=3), workers=workers, commit_every=st.sampled_from([1, 7]))
 def test_divided_tasks_go_on_as_undivided_ones(
     build: Any, parts: list[list[Row]], workers: tuple[int, ...], commit_every: int

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millstream.core.ports import StoreChange
 
-from .engines import ALL_ENGINES, Copied, Engine, Memory, Rocksdb, Visits
+from .engines import ENGINES, Copied, Engine, Memory, Rocksdb, Visits
 
 LONG = st.builds(
     lambda first, size, rest: first * size + rest,
@@ -30,7 +30,7 @@ BATCHES = st.lists(
 )
 
 
-@pytest.fixture(params=ALL_ENGINES)
+@pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine: Engine = request.param()
     yield engine
@@ -63,7 +63,7 @@ def test_bounds_are_low_included_and_high_excluded(engine: Engine) -> None:
     assert list(reader.scan(b"c", b"a")) == list(reader.scan(b"c", b"a", reverse=True)) == []
 
 
-@pytest.mark.parametrize("make", ALL_ENGINES)
+@pytest.mark.parametrize("make", ENGINES)
 def test_reads_like_a_dict(make: type[Memory] | type[Copied]) -> None:
     visits = Visits()
 

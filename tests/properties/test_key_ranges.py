@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -38,6 +38,8 @@ EXPIRED: list[Row] = [
 durations = st.integers(0, 20)
 windows = st.builds(ms.JoinWindows, durations, durations, durations)
 commits = st.sampled_from([1, 3, 50])
+fewer = settings(max_examples=settings().max_examples // 2)
+"""For tests of several topologies: what they share has enough examples in all of them together."""
 
 
 class Run:
@@ -112,6 +114,7 @@ def joined(kind: str, within: ms.JoinWindows, *, merged: bool) -> ms.Topology:
     return builder.build()
 
 
+@fewer
 @pytest.mark.parametrize("merged", [False, True], ids=["two-topics", "merged"])
 @pytest.mark.parametrize("kind", ["join", "left_join", "outer_join"])
 @given(rows=rows, within=windows, commit_every=commits)
@@ -122,6 +125,7 @@ def test_joins_of_two_streams(
     check(joined(kind, within, merged=merged), rows, commit_every)
 
 
+@fewer
 @pytest.mark.parametrize("kind", ["left_join", "outer_join"])
 @given(parts=st.lists(rows, min_size=1, max_size=4), within=windows, commit_every=commits)
 def test_joins_of_two_streams_that_wait_for_their_inputs_over_restarts(
@@ -185,6 +189,7 @@ KINDS = ("at-once", "at-close", "suppressed", "cogroup", "min")
 REFUSED = ("calendar", "suppressed")
 
 
+@fewer
 @pytest.mark.parametrize(
     ("over", "kind"), [each for each in itertools.product(OVER, KINDS) if each != REFUSED]
 )

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import millstream as ms
 from millstream.core.state.opening import open_store
 
-from .engines import ENGINES, STORE, Engine, Visits
+from .engines import STORE, Engine, Visits, each_engine
 
 TEXTS = ["", "\x00", "a", "a\x00", "aa", "ab", "b", "ä", "\U0010ffff"]
 NUMBERS = [0, 1, -1, 255, 256, 1 << 62, -(1 << 63), (1 << 63) - 1]
@@ -198,8 +198,7 @@ def parsed(spec: ms.stores.StoreSpec, value: Any) -> Any:
     return ms.ValueAndTimestamp(spec.value.deserialize(spec.value.serialize(value[0])), value[1])
 
 
-@pytest.mark.parametrize("make", ENGINES)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("make", "variant"), each_engine(VARIANTS, "bytes to stamped json"))
 def test_a_store_is_a_sorted_dict(make: Callable[[], Engine], variant: str) -> None:
     visits = Visits()
     run_state_machine_as_test(machine(make, variant, visits), settings=settings(max_examples=60))

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 import millstream as ms
 from millstream.core.state.keys import FOREVER
 
-from .engines import ENGINES, STORE, Engine, Visits
+from .engines import STORE, Engine, Visits, each_engine
 from .shelves import Shelf
 
 HISTORY = 150_000
@@ -126,8 +126,7 @@ def machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[Rule
     return Versions
 
 
-@pytest.mark.parametrize("make", ENGINES)
-@pytest.mark.parametrize("serde", SERDES)
+@pytest.mark.parametrize(("make", "serde"), each_engine(SERDES, "numbers"))
 def test_a_versioned_store_is_a_history_per_key(make: Callable[[], Engine], serde: str) -> None:
     visits = Visits()
     run_state_machine_as_test(machine(make, serde, visits), settings=settings(max_examples=80))

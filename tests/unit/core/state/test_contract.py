@@ -1,6 +1,6 @@
 """What stores of every kind have in common, over every engine.
 
-A kind joins by an entry of `KINDS`, an engine by an entry of `properties.engines.ALL_ENGINES`.
+A kind joins by an entry of `KINDS`, an engine by an entry of `properties.engines.ENGINES`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import millstream as ms
 from millstream.core.model.errors import SerdeError, StoreError
 from millstream.core.ports import store_of
 from millstream.core.topology import stores
-from properties.engines import ALL_ENGINES, Engine
+from properties.engines import ENGINES, Engine
 from properties.shelves import Shelf
 
 TEXT, INT, JSON, BLOB = ms.serdes.string, ms.serdes.int64, ms.serdes.json, ms.serdes.bytes
@@ -96,7 +96,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
 
 
-@pytest.fixture(params=ALL_ENGINES)
+@pytest.fixture(params=ENGINES)
 def make(request: pytest.FixtureRequest) -> Callable[[], Engine]:
     engine: Callable[[], Engine] = request.param
     return engine
@@ -353,7 +353,7 @@ def test_a_type_that_a_serde_accepts_is_never_serialised_to_none(
 
 
 def test_what_is_evicted_does_not_count_what_was_serialised_to_none() -> None:
-    shelf = Shelf(ALL_ENGINES[0], stores.lru("shelf", TEXT, of_some(immutable=True), capacity=1))
+    shelf = Shelf(ENGINES[0], stores.lru("shelf", TEXT, of_some(immutable=True), capacity=1))
     shelf.store.put("a", 1)
     shelf.store.put("b", -1)
     assert (shelf.store.get("a"), shelf.store.approximate_count()) == (1, 1)
@@ -418,7 +418,7 @@ ITERATORS: dict[str, tuple[Callable[..., stores.StoreSpec], dict[str, tuple[Any,
 
 def test_every_method_that_iterates_is_in_the_table() -> None:
     for name, (spec, methods) in ITERATORS.items():
-        store = Shelf(ALL_ENGINES[0], spec(TEXT, INT)).store
+        store = Shelf(ENGINES[0], spec(TEXT, INT)).store
         words = ("all", "range", "scan", "fetch", "find_sessions")
         public = {found for found in dir(store) if not found.startswith("_") and found.endswith(words)}
         of_one = {"put_all", "fetch"} if hasattr(store, "get") else set()
@@ -483,7 +483,7 @@ def test_sessions_of_all_keys_are_found_by_their_ends(make: Callable[[], Engine]
 
 
 def test_a_session_that_is_none_has_no_key() -> None:
-    store = Shelf(ALL_ENGINES[0], KINDS["session"].spec(TEXT, INT)).store
+    store = Shelf(ENGINES[0], KINDS["session"].spec(TEXT, INT)).store
     for use in (lambda: store.put(None, 1), lambda: store.remove(None)):
         with pytest.raises(StoreError, match="store 'shelf': a key must not be None"):
             use()
@@ -491,7 +491,7 @@ def test_a_session_that_is_none_has_no_key() -> None:
 
 def test_a_window_at_the_end_of_time_ends_there() -> None:
     last = (1 << 63) - 1
-    store = Shelf(ALL_ENGINES[0], stores.window("shelf", TEXT, INT, retention=50_000, size=10)).store
+    store = Shelf(ENGINES[0], stores.window("shelf", TEXT, INT, retention=50_000, size=10)).store
     store.put("a", 1, last - 5)
     assert [(window.start, window.end) for window, _ in store.all()] == [(last - 5, last)]
     serde = ms.serdes.time_windowed(TEXT, 10)
@@ -499,7 +499,7 @@ def test_a_window_at_the_end_of_time_ends_there() -> None:
 
 
 def test_a_version_says_until_when_it_is_valid() -> None:
-    shelf = Shelf(ALL_ENGINES[0], KINDS["versioned"].spec(TEXT, INT))
+    shelf = Shelf(ENGINES[0], KINDS["versioned"].spec(TEXT, INT))
     for at in (10, 20, 30):
         shelf.store.put("a", at, at)
     for _ in range(2):

@@ -6,6 +6,7 @@ import ast
 import importlib
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -125,7 +126,12 @@ OF_OTHERS: Final = {
 """What Python's own library calls so."""
 
 ROOT: Final = Path(millstream.__file__).parent
-TREES: Final = [ast.parse(file.read_text()) for file in sorted(ROOT.rglob("*.py"))]
+
+
+@cache
+def trees() -> list[ast.Module]:
+    """Parse the package, which takes seconds: not when tests are collected, which each process of a run does."""
+    return [ast.parse(file.read_text()) for file in sorted(ROOT.rglob("*.py"))]
 
 
 @pytest.mark.parametrize("module", PRIVATE_MODULES)
@@ -170,7 +176,7 @@ def test_classes_and_methods_of_the_jvm_are_there() -> None:
 def test_no_other_class_of_the_jvm_is_named() -> None:
     named = {
         node.value.removeprefix("org.apache.spark.").replace(".", "/")
-        for tree in TREES
+        for tree in trees()
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and str(node.value).startswith("org.apache.spark.")
     }
@@ -186,17 +192,17 @@ def test_no_other_module_is_used() -> None:
 
 
 def test_no_other_private_attribute_is_used() -> None:
-    own = {name for tree in TREES for name in _defined(tree)}
+    own = {name for tree in trees() for name in _defined(tree)}
     used = {
         node.attr
-        for tree in TREES
+        for tree in trees()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
         and not node.attr.startswith("__")
         and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
     }
-    used |= {name for tree in TREES for name in _looked_up(tree)}
+    used |= {name for tree in trees() for name in _looked_up(tree)}
     known = {*PRIVATE_ATTRIBUTES, *SET_IN_CONSTRUCTORS} - {"pythonExec"}
     # the codes of librdkafka's own errors begin with an underscore, and are public
     assert {name for name in used - own - OF_OTHERS if not hasattr(KafkaError, name)} <= known
@@ -205,7 +211,7 @@ def test_no_other_private_attribute_is_used() -> None:
 
 def _modules() -> Iterator[str]:
     """Return the modules of PySpark that are imported, or named as programs to run; what a module does not publish is one, too."""
-    for tree in TREES:
+    for tree in trees():
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pyspark":
                 yield str(node.module)

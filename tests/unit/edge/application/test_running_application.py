@@ -178,7 +178,7 @@ class TestOrders:
         answer = running._requests.answer(
             "command", ("throttle", {"topic": "other", "records_per_second": 5})
         )
-        assert answer["throttled"] == {"other": 5}
+        assert answer.throttled == {"other": 5}
         assert running.status().throttled == {"other": 5}
 
 
