@@ -179,6 +179,7 @@ class ErrorPolicies:
             check_policy(f"operators[{node!r}]", policy)
 
     def of(self, stage: Stage, node: str = "") -> Policy:
+        """Return the policy of a node in a stage."""
         own = self.operators.get(node)
         if own is not None:
             return own
