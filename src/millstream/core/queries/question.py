@@ -149,10 +149,12 @@ def answer_of(question: Question, spec: StoreSpec, stores: Iterable[Any]) -> Any
     scope = scope_of(question, spec)
     results = (_result(question, spec, store) for store in stores)
     if scope == "key":
-        return next(
-            (found for found in map(_listed(question), results) if found not in (None, [])),
-            _nothing(question, spec),
-        )
+        listed = _listed(question)
+        for result in results:
+            found = listed(result)
+            if found is not None and found != []:
+                return found
+        return _nothing(question, spec)
     if scope == "sum":
         return sum(results)
     order = _order_of(spec)

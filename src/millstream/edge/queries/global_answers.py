@@ -48,7 +48,8 @@ class GlobalAnswers:
             raise StoreError(
                 f"no task that may read the global store {question.store!r} has run yet, so no host has a copy; ask again"
             )
-        with self._copies.locked_global(question.store, report) as copy:
+        copy = self._copies.of_global(question.store, report)
+        with copy.lock:
             opened = copy.global_store(spec, batch)
             seen = self._seen.get(question.store, {})
             if _is_behind(opened.positions, reached) or _is_behind(opened.positions, seen):

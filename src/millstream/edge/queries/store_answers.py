@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 from millstream.core.model.errors import CopyMovedError, StoreError
@@ -130,7 +131,7 @@ class Answers:
         return (*plan.subtopologies, *plan.global_parts)
 
     def _answered(self, question: Question, sub: SubTopology) -> Answer:
-        if sub in self._plan().global_parts:
+        if any(part.id == sub.id for part in self._plan().global_parts):
             return self._of_globals.answer(question, sub, self._reports.batch, self._reports.of_tasks())
         now = self._committed(sub)
         if not now.reports:
@@ -159,24 +160,22 @@ class Answers:
     ) -> Any:
         """Ask the task of the key by the default partitioner, then the others, until one has it."""
         first = TaskId(sub.id, _task_of(key_of(question, spec), sub, len(reports)))
+        own = [reports[first]] if first in reports else []
         value = None
-        for task in (first, *(task for task in reports if task != first)):
-            if task not in reports:
-                continue
-            with self._copies.locked(task, spec.name, reports[task]) as copy:
-                value = answer_of(question, spec, [copy.store(spec, reports[task])])
+        for report in chain(own, (report for task, report in reports.items() if task != first)):
+            copy = self._copies.of_task(spec.name, report)
+            with copy.lock:
+                value = answer_of(question, spec, [copy.store(spec, report)])
             if value is not None and value != []:
                 break
         return value
 
     def _of_all(self, question: Question, spec: StoreSpec, reports: Mapping[TaskId, TaskReport]) -> Any:
-        with (
-            ExitStack() as locks
-        ):  # in the order of the tasks, so that two questions do not wait for each other
-            copies = [
-                (locks.enter_context(self._copies.locked(task, spec.name, reports[task])), reports[task])
-                for task in reports
-            ]
+        copies = [(self._copies.of_task(spec.name, report), report) for report in reports.values()]
+        with ExitStack() as locks:
+            # In the order of the tasks, so that two questions do not wait for each other.
+            for copy, _ in copies:
+                locks.enter_context(copy.lock)
             return answer_of(question, spec, [copy.store(spec, report) for copy, report in copies])
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.model.errors import CopyMovedError
-from millstream.core.model.ids import TaskId
 from millstream.core.ports import ByteStores
 from millstream.core.queries.copy_reader import CopyReader
 from millstream.core.runtime.task_report import StateReport, TaskReport
@@ -121,17 +119,13 @@ class Copies:
         self._open: dict[_CopyId, tuple[str, TaskCopy]] = {}
         self._lock = threading.Lock()
 
-    @contextmanager
-    def locked(self, task: TaskId, store: str, report: TaskReport) -> Iterator[TaskCopy]:
-        """Return the copy of a store in a task, locked."""
-        with self._locked(str(task), store, report) as copy:
-            yield copy
+    def of_task(self, store: str, report: TaskReport) -> TaskCopy:
+        """Return the copy of a store in the task of a report."""
+        return self._of(report.task, store, report)
 
-    @contextmanager
-    def locked_global(self, store: str, report: TaskReport) -> Iterator[TaskCopy]:
-        """Return the copy of a global store on the host of a report, locked."""
-        with self._locked(directory_of_global(store), store, report) as copy:
-            yield copy
+    def of_global(self, store: str, report: TaskReport) -> TaskCopy:
+        """Return the copy of a global store on the host of a report."""
+        return self._of(directory_of_global(store), store, report)
 
     def committed(self) -> None:
         """Release the views of the previous micro-batch on this host; no other host is waited for."""
@@ -148,14 +142,9 @@ class Copies:
         for copy in copies:
             copy.close()
 
-    @contextmanager
-    def _locked(self, directory: str, store: str, report: TaskReport) -> Iterator[TaskCopy]:
+    def _of(self, directory: str, store: str, report: TaskReport) -> TaskCopy:
         host = report.executor.partition("/")[0] or self._host
-        copy = self._copy(_CopyId(directory, self._spec().engines[store]), host)
-        with copy.lock:
-            yield copy
-
-    def _copy(self, copy: _CopyId, host: str) -> TaskCopy:
+        copy = _CopyId(directory, self._spec().engines[store])
         with self._lock:
             before = self._open.get(copy)
             if before is not None and before[0] == host:
