@@ -22,14 +22,15 @@ class Queued(NamedTuple):
     """Calls that have not begun, by what they wait for.
 
     Attributes:
-        line: Earlier calls of their line.
-        place: Running calls, of which there are as many as allowed.
+        key: Earlier calls of their key.
+        limit: The end of other calls: as many are running as ``max_in_flight`` allows.
+        rate: The rate limit.
         breaker: An open circuit breaker.
         time: Their due time, which is near.
     """
 
-    line: int = 0
-    place: int = 0
+    key: int = 0
+    limit: int = 0
     rate: int = 0
     breaker: int = 0
     time: int = 0

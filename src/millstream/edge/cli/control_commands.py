@@ -22,8 +22,8 @@ OFF = "off"
 _WAITS_FOR: Mapping[str, str] = {
     "retry": "a retry",
     "delay": "a delay",
-    "line": "their line",
-    "place": "a place",
+    "key": "their key",
+    "limit": "max_in_flight",
     "rate": "the rate limit",
     "breaker": "a circuit breaker",
     "time": "their time",

@@ -211,7 +211,7 @@ def call_metrics(
         "calls_ignored": totals["ignored"],
         "calls_lost": totals["lost"],
         "calls_running": sum(report.running for report in all_reports),
-        "calls_with_station": sum(report.with_async_worker for report in all_reports),
+        "calls_in_async_worker": sum(report.with_async_worker for report in all_reports),
         "calls_waiting": sum(report.waiting for report in all_reports),
         **{f"calls_waiting: {reason}": reasons[reason] for reason in _reasons(CallReport())},
         "calls_parked": sum(report.parked for report in all_reports),

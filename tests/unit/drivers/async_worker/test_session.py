@@ -175,14 +175,14 @@ def test_it_tells_what_calls_wait_for_and_how_long_they_take() -> None:
     loaded = {**LOADED, OPTIONS: Calls(max_in_flight=2, rate_limit=(2, 1_000))}
     session = Session("0_0")
     orders = [order(ticket(n, "a"), line) for n, line in enumerate("aabcc")]
-    assert session.ask(question(*orders), loaded, 0).work["call"].queued == Queued(line=2, place=3)
+    assert session.ask(question(*orders), loaded, 0).work["call"].queued == Queued(key=2, limit=3)
     first, second = starts(session)
-    assert session.ask(question(*orders), loaded, 1).work["call"].queued == Queued(line=2, place=1)
+    assert session.ask(question(*orders), loaded, 1).work["call"].queued == Queued(key=2, limit=1)
     session.end("call", first.number, ["V"], 10)
     session.end("call", second.number, ["V"], 20)
     work = session.ask(question(*orders, batch=2), loaded, 20).work["call"]
     assert (work.running, work.call_ms) == (0, 15)
-    assert work.queued == Queued(line=1, rate=2)
+    assert work.queued == Queued(key=1, rate=2)
 
 
 def test_it_tells_what_an_open_breaker_holds_back() -> None:

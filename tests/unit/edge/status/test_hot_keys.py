@@ -68,12 +68,12 @@ def test_status_and_metrics_say_why_records_wait_and_which_key_is_hot() -> None:
     book.committed(0, [TaskReport.decode(TaskReport("0_0", calls=report).encode())])
     status = book.status("running", None)
     (calls,) = status.calls.values()
-    expected = {"retry": 2, "delay": 3, "line": 4, "place": 1, "rate": 0, "breaker": 3}
+    expected = {"retry": 2, "delay": 3, "key": 4, "limit": 1, "rate": 0, "breaker": 3}
     assert calls.reasons == expected
     metrics = book.metrics()
     assert {name: metrics[f"calls_waiting: {name}"] for name in expected} == expected
     assert (metrics["calls_waiting"], metrics["calls_ceiling_per_s"]) == (5, 500)
     assert (
-        "  calls        0_0: 2 running, 10 with the async worker (4 for their line, 1 for a place, 3 for a circuit breaker), "
+        "  calls        0_0: 2 running, 10 with the async worker (4 for their key, 1 for max_in_flight, 3 for a circuit breaker), "
         "5 waiting (2 for a retry, 3 for a delay), 7 parked, 0 held, key 'k' has 20.0% of call, which allows 500/s"
     ) in status_lines("app", status)

@@ -40,7 +40,7 @@ def running(shortest_ms: int) -> Work:
 
 
 def waiting(next_ms: int | None, early_ms: int | None = None) -> Work:
-    return Work(0, Queued(place=3), 0, 0, 3.0, early_ms, next_ms)
+    return Work(0, Queued(limit=3), 0, 0, 3.0, early_ms, next_ms)
 
 
 def wakes_in_ms(*works: Work) -> int:
