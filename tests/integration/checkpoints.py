@@ -20,7 +20,7 @@ from millstream.core.topology.stores import StoreSpec
 from millstream.drivers.lmdb import open_local_copy
 from millstream.drivers.memory.memory_copy import MemoryCopy
 from millstream.drivers.spark.driver.placement import grouping_keys
-from millstream.drivers.spark.executor.global_stores import DIRECTORY
+from millstream.drivers.spark.executor.copies import directory_of_global
 from millstream.drivers.spark.executor.snapshots import snapshot_from_json
 from millstream.drivers.spark.executor.statelog import StateLog
 from unit.drivers.state import MapState
@@ -38,7 +38,7 @@ class LeftBehind:
 
     def __init__(self, spark: SparkSession, checkpoint: str, local_state: Path, plan: Plan) -> None:
         self._plan = plan
-        self._global = local_state / DIRECTORY
+        self._local_state = local_state
         heads, segments = (_state(spark, checkpoint, variable) for variable in ("head", "log"))
         self._heads = {row.key.group: bytes(row.value.manifest) for row in heads.collect()}
         self._segments: dict[int, dict[tuple[int], tuple[bytes]]] = defaultdict(dict)
@@ -51,7 +51,8 @@ class LeftBehind:
         for part in self._plan.global_parts:
             if name in part.stores:
                 return open_store(
-                    part.stores[name], open_local_copy(str(self._global / name / "lmdb")).open_view()
+                    part.stores[name],
+                    open_local_copy(str(self._local_state / directory_of_global(name) / "lmdb")).open_view(),
                 )
         sub = next(sub for sub in self._plan.subtopologies if name in sub.stores)
         return self._restored(TaskId(sub.id, 0), sub.stores[name])

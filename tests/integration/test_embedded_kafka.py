@@ -229,7 +229,7 @@ class TestLife:
             kafka.produce("kept", [("k", "before")], partition=7)
             kafka.kill()
             assert not psutil.pid_exists(first)
-            with pytest.raises(EmbeddedKafkaError, match="does not run"):
+            with pytest.raises(EmbeddedKafkaError, match="is not running"):
                 _ = kafka.pid
             kafka.restart()
             assert pairs(kafka.consume("kept")) == [(b"k", b"before")]

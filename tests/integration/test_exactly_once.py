@@ -206,7 +206,7 @@ class TestATransactionThatIsLost:
         standing = delivery._producer = Standing(delivery._producer, name, before=before)
         with monkeypatch.context() as patched:
             patched.setattr(sending, "_GRACE_S", 5 - sending._STEP_S)
-            with pytest.raises(DeliveryAbortedError, match="is given up: no answer for 5 s"):
+            with pytest.raises(DeliveryAbortedError, match="was abandoned: no answer for 5 s"):
                 delivery.commit({})
         assert delivery.begin(BatchId("c", 0)) == again
         standing.goes_on.set()

@@ -129,7 +129,7 @@ def test_a_rescale_that_was_cut_off_is_done_again(counting: WordCount) -> None:
     forget_last_commit(counting)
     assert counting.progress().rescaling
     code, told = counting.rescale("--partitions", "3")
-    assert (code, "cut off" in told) == (1, True)
+    assert (code, "was interrupted" in told) == (1, True)
     counting.run()
     assert not counting.progress().rescaling
     assert (counting.progress().shuffle_partitions, counting.is_right()) == (4, True)
