@@ -44,7 +44,7 @@ def rows_left(outputs: list[dict[str, Any]]) -> dict[str, tuple[Any, int]]:
 
 
 def number_of(path: Path) -> int:
-    """Give the number of a recording among those of its scenario."""
+    """Return the number of a recording within its scenario."""
     return int(path.name.split(".")[1])
 
 

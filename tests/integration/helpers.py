@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 
 import millstream as ms
 from millstream.testing import EmbeddedKafka
+from millstream.testing.crash.stream import transaction_is_open
 from millstream.testing.kafka import ConsumedRecord, Payload
 
 T = TypeVar("T")
@@ -103,7 +104,7 @@ def lag(kafka: EmbeddedKafka, group: str, topic: str) -> int:
 def committed_records(kafka: EmbeddedKafka, topic: str) -> list[ConsumedRecord]:
     """Read what transactions have committed to a topic; their markers may be written a moment after the commit."""
     eventually(
-        lambda: kafka.end_offsets(topic, isolation="read_committed") == kafka.end_offsets(topic),
+        lambda: not transaction_is_open(kafka, topic),
         f"transactions of {topic} to be complete",
     )
     return kafka.consume(topic, isolation="read_committed")

@@ -155,7 +155,7 @@ class Steps:
         return not running._run.reports.due(step.now_ms, resting(self.plan, status.paused))
 
     def _topics_of(self, step: Step) -> list[str]:
-        """Give the topics that its lanes read; those of other lanes do not change."""
+        """Return the topics that its lanes read; those of other lanes stay the same."""
         internal = (f"{self.plan.application_id}-{prefix}" for prefix in step.batches)
         mine = (*step.batches, *internal)
         return [topic for topic in self.plan.broker_topics if topic.startswith(mine)]

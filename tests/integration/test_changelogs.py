@@ -15,7 +15,7 @@ import millstream as ms
 from millstream.core.model.errors import IncompatibleTopologyError
 
 from .helpers import Apps, committed_records, eventually, lag, values_by_key
-from .topologies import WindowCounts, counts_in_kafka, with_processor
+from .topologies import Tally, WindowCounts, counts_in_kafka, with_processor
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -105,19 +105,6 @@ def test_state_without_offsets_is_refused(apps: Apps) -> None:
     apps.kafka.tool("kafka-consumer-groups", "--delete", "--group", apps.id)
     with pytest.raises(IncompatibleTopologyError, match=r"no committed offsets.*millstream reset"):
         apps.run(counts_in_kafka(source, sink))
-
-
-class Tally(ms.Processor[str, str, str, int]):
-    """Counts per key."""
-
-    def init(self, context: ms.ProcessorContext[str, int]) -> None:
-        super().init(context)
-        self._tally = context.state_store("tally")
-
-    def process(self, record: ms.Record[str, str]) -> None:
-        count = (self._tally.get(record.key) or 0) + 1
-        self._tally.put(record.key, count)
-        self.context.forward(record.with_value(count))
 
 
 @pytest.mark.parametrize(("guarantee", "parallelism"), [("at_least_once", 4), ("exactly_once", 1)])

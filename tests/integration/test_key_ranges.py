@@ -18,22 +18,11 @@ from millstream.core.model.errors import ControlError, IncompatibleTopologyError
 from millstream.edge.cli.commands import app as command_line
 
 from .helpers import Apps, eventually, values_by_key
+from .topologies import Tally
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 BEGIN_MS, WINDOW_MS = 1_000_000, 100
-
-
-class Tally(ms.Processor[str, str, str, int]):
-    """Counts per key."""
-
-    def init(self, context: ms.ProcessorContext[str, int]) -> None:
-        self._context, self._tally = context, context.state_store("tally")
-
-    def process(self, record: ms.Record[str, str]) -> None:
-        count = (self._tally.get(record.key) or 0) + 1
-        self._tally.put(record.key, count)
-        self._context.forward(record.with_value(count))
 
 
 def topology(source: str, counts: str, windows: str, tallies: str) -> ms.Topology:

@@ -15,6 +15,7 @@ from millstream.testing.crash import APPS, Topics
 from millstream.testing.crash.app import Job
 from millstream.testing.crash.journal import check_journals, journals_of
 from millstream.testing.crash.processes import CrashedProgram
+from millstream.testing.crash.stream import transaction_is_open
 
 from .helpers import Apps, committed_records, eventually, lag
 
@@ -28,18 +29,15 @@ TIMEOUT_MS = 2_000
 """Brokers look every ten seconds for transactions that are older than that."""
 
 
-def open_transaction(kafka: EmbeddedKafka, topic: str) -> bool:
-    """Tell whether a topic ends with records that are not committed and not aborted yet."""
-    return kafka.end_offsets(topic, isolation="read_committed") != kafka.end_offsets(topic)
-
-
 def stopped_until_aborted(program: CrashedProgram, kafka: EmbeddedKafka, topic: str) -> list[psutil.Process]:
     """Stop the workers while one of them has a transaction open; return them if it did not ask for the commit before."""
-    if not open_transaction(kafka, topic):
+    if not transaction_is_open(kafka, topic):
         return []
     workers = program.victims("worker")
     send(workers, signal.SIGSTOP)
-    eventually(lambda: not open_transaction(kafka, topic), "the broker to end the transaction", within_s=60)
+    eventually(
+        lambda: not transaction_is_open(kafka, topic), "the broker to end the transaction", within_s=60
+    )
     if len(kafka.consume(topic, isolation="read_committed")) < len(kafka.consume(topic)):
         return workers
     send(workers, signal.SIGCONT)

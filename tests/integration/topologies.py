@@ -330,3 +330,16 @@ class Priced(ms.Processor[str, str, str, str]):
     def process(self, record: ms.Record[str, str]) -> None:
         prices = self.context.state_store("changes").get(record.key.split("/")[0])
         self.context.forward(record.with_value(f"{record.value} at {prices}"))
+
+
+class Tally(ms.Processor[str, str, str, int]):
+    """Counts per key."""
+
+    def init(self, context: ms.ProcessorContext[str, int]) -> None:
+        super().init(context)
+        self._tally = context.state_store("tally")
+
+    def process(self, record: ms.Record[str, str]) -> None:
+        count = (self._tally.get(record.key) or 0) + 1
+        self._tally.put(record.key, count)
+        self.context.forward(record.with_value(count))

@@ -209,14 +209,15 @@ class Reading:
     def _one_by_one(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
         """Deserialise records one at a time, because some may be bad or an extractor needs the partition time."""
         raw_key, raw_value = _kept_serialised(source, columnar=source.name in self._columnar)
-        good = Chunk(records, [], [], [], [], None if records.headers is None else [])
+        rows: list[int] = []
+        good = Chunk(records, rows, [], [], [], None if records.headers is None else [])
         partition_time = queue.newest_timestamp()
         for row in range(len(records)):
             record = self._deserialized_one(source, queue.partition, records, row, partition_time)
             if record is None:
                 continue
             partition_time = max(partition_time, record.timestamp)
-            good.rows.append(row)  # type: ignore[union-attr]
+            rows.append(row)
             good.keys.append(records.keys[row] if raw_key else record.key)
             good.values.append(records.values[row] if raw_value else record.value)
             good.timestamps.append(record.timestamp)

@@ -15,6 +15,7 @@ the offsets, as runs, for the committable offset, and counts.
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -34,7 +35,7 @@ StoredRecord: TypeAlias = tuple[int, tuple[Any, ...]]
 """Number and row of a record."""
 
 
-class BacklogStore:
+class BacklogStore(ABC):
     """The records of a queue, and their summary. Owned by the backlog.
 
     Args:
@@ -72,9 +73,9 @@ class BacklogStore:
             self._memory[f"{self._summary}_ages"] = self._ages.spans()
             self._memory.update({f"{self._summary}_{part}": count for part, count in self._counts().items()})
 
+    @abstractmethod
     def _counts(self) -> Memory:
         """Return the counts of this kind of queue."""
-        raise NotImplementedError
 
     def _count(self, row_key: bytes, entry: Any, change: int) -> Label:
         """Count a record in or out, and return its label."""
