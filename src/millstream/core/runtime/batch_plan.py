@@ -53,7 +53,7 @@ class DividedState(NamedTuple):
 
 @dataclass(frozen=True)
 class Initialization:
-    """What tasks do in the first micro-batch of a run besides starting.
+    """What tasks do in the first micro-batch of a run besides starting; they also correct changelog topics of unfinished records.
 
     Attributes:
         rebuild: Whether tasks without state rebuild their stores from changelog topics.

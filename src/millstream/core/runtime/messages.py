@@ -57,6 +57,7 @@ class PlanningOrders:
         oldest: The oldest micro-batch with an unfinished record, by topic before the shuffle; None if unknown.
         bytes_per_record: Average size of the records read so far; None before the first.
         taps: Nodes whose records are sampled.
+        initialize: Whether the next micro-batch starts all tasks as the first of a run does: it corrects changelog topics.
     """
 
     hold: bool = False
@@ -70,3 +71,4 @@ class PlanningOrders:
     oldest: Mapping[str, int] | None = None
     bytes_per_record: float | None = None
     taps: tuple[str, ...] = ()
+    initialize: bool = False

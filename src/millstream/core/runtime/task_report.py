@@ -177,10 +177,16 @@ _POSITIONS = ("offsets", "times", "shuffled", "global_offsets")
 
 @dataclass(frozen=True)
 class CommittedBatch:
-    """The sink's message to the application before Spark commits a micro-batch: its number, and the encoded reports."""
+    """The sink's message to the application before Spark commits a micro-batch.
+
+    Attributes:
+        encoded: The encoded reports.
+        repeated: Whether results of another attempt were sent than that whose state counts.
+    """
 
     number: int
     encoded: Sequence[bytes]
+    repeated: bool = False
 
     def reports(self) -> list[TaskReport]:
         return [TaskReport.decode(message) for message in self.encoded]

@@ -138,6 +138,12 @@ def unfinished_stores(nodes: Iterable[n.Node]) -> dict[str, str]:
     return {node.name: node.carried.store.name for node in nodes if isinstance(node, keeping)}
 
 
+def backlog_stores(nodes: Iterable[n.Node]) -> tuple[str, ...]:
+    """Return all stores in which operators keep unfinished records."""
+    keeping = (Asynchronous, UnfinishedProcess)
+    return tuple(name for node in nodes if isinstance(node, keeping) for name in node.carried.names)
+
+
 def with_additional_stores(renamed: Mapping[str, str], keepers: Collection[str]) -> dict[str, str]:
     """Return the new names of stores, including those of the additional stores of unfinished records.
 

@@ -63,9 +63,15 @@ class KafkaSink(DataSource):
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a Spark task of the sink passes to the commit: the encoded reports."""
+    """What a Spark task of the sink passes to the commit.
+
+    Attributes:
+        reports: The encoded reports.
+        repeated: Whether an earlier attempt has sent results: exactly once all of them, at least once perhaps some.
+    """
 
     reports: list[bytes]
+    repeated: bool
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
@@ -83,39 +89,40 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
             rows = _Rows(iterator)
             if spec.publisher is None:
                 rows.finish()
-                return Written(rows.reports)
+                return Written(rows.reports, context.attemptNumber() > 0)
             delivery = spec.publisher.delivery(context.partitionId())
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
-                    _deliver(spec, delivery, rows)
+                    repeated = not _deliver(spec, delivery, rows)
                     break
                 except DeliveryAbortedError as error:
                     if attempt == _ATTEMPTS:
                         raise
                     log.warning("sending again: %s", error)
-            return Written(rows.reports)
+            return Written(rows.reports, repeated)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Pass the reports of a micro-batch to the application."""
         with wire.crossing():
-            reports = [
-                report for message in messages if isinstance(message, Written) for report in message.reports
-            ]
+            written = [message for message in messages if isinstance(message, Written)]
+            reports = [report for message in written for report in message.reports]
+            repeated = any(message.repeated for message in written)
             control: ControlAddress = in_driver(self._option)
-            control.ask("batch", CommittedBatch(batchId, reports))
+            control.ask("batch", CommittedBatch(batchId, reports, repeated))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Do nothing: the micro-batch will be run again."""
 
 
-def _deliver(spec: SinkSpec, delivery: Delivery, rows: _Rows) -> None:
+def _deliver(spec: SinkSpec, delivery: Delivery, rows: _Rows) -> bool:
+    """Send the rows; return False if an earlier attempt has."""
     batch = rows.batch
     if batch is None:
-        return
+        return True
     try:
         if not delivery.begin(batch):
             rows.finish()
-            return
+            return False
         sent = False
         for topic, payload in rows:
             delivery.publish(topic, wire.decode(payload))
@@ -123,6 +130,7 @@ def _deliver(spec: SinkSpec, delivery: Delivery, rows: _Rows) -> None:
         offsets = rows.offsets(spec.topics)
         if sent or offsets:
             delivery.commit(offsets)
+        return True
     except DeliveryAbortedError:
         raise
     except BaseException:

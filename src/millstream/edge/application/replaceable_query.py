@@ -38,6 +38,7 @@ class ReplaceableQuery:
         between_batches: Set while no micro-batch runs; under ``hold`` none will start.
         first_batch: Set when the query has committed a micro-batch.
         newest_batch: The number of the newest committed micro-batch; -1 before the first.
+        repeated: Whether another attempt at that micro-batch was sent than the one whose state counts.
         launch: Starts the query again; None for a query that is not replaced.
     """
 
@@ -60,6 +61,7 @@ class ReplaceableQuery:
         self.between_batches = threading.Event()
         self.first_batch = threading.Event()
         self.newest_batch = -1
+        self.repeated = False
         self._failures = (0, -1)  # how many in a row, and after which micro-batch
 
     def stop(self, query: StreamingQuery, timeout_s: float | None = None) -> None:

@@ -65,6 +65,7 @@ class SparkRequests:
             return True
         if request == "batch":
             self._committed(data.number, data.reports())
+            self._run.query.repeated = data.repeated
             return True
         if request == RESTORING:
             log.warning("%s", data.line())
@@ -108,6 +109,7 @@ class SparkRequests:
             oldest,
             run.reports.bytes_per_record(),
             run.taps.nodes(),
+            run.query.repeated and not run.plan.keepers.isdisjoint(run.plan.changelogs),
         )
 
     def _due(self, data: PlanRequest, paused: Collection[str]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from millstream.core.runtime.origins import Begun, first_offset
 from millstream.core.runtime.task_report import CallReport, CommittedBatch, StateReport, TaskReport
 from millstream.core.taps.samples import Sample, TapReport
 from millstream.core.topology.plan import Plan
+from millstream.core.topology.stores import Changelog
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.edge.application.application_run import Resources
 from millstream.edge.application.running_application import RunningApplication
@@ -116,6 +117,28 @@ def test_a_tap_reaches_the_planner_and_brings_what_tasks_report(running: Running
         (record,) = tap.records()
         assert (record.batch, record.offset, record.value) == (0, 3, "v")
     assert running._requests.answer("plan", PLAN).taps == ()
+
+
+@pytest.mark.parametrize("changelog", ["kafka", "spark"])
+def test_after_a_batch_of_two_attempts_changelogs_of_unfinished_records_are_corrected(
+    running: RunningApplication, changelog: Changelog
+) -> None:
+    builder = ms.StreamsBuilder()
+    calls = ms.stores.options("calls", changelog=changelog)
+    builder.stream("in").map_values_async(str, store=calls).to("out")
+    running._run.continues = continuity(builder.build().plan("app"), None, {}), {}
+
+    def ordered_after(batch: int, *, repeated: bool) -> bool:
+        running._requests.answer("batch", CommittedBatch(batch, [], repeated))
+        initialize: bool = running._requests.answer("plan", PLAN).initialize
+        return initialize
+
+    assert not ordered_after(0, repeated=False)
+    assert ordered_after(1, repeated=True) == (changelog == "kafka")
+    assert running._requests.answer("plan", PLAN).initialize == (changelog == "kafka"), (
+        "until it is committed"
+    )
+    assert not ordered_after(2, repeated=False)
 
 
 def test_a_query_that_waits_for_a_copy_wakes_its_tasks(running: RunningApplication) -> None:

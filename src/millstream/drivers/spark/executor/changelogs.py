@@ -15,6 +15,7 @@ from millstream.core.model.ids import TaskId
 from millstream.core.model.record import Records
 from millstream.core.ports import ByteStores, ChangelogReader, StoreChange, store_of
 from millstream.core.state.changelog_records import from_records, is_live, to_records
+from millstream.core.topology.async_nodes import backlog_stores
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.drivers.spark.executor.restore_progress import RestoreListener, RestoreProgress, StoreProgress
 from millstream.drivers.spark.executor.snapshots import TaskMemory
@@ -54,6 +55,12 @@ class Changelogs:
         """The stores that have changelogs."""
         return [name for name in self.sub.stores if name in self.plan.changelogs]
 
+    @property
+    def unfinished(self) -> list[str]:
+        """Those of them in which operators keep unfinished records."""
+        keeping = backlog_stores(self.sub.nodes.values())
+        return [name for name in self.stores if name in keeping]
+
     def publish(
         self, changes: Mapping[str, list[StoreChange]], memory: TaskMemory, now_ms: int
     ) -> Iterator[tuple[str, Records]]:
@@ -81,6 +88,27 @@ class Changelogs:
                     waiting = []
             if waiting:
                 yield self._records(byte_store, waiting, now_ms)
+
+    def corrections(
+        self, reader: ChangelogReader, stores: Collection[str], view: ByteStores, now_ms: int
+    ) -> Iterator[tuple[str, Records]]:
+        """Return what makes the changelog topics of some stores hold what the stores hold.
+
+        They differ after a micro-batch of which one attempt was delivered and the state of another counts: which results of calls
+        arrive in a micro-batch, and so where unfinished records lie, differs between attempts.
+
+        Args:
+            stores: Stores of unfinished records; each is read as a whole.
+        """
+        for store in stores:
+            published: dict[bytes, bytes | None] = {}
+            for records in reader.read(reader.extent(self.plan.changelogs[store], self.task.partition)):
+                published.update(from_records(self.sub.stores[store], records).get(store, ()))
+            content = dict(view.open(store).scan(None, None))
+            keys = content.keys() | published.keys()
+            wrong = [(key, content.get(key)) for key in keys if content.get(key) != published.get(key)]
+            if wrong:
+                yield self._records(store, wrong, now_ms)
 
     def memory(self, reader: ChangelogReader, renamed_stores: Mapping[str, str]) -> TaskMemory:
         """Return the task's memory at its last publication; an empty one if it never published."""

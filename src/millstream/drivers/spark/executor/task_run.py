@@ -121,7 +121,7 @@ class TaskRun:
         before = self._committed(sub, changelogs)
         copies = TaskCopies(self._spec.copies, str(self._id), sub.stores)
         restored, task, outcome = self._stepped_over(copies, before.manifest, sub, self._snapshot(before))
-        yield from self._sends(self._new_content(changelogs, before.memory, copies))
+        yield from self._sends(self._content(changelogs, before, copies))
         manifest = self._log.write(before.manifest, outcome.changes, copies, outcome.dropped_slices)
         memory = self._memory(sub, changelogs, task, outcome)
         encoded = encode_manifest(manifest, memory.to_json())
@@ -252,19 +252,25 @@ class TaskRun:
             else:
                 yield Row(kind=wire.SEND, topic=topic, batch=self._batch, payload=wire.encode(records))
 
-    def _new_content(
-        self, changelogs: Changelogs, memory: TaskMemory, copies: TaskCopies
+    def _content(
+        self, changelogs: Changelogs, before: _CommittedStores, copies: TaskCopies
     ) -> Iterator[tuple[str, Records]]:
-        """Return the content of stores before this micro-batch, if their changelog topic lacks it."""
+        """Return what changelog topics lack of the content before this micro-batch: all of it, if a topic is new."""
         new_topics = () if self._initialization is None else self._initialization.new_topics
-        published = set(memory.published).difference(new_topics)
+        published = set(before.memory.published).difference(new_topics)
         new = [store for store in changelogs.stores if store not in published]
-        if new:
-            try:
-                copies.open_view()
-                yield from changelogs.publish_content(new, copies.names(), copies, self._now_ms)
-            finally:
-                copies.close_view()
+        begins = self._initialization is not None and before.encoded is not None
+        known = [store for store in changelogs.unfinished if begins and store in published]
+        if not new and not known:
+            return
+        try:
+            copies.open_view()
+            yield from changelogs.publish_content(new, copies.names(), copies, self._now_ms)
+            if known:
+                assert self._spec.changelogs is not None
+                yield from changelogs.corrections(self._spec.changelogs, known, copies, self._now_ms)
+        finally:
+            copies.close_view()
 
     def _forget(self) -> Iterator[Row]:
         """Delete the state of a task that the topology no longer has; report its unfinished records."""

@@ -16,7 +16,7 @@ from millstream.core.engine.asynchronous.backpressure import MIN_IN_FLIGHT
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets, flat, nested
 from millstream.core.ports import BatchId
-from millstream.core.runtime.batch_plan import BatchPlan, WallClock
+from millstream.core.runtime.batch_plan import BatchPlan, Initialization, WallClock
 from millstream.core.runtime.bounds import RunEnd, first_records
 from millstream.core.runtime.intake import topics_finished_later
 from millstream.core.runtime.messages import PlanningOrders, PlanRequest
@@ -150,7 +150,9 @@ class Planner:
         if ends is not None and self._repartitions.settling(ends):
             self._must_wait = bounded
             return None
-        return self._following(request) if self._begun else self._initializing(request)
+        if not self._begun:
+            return self._initializing(request)
+        return self._initializing_again(request) if orders.initialize else self._following(request)
 
     def _initializing(self, request: _Request) -> BatchPlan:
         """Plan the first micro-batch of a run: it reads nothing and starts all tasks."""
@@ -164,6 +166,12 @@ class Planner:
             _, remaining = self._aligned(request, positions, positions, {}, self._limited(ends))
         planned = self._after(start, positions, clock, remaining)
         return replace(planned, tick=start.tick + 1, initialization=self._spec.initialization)
+
+    def _initializing_again(self, request: _Request) -> BatchPlan:
+        """Plan a micro-batch that reads nothing and starts all tasks, so that they correct their changelog topics."""
+        start, clock, _, orders = request
+        planned = self._after(start, start.positions, clock, self._unknown(orders))
+        return replace(planned, tick=start.tick + 1, initialization=Initialization())
 
     def _following(self, request: _Request) -> BatchPlan | None:
         """Plan a micro-batch that reads or wakes tasks; None if there is nothing to do."""

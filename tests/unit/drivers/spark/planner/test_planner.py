@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -113,6 +114,20 @@ def test_what_is_tapped_is_part_of_the_plan(planner: Planner, orders: Applicatio
     assert [read.taps for read in reads] == [("in",)]
     orders.answers = [PlanningOrders()]
     assert planner.next(planned) == planned, "a tap begins no micro-batch, and its end neither"
+
+
+def test_tasks_that_must_correct_their_changelogs_are_started_again_and_read_nothing(
+    planner: Planner, orders: Application
+) -> None:
+    start = begun(planner)
+    planner._spec = replace(planner._spec, initialization=Initialization(rebuild=True, new_topics=("new",)))
+    orders.answers = [PlanningOrders(initialize=True)]
+    planned = BatchPlan.from_json(planner.next(start))
+    assert planned.initialization == Initialization(), "nothing is rebuilt or published a second time"
+    before = BatchPlan.from_json(start)
+    assert (planned.positions, planned.tick, planned.woken) == (before.positions, before.tick + 1, ())
+    orders.answers = [PlanningOrders()]
+    assert planner.next(planned.to_json())["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
 
 
 def test_what_is_paused_is_left_where_it_is(planner: Planner, orders: Application) -> None:

@@ -1,0 +1,271 @@
+"""Changelog topics of unfinished records, over micro-batches whose results and whose state come from different attempts."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+
+import millstream as ms
+from millstream.core.asynchronous.async_worker import Answered
+from millstream.core.asynchronous.call import Call, Raised, Ticket, grouped
+from millstream.core.asynchronous.dispatcher import Dispatcher
+from millstream.core.asynchronous.result_buffer import ResultBuffer
+from millstream.core.engine.asynchronous import backlog, in_flight
+from millstream.core.model.calls import CallOrder, Calls
+from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.record import Records
+from millstream.core.ports import OffsetRange
+from millstream.core.runtime.batch_plan import Initialization
+from millstream.core.runtime.task_report import TaskReport
+from millstream.core.state.segments.log import decode_manifest
+from millstream.core.topology.evolution import Lineage, parts_of
+from millstream.core.topology.layout import lay_out
+from millstream.drivers.memory.memory_copy import MemoryCopy
+from millstream.drivers.spark import wire
+from millstream.drivers.spark.driver.placement import grouping_keys
+from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.drivers.spark.executor.host import TaskHost
+from millstream.drivers.spark.executor.host_spec import HostSpec
+from millstream.drivers.spark.executor.statelog import StateLog
+from millstream.drivers.spark.spec import TopologySpec
+from unit.helpers import Row as Cells
+
+from .test_host import OPENERS, Handle, row
+
+PARTS = ("", "-delayed", "-delayed-keys", "-parked")
+
+KAFKA: dict[str, list[tuple[bytes, bytes | None]]] = defaultdict(list)
+"""The internal topics of the application, each with one partition."""
+WORKERS: list[Worker] = []
+"""The living async worker. Specs are pickled, so it is found here."""
+
+
+class Reader:
+    """Reads the internal topics."""
+
+    def extent(self, topic: str, partition: int) -> OffsetRange:
+        return OffsetRange(topic, partition, 0, len(KAFKA[topic]))
+
+    def read(self, offsets: OffsetRange) -> Iterator[Records]:
+        if entries := KAFKA[offsets.topic][offsets.start : offsets.end]:
+            yield Records([key for key, _ in entries], [value for _, value in entries], [0] * len(entries))
+
+
+class Worker:
+    """An async worker; time passes in it only when the test says so."""
+
+    def __init__(self, calls: Calls, dice: random.Random, failures: Mapping[str, int]) -> None:
+        self.dispatcher = Dispatcher(calls, seed="app")
+        self.results = ResultBuffer(self.dispatcher)
+        self.dice, self.failures = dice, failures
+
+    def ask(
+        self,
+        task: str,
+        batch: int,
+        now_ms: int,
+        in_flight: Collection[Ticket] | None,
+        calls: Iterable[Call] = (),
+        *,
+        options: Mapping[str, Calls] | None = None,
+    ) -> Answered:
+        answered = Answered()
+        if in_flight is not None:
+            lost = self.results.begin("call", grouped(in_flight).get("call", {}))
+            answered = Answered(tuple(self.results.results()), tuple(lost))
+        for call in calls:
+            self.results.offer(call, now_ms)
+        return answered
+
+    def work(self, now_ms: int) -> None:
+        self.dispatcher.expire(now_ms)
+        for start in self.dispatcher.start(now_ms):
+            self.dispatcher.end(start.number, [self._answer(call) for call in start.calls], now_ms)
+
+    def _answer(self, call: Call) -> Any:
+        value = call.args[0]
+        return Raised(OSError("down")) if call.attempt <= self.failures[value] else f"<{value}>"
+
+
+def living_worker(checkpoint: str) -> Worker:
+    return WORKERS[-1]
+
+
+def calling(order: CallOrder) -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").map_values_async(
+        lambda value: value,
+        name="call",
+        order=order,
+        retry=ms.Retry(initial=3, cap=10),
+        max_in_flight=4,
+        store=ms.stores.options("calls", changelog="kafka"),
+    ).to("out")
+    return builder.build()
+
+
+class Application:
+    """An application with one task, whose micro-batches are delivered by one attempt and committed by another."""
+
+    def __init__(self, directory: Path, order: CallOrder, rows: list[Cells], dice: random.Random) -> None:
+        KAFKA.clear()
+        self.plan = calling(order).plan("app")
+        layout = lay_out(self.plan, {"in": 1})
+        topology = TopologySpec(
+            self.plan,
+            layout,
+            grouping_keys(layout.tasks),
+            ms.ErrorPolicies(),
+            {},
+            Lineage(parts_of(self.plan, layout, {})),
+        )
+        engines = dict.fromkeys(self.plan.changelogs, "memory")
+        copies = CopiesSpec(str(directory), OPENERS, engines, 64 << 20)
+        self.spec = HostSpec(
+            topology, copies, changelogs=Reader(), async_workers=living_worker, repeats_sends=False
+        )
+        self.calls = next(
+            node.calls for node in self.plan.subtopologies[0].nodes.values() if node.name == "call"
+        )
+        self.dice, self.rows = dice, rows
+        self.failures = Counter({cells[1]: dice.choice([0, 0, 1, 2]) for cells in rows})
+        self.head: Any = None
+        self.log: dict[Any, Any] = {}
+        self.position = self.number = self.now_ms = self.planned_ms = 0
+        self.delivered, self.committed = -1, 0
+        self.out: list[bytes | None] = []
+        self.initialization: Initialization | None = Initialization()
+        self.new_worker()
+
+    @property
+    def unfinished(self) -> bool:
+        return self.committed < len(self.rows) or self.initialization is not None
+
+    def new_worker(self) -> None:
+        WORKERS[:] = [Worker(self.calls, self.dice, self.failures)]
+
+    def micro_batch(self, *, attempts: int) -> None:
+        """Plan a micro-batch and run it; all attempts but the last are lost, some of them after their delivery."""
+        self.planned_ms = self.now_ms
+        reads = 0 if self.initialization else self.dice.randrange(8)
+        end = min(self.position + reads, len(self.rows))
+        for attempt in range(1, attempts + 1):
+            handle = self._attempt(end, delivers=attempt == attempts or self.dice.random() < 0.5)
+            if attempt < attempts and self.dice.random() < 0.3:
+                self.new_worker()
+            self.pass_time()
+        self.head, self.log = handle.head.value, handle.log.content
+        self.position, self.number = end, self.number + 1
+        self.initialization = Initialization() if attempts > 1 else None
+        self.pass_time()
+
+    def _attempt(self, end: int, *, delivers: bool) -> Handle:
+        host, handle = TaskHost(self.spec), Handle(self.head, self.log)
+        host.init(handle)
+        rows = list(host.handleInputRows(None, iter(self._rows(end)), None))
+        host.close()
+        if delivers and self.delivered < self.number:
+            self.delivered = self.number
+            for each in rows:
+                if each.kind == wire.SEND:
+                    self._send(each.topic, wire.decode(each.payload))
+                else:
+                    offsets = TaskReport.decode(each.payload).offsets
+                    self.committed = offsets.get(TopicPartition("in", 0), self.committed)
+        return handle
+
+    def _rows(self, end: int) -> list[Row]:
+        cells = self.rows[self.position : end]
+        rows = [row(wire.RECORDS, *cells, start=self.position)]
+        if self.initialization is not None:
+            rows.append(row(wire.TICK))
+            rows[-1] = Row(**{**rows[-1].asDict(), "payload": self.initialization.encode()})
+        batch = {"batch": f"5f3a:{self.number}:run", "now_ms": self.planned_ms}
+        return [Row(**{**each.asDict(), **batch}) for each in rows]
+
+    def _send(self, topic: str, records: Records) -> None:
+        if topic == "out":
+            self.out += records.values
+        else:
+            KAFKA[topic] += zip(records.keys, records.values, strict=True)
+
+    def pass_time(self) -> None:
+        for _ in range(self.dice.randrange(4)):
+            self.now_ms += 1
+            WORKERS[-1].work(self.now_ms)
+
+    def lose_checkpoint(self) -> None:
+        """Begin with a new checkpoint, and a new async worker for it; what was delivered is in Kafka."""
+        self.new_worker()
+        self.head, self.log, self.position = None, {}, self.committed
+        self.initialization = Initialization(rebuild=True)
+
+    def stored(self, directory: Path) -> dict[str, dict[bytes, bytes]]:
+        """Give the content of the stores in the state."""
+        manifest, _ = decode_manifest(self.head[0])
+        copy = MemoryCopy(str(directory))
+        StateLog(Handle(None, self.log).log, TaskId(0, 0)).restore(manifest, copy)
+        return {store: dict(copy.open_view().open(store).scan(None, None)) for store in self.plan.changelogs}
+
+    def published(self) -> dict[str, dict[bytes, bytes]]:
+        """Give the content of the changelog topics."""
+        return {
+            store: {key: value for key, value in dict(KAFKA[topic]).items() if value is not None}
+            for store, topic in self.plan.changelogs.items()
+        }
+
+
+@pytest.fixture
+def backlogs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few records be enough for the spill queue and the delay queue."""
+    monkeypatch.setattr(backlog, "_LONG_KEY", 3)
+    monkeypatch.setattr(backlog, "_BLOCKED_KEY", 2)
+    monkeypatch.setattr(in_flight, "_AHEAD_MS", 2)
+
+
+@pytest.mark.usefixtures("backlogs")
+@pytest.mark.parametrize("order", ["key", "completion"])
+def test_a_changelog_holds_the_unfinished_records_of_the_state_though_another_attempt_was_delivered(
+    order: CallOrder, tmp_path: Path
+) -> None:
+    differed = 0
+    for seed in range(8):
+        dice = random.Random(seed)
+        app = Application(tmp_path / str(seed), order, rows(dice), dice)
+        while app.unfinished:
+            app.micro_batch(attempts=dice.choice([1, 1, 2, 3]))
+            same = app.published() == app.stored(tmp_path / "look")
+            assert same or app.initialization is not None, f"seed {seed}, micro-batch {app.number}"
+            differed += not same
+        assert Counter(app.out) == Counter(f"<{value}>".encode() for _, value, _ in app.rows)
+        assert not any(app.published().values())
+    assert differed > 8
+
+
+@pytest.mark.usefixtures("backlogs")
+@pytest.mark.parametrize("order", ["key", "completion"])
+def test_a_task_without_its_checkpoint_goes_on_from_what_was_delivered(
+    order: CallOrder, tmp_path: Path
+) -> None:
+    lost = 0
+    for seed in range(20):
+        dice = random.Random(seed)
+        app = Application(tmp_path / str(seed), order, rows(dice), dice)
+        while app.unfinished:
+            app.micro_batch(attempts=dice.choice([1, 1, 2, 3]))
+            if dice.random() < 0.2:
+                lost += len(app.out) < len(app.rows)
+                app.lose_checkpoint()
+        assert Counter(app.out) == Counter(f"<{value}>".encode() for _, value, _ in app.rows), f"seed {seed}"
+    assert lost > 20
+
+
+def rows(dice: random.Random) -> list[Cells]:
+    keys = [dice.choice(["hot", "hot", "warm", "cold"]) for _ in range(40)]
+    return [(key, f"{key}:{number}", number) for number, key in enumerate(keys)]
