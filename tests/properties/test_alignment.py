@@ -13,7 +13,7 @@ from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.ports import TimedOffset
 from millstream.core.runtime.alignment import Alignment, Pace, Situation, aligned
 from millstream.core.runtime.inputs import CoProcessed, Input
-from unit.helpers import Host, forwarding, one_processor, values
+from unit.helpers import Host, forwarding, processor_topology, values
 
 from .engines import Visits
 
@@ -83,7 +83,7 @@ class Replay:
         self.index = Index(logs)
         self.logs, self.group, self.idle_ms, self.budget = logs, group, idle_ms, budget
         named = forwarding(lambda c, r: f"{c.record_metadata.topic} {r.timestamp}")  # type: ignore[union-attr]
-        self.host = Host(one_processor(named, topics=tuple("abc")), max_task_idle_ms=idle_ms)
+        self.host = Host(processor_topology(named, topics=tuple("abc")), max_task_idle_ms=idle_ms)
         self.at: dict[TopicPartition, int] = dict.fromkeys(PARTITIONS, 0)
         self.taken: list[tuple[str, int]] = []
         self.pace: Pace | None = None

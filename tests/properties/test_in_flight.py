@@ -24,7 +24,7 @@ from millstream.core.model.calls import CallOrder
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
-from unit.helpers import At, Row, records, sent
+from unit.helpers import ReadOnlyContext, Row, records, sent
 
 from .engines import Visits
 
@@ -110,7 +110,7 @@ class Cluster:
 
     def ended_in_store(self) -> set[int]:
         """Give the offsets of records whose calls have ended, and that wait for those in front of them."""
-        store = open_store(self.sub.stores["call-unfinished"], self.stores, At(0), {})
+        store = open_store(self.sub.stores["call-unfinished"], self.stores, ReadOnlyContext(0), {})
         return {one.origin.offset for one in InFlightStore(store).read() if one.origin and one.settled}
 
     def remembered(self, what: str) -> Any:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from millstream.core.engine.records.readiness import FOREVER, NEVER_WAIT, InputFacts
 from millstream.core.model.ids import TopicPartition
-from unit.helpers import Host, forwarding, one_processor, values
+from unit.helpers import Host, forwarding, processor_topology, values
 
 from .engines import Visits
 
@@ -44,7 +44,7 @@ class Feeder:
 
     def __init__(self, content: dict[str, list[int]], idle_ms: int) -> None:
         named = forwarding(lambda c, r: f"{c.record_metadata.topic} {r.timestamp}")  # type: ignore[union-attr]
-        self.host = Host(one_processor(named, topics=TOPICS), max_task_idle_ms=idle_ms)
+        self.host = Host(processor_topology(named, topics=TOPICS), max_task_idle_ms=idle_ms)
         self.left = {topic: list(timestamps) for topic, timestamps in content.items()}
         self.now_ms = 0
         self.taken: Taken = []

@@ -1,4 +1,4 @@
-"""What unit tests share: rows of text as records, and a host that runs one task by hand."""
+"""Helpers of unit tests: rows of text as records, and a host that runs one task step by step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millstream.core.state.opening import open_store
 from millstream.drivers.spark.executor.measures import TASK_METRICS
 
 Row = tuple[Any, ...]
-"""Key, value, timestamp, and headers if there are any; texts are written as UTF-8, bytes as they are."""
+"""Key, value, timestamp, and optionally headers; text is encoded as UTF-8, bytes are unchanged."""
 
 
 def raw(data: str | bytes | None) -> bytes | None:
@@ -28,7 +28,7 @@ def raw(data: str | bytes | None) -> bytes | None:
 
 
 def records(rows: Iterable[Row], first_offset: int = 0) -> Records:
-    """Give rows as the columns a driver would feed."""
+    """Return rows as the columns that a driver would feed."""
     listed = list(rows)
     headers = [tuple(row[3]) if len(row) > 3 else () for row in listed]
     return Records(
@@ -41,7 +41,7 @@ def records(rows: Iterable[Row], first_offset: int = 0) -> Records:
 
 
 def sent(outcome: Outcome, topic: str = "out") -> list[tuple[str | None, str | None, int]]:
-    """Give what a step sent to a topic, as text."""
+    """Return the records that a step sent to a topic, as text."""
     rows: list[tuple[str | None, str | None, int]] = []
     for name, columns in outcome.sends:
         if name == topic:
@@ -57,7 +57,7 @@ def values(outcome: Outcome, topic: str = "out") -> list[str | None]:
 
 
 def columnar(topology: ms.Topology) -> list[str]:
-    """Give the sources whose records are taken in columns."""
+    """Return the sources whose records are processed in columns."""
     tasks = [
         Task(sub, TaskId(sub.id, 0), application_id="app", stores=MemoryStores())
         for sub in topology.plan("app").subtopologies
@@ -66,18 +66,18 @@ def columnar(topology: ms.Topology) -> list[str]:
     return [source for task in tasks for source in task._processing.columnar]
 
 
-class At:
-    """The surroundings of a store that is looked at between steps."""
+class ReadOnlyContext:
+    """The context of a store that tests read between steps."""
 
     def __init__(self, stream_time: int) -> None:
         self.stream_time = stream_time
 
     def drop(self, reason: str) -> None:
-        raise AssertionError(f"a look drops nothing, but: {reason}")
+        raise AssertionError(f"reading a store must not drop records, but did: {reason}")
 
 
 class ShuffledThreads:
-    """Threads in name only: one that turns from one piece of work to the other, after each record, as a seed says."""
+    """Simulated threads: one thread switches between pieces of work after each record, in an order that a seed decides."""
 
     def __init__(self, count: int, seed: int = 0) -> None:
         self.count = count
@@ -98,7 +98,7 @@ class ShuffledThreads:
 
 
 class Meeting:
-    """A function that returns as soon as so many threads have been in it at once. Crosses to other processes, each has its own."""
+    """A function that returns once ``count`` threads have called it at the same time. Each process that unpickles it has its own."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -116,7 +116,7 @@ class Meeting:
 
 
 class Host:
-    """Runs one task of a topology: feeds it, carries its changes into the stores, and can start it anew."""
+    """Runs one task of a topology: feeds it, applies its changes to the stores, and can restart it."""
 
     def __init__(
         self,
@@ -146,10 +146,10 @@ class Host:
         self.task = self._new_task(None)
 
     def feed(self, topic: str, rows: Sequence[Row], *, partition: int = 0, lane: str = "") -> None:
-        at = TopicPartition(topic, partition)
-        start = self.offsets.get(at, 0)
-        self.offsets[at] = start + len(rows)
-        self.task.feed(at, records(rows, start), self.offsets[at], lane=lane)
+        partition_id = TopicPartition(topic, partition)
+        start = self.offsets.get(partition_id, 0)
+        self.offsets[partition_id] = start + len(rows)
+        self.task.feed(partition_id, records(rows, start), self.offsets[partition_id], lane=lane)
 
     def step(self, now_ms: int | None = None, budget: int | None = None) -> Outcome:
         self.now_ms = self.now_ms if now_ms is None else now_ms
@@ -163,16 +163,18 @@ class Host:
         return self.step()
 
     def restart(self, crossing: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot) -> None:
-        """Go on in a new task, which knows nothing but the stores and the snapshot."""
+        """Continue in a new task, which knows only the stores and the snapshot."""
         snapshot = crossing(self.task.snapshot())
         self.task.close()
         self.task = self._new_task(snapshot)
 
     def store(self, name: str) -> Any:
-        """Give a store as the next task would see it."""
+        """Return a store as the next task would see it."""
         snapshot = self.task.snapshot()
         memory = snapshot.stores.get(name, {})
-        return open_store(self.sub.stores[name], self.committed, At(snapshot.stream_time_ms), memory)
+        return open_store(
+            self.sub.stores[name], self.committed, ReadOnlyContext(snapshot.stream_time_ms), memory
+        )
 
     def _new_task(self, snapshot: Snapshot | None) -> Task:
         task = Task(
@@ -198,7 +200,7 @@ def processing(
     *,
     init: Callable[[ms.ProcessorContext[Any, Any]], object] = lambda context: None,
 ) -> Callable[[], ms.Processor[Any, Any, Any, Any]]:
-    """Supply processors that run functions of the context."""
+    """Return a supplier of processors that call these functions with the context."""
 
     class Functions(ms.Processor[Any, Any, Any, Any]):
         def init(self, context: ms.ProcessorContext[Any, Any]) -> None:
@@ -211,7 +213,7 @@ def processing(
     return Functions
 
 
-def one_processor(
+def processor_topology(
     supplier: Callable[[], Any],
     *,
     topics: Sequence[str] = ("in",),
@@ -230,12 +232,12 @@ def one_processor(
 def forwarding(
     value: Callable[[ms.ProcessorContext[Any, Any], ms.Record[Any, Any]], str],
 ) -> Callable[[], Any]:
-    """Supply processors that forward each record with a new value."""
+    """Return a supplier of processors that forward each record with a new value."""
     return processing(lambda context, record: context.forward(record.with_value(value(context, record))))
 
 
 def totals(report: TaskReport) -> dict[str, int]:
-    """Give what a report counts, as the metrics of an application name it."""
+    """Return the numbers of a report by the names of an application's metrics."""
     numbers = Numbers()
     numbers.take(report.measured)
     return without_labels(TASK_METRICS, numbers)

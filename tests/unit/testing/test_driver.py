@@ -20,7 +20,7 @@ from millstream.core.model.errors import (
     TopologyError,
 )
 from millstream.core.state.keyvalue import KeyValueStore
-from unit.helpers import one_processor, processing
+from unit.helpers import processing, processor_topology
 
 Driver = ms.testing.TopologyTestDriver
 INT = ms.serdes.int64
@@ -75,7 +75,7 @@ def test_keys_values_timestamps_and_headers_go_through() -> None:
 def test_records_have_offsets() -> None:
     seen: list[Any] = []
     supplier = processing(lambda context, record: seen.append(context.record_metadata))
-    with Driver(one_processor(supplier, topics=["a", "b"])) as driver:
+    with Driver(processor_topology(supplier, topics=["a", "b"])) as driver:
         for topic in ("a", "b", "a"):
             driver.pipe(topic, "k", "v")
     assert seen == [ms.RecordMetadata("a", 0, 0), ms.RecordMetadata("b", 0, 0), ms.RecordMetadata("a", 0, 1)]
@@ -114,7 +114,7 @@ class TestTime:
             for kind, name in ((ms.wall_clock, "wall"), (ms.stream_time, "stream")):
                 context.schedule(10, kind, self.tick(context, name))
 
-        return one_processor(processing(lambda context, record: None, init=init))
+        return processor_topology(processing(lambda context, record: None, init=init))
 
     def tick(self, context: ms.ProcessorContext, name: str) -> Any:
         return lambda now: context.forward(ms.Record(name, str(now), now))
@@ -292,7 +292,7 @@ def test_close_is_called_at_the_end_of_the_with_block() -> None:
         def close(self) -> None:
             closed.append("closed")
 
-    with Driver(one_processor(Closing)):
+    with Driver(processor_topology(Closing)):
         assert closed == []
     assert closed == ["closed"]
 
@@ -367,7 +367,7 @@ class TestMicroBatches:
             for kind in (ms.wall_clock, ms.stream_time):
                 context.schedule(10, kind, lambda now: context.forward(ms.Record("k", "tick", now)))
 
-        with Driver(one_processor(processing(lambda context, record: None, init=init))) as driver:
+        with Driver(processor_topology(processing(lambda context, record: None, init=init))) as driver:
             driver.pipe("in", "k", "v", 5)
             driver.advance_wall_clock(9)
             driver.pipe("in", "k", "v", 9)
@@ -394,7 +394,7 @@ class TestMicroBatches:
             assert driver.read("out") == [ms.Record("b", 1, 1), ms.Record("a", 2, 2)]
 
     def test_records_of_several_topics_are_taken_in_the_order_of_their_times(self) -> None:
-        with Driver(one_processor(processing(forwarded), topics=["a", "b"]), commit_every=3) as driver:
+        with Driver(processor_topology(processing(forwarded), topics=["a", "b"]), commit_every=3) as driver:
             for topic, timestamp in (("a", 5), ("b", 1), ("a", 6)):
                 driver.pipe(topic, "k", "v", timestamp)
             assert [record.timestamp for record in driver.read("out")] == [1, 5, 6]

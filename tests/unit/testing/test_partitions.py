@@ -12,7 +12,7 @@ import pytest
 import millstream as ms
 from millstream.core.model.errors import CoPartitioningError, SettingsError, StoreError, TopicNotFoundError
 from millstream.core.model.partitioning import partition_of
-from unit.helpers import one_processor, processing
+from unit.helpers import processing, processor_topology
 
 Driver = ms.testing.TopologyTestDriver
 INT = ms.serdes.int64
@@ -28,7 +28,7 @@ def where(**options: Any) -> ms.Topology:
         assert at is not None
         context.forward(record.with_value(f"{at.partition}@{at.offset} in {context.task_id}"))
 
-    return one_processor(processing(tell), **options)
+    return processor_topology(processing(tell), **options)
 
 
 def counts(**repartition: Any) -> ms.Topology:

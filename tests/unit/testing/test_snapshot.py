@@ -9,7 +9,7 @@ import pytest
 
 import millstream as ms
 from millstream.core.model.errors import IncompatibleTopologyError, SettingsError
-from unit.helpers import one_processor, processing
+from unit.helpers import processing, processor_topology
 
 Driver = ms.testing.TopologyTestDriver
 INT = ms.serdes.int64
@@ -75,7 +75,7 @@ def test_times_and_schedules_go_on() -> None:
             for kind in (ms.wall_clock, ms.stream_time):
                 context.schedule(10, kind, lambda now: context.forward(ms.Record("k", "tick", now)))
 
-        return one_processor(processing(lambda context, record: None, init=init))
+        return processor_topology(processing(lambda context, record: None, init=init))
 
     with Driver(topology(), wall_clock_ms=1_000) as driver:
         driver.pipe("in", "k", "v", 5)
@@ -142,7 +142,9 @@ def test_a_store_may_have_another_name() -> None:
 
 def test_records_that_wait_go_on_waiting() -> None:
     def merged(*topics: str) -> ms.Topology:
-        return one_processor(processing(lambda context, record: context.forward(record)), topics=list(topics))
+        return processor_topology(
+            processing(lambda context, record: context.forward(record)), topics=list(topics)
+        )
 
     with Driver(merged("a", "b"), max_task_idle_ms=100) as driver:
         driver.pipe("a", "k", "v", 1)
@@ -249,8 +251,8 @@ def test_an_edited_driver_is_closed_once() -> None:
         def close(self) -> None:
             closed.append(1)
 
-    with Driver(one_processor(Closing)) as driver:
-        after = driver.edited(one_processor(Closing))
+    with Driver(processor_topology(Closing)) as driver:
+        after = driver.edited(processor_topology(Closing))
         assert len(closed) == 1
     assert len(closed) == 1
     after.close()

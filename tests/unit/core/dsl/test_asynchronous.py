@@ -144,7 +144,7 @@ class TestLimits:
         with Driver(mapping(journal.sleep, order="completion", max_in_flight_per_key=2)) as driver:
             pipe(driver, *(("hot", f"{i}:10") for i in range(4)), ("cold", "c:10"))
             driver.advance_wall_clock(20)
-        assert [value for at, value in journal.begun if at == 0] == ["0:10", "1:10", "c:10"]
+        assert [value for start_ms, value in journal.begun if start_ms == 0] == ["0:10", "1:10", "c:10"]
 
     def test_a_hot_key_does_not_hold_cold_ones_back(self) -> None:
         journal = Journal()
@@ -158,7 +158,7 @@ class TestLimits:
         with Driver(mapping(journal.sleep, rate_limit=(2, timedelta(seconds=1)))) as driver:
             pipe(driver, *((f"k{i}", f"{i}:1") for i in range(5)))
             driver.advance_wall_clock(5000)
-        assert [at for at, _ in journal.begun] == [0, 0, 1000, 1000, 2000]
+        assert [start_ms for start_ms, _ in journal.begun] == [0, 0, 1000, 1000, 2000]
 
     def test_an_endpoint_that_keeps_failing_is_left_alone_and_then_tried_again(self) -> None:
         tried: list[tuple[int, str]] = []
@@ -179,7 +179,7 @@ class TestLimits:
         with Driver(topology) as driver:
             pipe(driver, ("bad", "x"), ("good", "y"))
             driver.advance_wall_clock(250)
-            assert [at for at, value in tried if value == "x"] == [0, 10, 110, 210]
+            assert [time_ms for time_ms, value in tried if value == "x"] == [0, 10, 110, 210]
             assert out(driver) == ["y"]
             down.clear()
             driver.advance_wall_clock(250)
@@ -209,10 +209,10 @@ class TestAnswers:
         assert seen == [(0, 1), (300_000, 1), (600_000, 1)]
 
     def test_a_time_may_be_given_as_a_datetime(self) -> None:
-        at = datetime(2030, 1, 1, tzinfo=UTC)
-        assert ms.delay(until=at) == ms.delay(until=int(at.timestamp() * 1000))
-        assert ms.delay(until=at + timedelta(microseconds=1)) == ms.delay(
-            until=int(at.timestamp() * 1000) + 1
+        time = datetime(2030, 1, 1, tzinfo=UTC)
+        assert ms.delay(until=time) == ms.delay(until=int(time.timestamp() * 1000))
+        assert ms.delay(until=time + timedelta(microseconds=1)) == ms.delay(
+            until=int(time.timestamp() * 1000) + 1
         )
         with pytest.raises(ValueError, match="without a time zone"):
             ms.delay(until=datetime(2030, 1, 1))
@@ -220,11 +220,11 @@ class TestAnswers:
             ms.delay()
 
     def test_a_record_behind_a_delayed_one_of_its_key_waits_and_others_do_not(self) -> None:
-        told: set[str] = set()
+        delayed: set[str] = set()
 
         def once(key: str, value: str) -> Any:
-            if value == "slow" and value not in told:
-                told.add(value)
+            if value == "slow" and value not in delayed:
+                delayed.add(value)
                 return ms.delay(in_=1000)
             return value
 
@@ -708,15 +708,15 @@ class TestWhatCallsDoWrong:
 
     @pytest.mark.parametrize("answer", [ms.skip, ms.retry, ms.delay, ms.dead_letter])
     def test_an_answer_without_parentheses_is_told(self, answer: Any) -> None:
-        told = pytest.raises(ProcessingError, match=rf"returned ms.{answer.__name__} itself; call it")
-        with Driver(mapping(lambda value: answer, with_key=False)) as driver, told:
+        refusal = pytest.raises(ProcessingError, match=rf"returned ms.{answer.__name__} itself; call it")
+        with Driver(mapping(lambda value: answer, with_key=False)) as driver, refusal:
             pipe(driver, ("a", "x"))
 
     def test_what_process_async_gives_is_not_lost_in_silence(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").process_async(lambda record, context: record).to("out")
-        told = pytest.raises(ProcessingError, match=r"forward records with context.forward\(...\)")
-        with Driver(builder.build()) as driver, told:
+        refusal = pytest.raises(ProcessingError, match=r"forward records with context.forward\(...\)")
+        with Driver(builder.build()) as driver, refusal:
             pipe(driver, ("a", "x"))
 
     def test_a_wait_of_no_time_takes_a_millisecond(self) -> None:
@@ -911,8 +911,8 @@ def test_equal_keys_keep_their_order_whatever_they_are_made_of() -> None:
     with Driver(builder.build()) as driver:
         driver.pipe("in", None, ["de", "de", "first"])
         driver.advance_wall_clock(100)
-        one = "de"
-        driver.pipe("in", None, [one, one, "second"])
+        shared = "de"
+        driver.pipe("in", None, [shared, shared, "second"])
         driver.advance_wall_clock(10_000)
         assert out(driver) == ["first", "second"]
 

@@ -97,5 +97,5 @@ def test_zipf_keys_with_failures_keep_their_order_and_complete_once() -> None:
 
     came = list(run(rows, Service(fails_twice), RECORDS))
     for key in set(keys):
-        mine = [value for value in came if value.startswith(f"{key}:")]
-        assert mine == [value for at, value in rows if at == key]
+        of_key = [value for value in came if value.startswith(f"{key}:")]
+        assert of_key == [value for row_key, value in rows if row_key == key]

@@ -91,9 +91,9 @@ def test_a_table_has_its_topic_for_itself(first: str, second: str) -> None:
 )
 def test_streams_of_the_same_topics_have_one_source(first: Any, second: Any) -> None:
     builder = ms.StreamsBuilder(names="numbered")
-    one, other = builder.stream(first), builder.stream(second)
-    other.filter(lambda k, v: True).to("of-other")
-    one.map_values(str.upper).to("of-one")
+    first_stream, second_stream = builder.stream(first), builder.stream(second)
+    second_stream.filter(lambda k, v: True).to("of-other")
+    first_stream.map_values(str.upper).to("of-one")
     topology = builder.build()
     assert [name for name in topology.nodes if "SOURCE" in name] == ["KSTREAM-SOURCE-0000000000"]
     assert "KSTREAM-FILTER-0000000002" in topology.nodes
@@ -104,8 +104,8 @@ def test_streams_of_the_same_topics_have_one_source(first: Any, second: Any) -> 
 
 def test_a_stream_may_be_joined_with_another_stream_of_its_topic() -> None:
     builder = ms.StreamsBuilder()
-    one, other = builder.stream("in"), builder.stream("in")
-    one.join(other, lambda a, b: a + b, windows=ms.JoinWindows(10, 10, grace=0)).to("out")
+    left, right = builder.stream("in"), builder.stream("in")
+    left.join(right, lambda a, b: a + b, windows=ms.JoinWindows(10, 10, grace=0)).to("out")
     with ms.testing.TopologyTestDriver(builder.build()) as driver:
         driver.pipe("in", "k", "a", 0)
         driver.pipe("in", "k", "b", 1)
@@ -129,8 +129,10 @@ def test_streams_of_the_same_topics_are_read_in_the_same_way(
 ) -> None:
     builder = ms.StreamsBuilder()
     builder.stream(topics, **first)
-    [what] = (first | second).keys()
-    with pytest.raises(TopologyError, match=f"is read twice, by .* with {what}=.* give both the same {what}"):
+    [option] = (first | second).keys()
+    with pytest.raises(
+        TopologyError, match=f"is read twice, by .* with {option}=.* give both the same {option}"
+    ):
         builder.stream(topics, **second)
 
 

@@ -21,8 +21,8 @@ BERLIN = ZoneInfo("Europe/Berlin")
 HOUR = 3_600_000
 
 
-def at(*when: int) -> int:
-    """Give a local time as ms since the epoch."""
+def local_ms(*when: int) -> int:
+    """Return a local time in ms since the epoch."""
     return int(datetime(*when, tzinfo=BERLIN).timestamp() * 1000)  # type: ignore[arg-type,misc]
 
 
@@ -73,34 +73,39 @@ def counting(windows: Any, **options: Any) -> ms.Topology:
 class TestDaysOfATimeZone:
     def test_are_as_long_as_they_are_there(self) -> None:
         host = Host(counting(Days()))
-        spring, autumn = at(2026, 3, 29, 12), at(2026, 10, 25, 12)
+        spring, autumn = local_ms(2026, 3, 29, 12), local_ms(2026, 10, 25, 12)
         rows = sent(host.run("in", ("a", "x", spring), ("a", "x", autumn)))
         lengths = [int(end) - int(start) for start, end in (key[2:].split("-") for key, _, _ in rows if key)]
         assert lengths == [23 * HOUR, 25 * HOUR]
 
     def test_close_at_midnight(self) -> None:
         host = Host(counting(Days(grace=HOUR), emit=ms.on_window_close))
-        first, last = at(2026, 3, 29, 0), at(2026, 3, 29, 23, 59)
+        first, last = local_ms(2026, 3, 29, 0), local_ms(2026, 3, 29, 23, 59)
         assert (
-            sent(host.run("in", ("a", "x", last), ("b", "x", at(2026, 3, 30, 0, 59)), ("a", "x", first)))
+            sent(
+                host.run("in", ("a", "x", last), ("b", "x", local_ms(2026, 3, 30, 0, 59)), ("a", "x", first))
+            )
             == []
         )
         host.restart()
-        end = at(2026, 3, 30)
+        end = local_ms(2026, 3, 30)
         closed = sent(host.run("in", ("b", "x", end + HOUR)))
         assert closed == [(f"a@{first}-{end}", "2", last)]
         assert host.run("in", ("a", "late", last)).metrics.dropped == {"late for a window": 1}
 
     def test_are_read_from_the_store_with_their_ends(self) -> None:
         with TopologyTestDriver(counting(Days())) as driver:
-            driver.pipe("in", "a", "x", at(2026, 3, 29, 12))
+            driver.pipe("in", "a", "x", local_ms(2026, 3, 29, 12))
             assert [*driver.store("w").all()] == [
-                (ms.Windowed("a", at(2026, 3, 29), at(2026, 3, 30)), (1, at(2026, 3, 29, 12)))
+                (
+                    ms.Windowed("a", local_ms(2026, 3, 29), local_ms(2026, 3, 30)),
+                    (1, local_ms(2026, 3, 29, 12)),
+                )
             ]
 
     def test_are_read_from_topics_with_their_ends(self) -> None:
         serde = ms.serdes.time_windowed(ms.serdes.string, Days())
-        window = ms.Windowed("a", at(2026, 3, 29), at(2026, 3, 30))
+        window = ms.Windowed("a", local_ms(2026, 3, 29), local_ms(2026, 3, 30))
         assert serde.deserialize(serde.serialize(window)) == window
 
     def test_are_suppressed_until_they_close(self) -> None:
@@ -108,14 +113,14 @@ class TestDaysOfATimeZone:
         days = builder.stream("in").group_by_key().windowed_by(Days(grace=HOUR)).count(store="w")
         days.suppress(ms.Suppressed.until_window_closes(), store="held").to_stream().to("out")
         with TopologyTestDriver(builder.build()) as driver:
-            for timestamp in (at(2026, 3, 29, 3), at(2026, 3, 29, 23), at(2026, 3, 30, 1)):
+            for timestamp in (local_ms(2026, 3, 29, 3), local_ms(2026, 3, 29, 23), local_ms(2026, 3, 30, 1)):
                 driver.pipe("in", "a", "x", timestamp)
-            assert [(r.key.start, r.value) for r in driver.read("out")] == [(at(2026, 3, 29), 2)]
+            assert [(r.key.start, r.value) for r in driver.read("out")] == [(local_ms(2026, 3, 29), 2)]
 
     def test_close_when_nothing_arrives(self) -> None:
         emit = ms.EmitStrategy.on_window_close(close_idle_after=HOUR)
         with TopologyTestDriver(counting(Days(), emit=emit)) as driver:
-            driver.pipe("in", "a", "x", at(2026, 3, 29, 22))
+            driver.pipe("in", "a", "x", local_ms(2026, 3, 29, 22))
             driver.advance_wall_clock(2 * HOUR - 1)
             assert driver.read("out") == []
             driver.advance_wall_clock(1)
@@ -129,10 +134,10 @@ class TestDaysOfATimeZone:
             "out"
         )
         with TopologyTestDriver(builder.build()) as driver:
-            driver.pipe("left", "a", "1", at(2026, 3, 29, 12))
-            driver.pipe("right", "a", "2", at(2026, 3, 29, 11))
-            driver.pipe("right", "a", "3", at(2026, 3, 30, 0))
-            driver.pipe("right", "a", "4", at(2026, 3, 29, 23))
+            driver.pipe("left", "a", "1", local_ms(2026, 3, 29, 12))
+            driver.pipe("right", "a", "2", local_ms(2026, 3, 29, 11))
+            driver.pipe("right", "a", "3", local_ms(2026, 3, 30, 0))
+            driver.pipe("right", "a", "4", local_ms(2026, 3, 29, 23))
             assert [record.value for record in driver.read("out")] == ["1", "21", "3"]
             assert [record.value for record in driver.read("late")] == ["4"]
 

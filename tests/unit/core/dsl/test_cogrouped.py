@@ -55,7 +55,7 @@ def test_a_slice_that_one_stream_let_expire_takes_nothing_of_the_other() -> None
 def test_sessions_of_both_are_merged() -> None:
     builder = ms.StreamsBuilder()
     sessions = both(builder).windowed_by(ms.SessionWindows(10, grace=100))
-    merged = sessions.aggregate(str, lambda _, one, other: one + other, store="s")
+    merged = sessions.aggregate(str, lambda _, left, right: left + right, store="s")
     merged.to_stream(lambda window, _: f"{window.start}-{window.end}").to("out")
     host = Host(builder.build())
     host.run("left", ("a", "1", 0), ("a", "2", 20))
@@ -83,6 +83,6 @@ def test_each_rekeyed_stream_has_a_repartition_of_its_own() -> None:
 
 
 def test_streams_of_two_builders_are_refused() -> None:
-    one, other = (ms.StreamsBuilder().stream("in").group_by_key() for _ in range(2))
+    first, second = (ms.StreamsBuilder().stream("in").group_by_key() for _ in range(2))
     with pytest.raises(TopologyError, match="belong to different builders"):
-        one.cogroup(appended("<")).cogroup(other, appended(">"))
+        first.cogroup(appended("<")).cogroup(second, appended(">"))

@@ -119,10 +119,10 @@ def test_a_side_of_a_join_is_late_when_its_window_had_closed(join: str) -> None:
     with TopologyTestDriver(joining(join, late=to_late, other_late=other_late)) as driver:
         driver.pipe("left", "a", "now", 10_000)
         # A left record waits for 200 + 50 ms, a right one for 100 + 50 ms.
-        for at in (9_750, 9_749):
-            driver.pipe("left", "a", f"l{at}", at)
-        for at in (9_850, 9_849):
-            driver.pipe("right", "b", f"r{at}", at)
+        for timestamp in (9_750, 9_749):
+            driver.pipe("left", "a", f"l{timestamp}", timestamp)
+        for timestamp in (9_850, 9_849):
+            driver.pipe("right", "b", f"r{timestamp}", timestamp)
         driver.pipe("right", "b", None, 0)
         assert [(r.key, r.value, r.timestamp) for r in driver.read("late")] == [("a", "l9749", 9_749)]
         assert [(r.key, r.value, r.timestamp) for r in driver.read("other-late")] == [("b", "r9849", 9_849)]
@@ -141,7 +141,7 @@ def test_a_record_that_a_join_cannot_keep_is_late_for_the_join() -> None:
     builder = ms.StreamsBuilder()
     windows = ms.JoinWindows(minute, minute, grace=0)
     builder.stream("in").join(
-        builder.stream("other"), lambda one, other: f"{one} {other}", windows=windows
+        builder.stream("other"), lambda left, right: f"{left} {right}", windows=windows
     ).to("out")
     host = Host(builder.build())
     host.run("other", ("a", "there", 0))
@@ -160,7 +160,7 @@ def test_each_stream_of_a_cogroup_has_its_own(kind: str) -> None:
     both = both.cogroup(numbers, lambda k, v, so_far: f"{so_far}{v}")
     made: list[ms.KStream[Any, Any]] = []
     windowed: Any = both.windowed_by(WINDOWS[kind], late=made.append)
-    merger = [lambda key, one, other: one + other] if kind == "sessions" else []
+    merger = [lambda key, merged, value: merged + value] if kind == "sessions" else []
     windowed.aggregate(str, *merger, store="w")
     made[0].to("late-texts")
     made[1].to("late-numbers")

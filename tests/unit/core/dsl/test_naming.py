@@ -42,8 +42,8 @@ def second(key: Any, value: Any) -> Any:
     return value
 
 
-def left(one: Any, other: Any) -> Any:
-    return one
+def left(left_value: Any, right_value: Any) -> Any:
+    return left_value
 
 
 def third(key: Any, value: Any, aggregate: Any) -> Any:
@@ -51,7 +51,7 @@ def third(key: Any, value: Any, aggregate: Any) -> Any:
 
 
 def kept(topology: ms.Topology) -> list[str]:
-    """Give everything whose name matters after a restart: stores, internal topics, processors with their schedules."""
+    """Return all names that matter after a restart: stores, internal topics, processors with schedules."""
     topics = [f"{node.topic_name}*" for node in topology.nodes.values() if isinstance(node, Repartition)]
     processors = [name for name, node in topology.nodes.items() if hasattr(node, "supplier")]
     return [*topology.stores, *topics, *processors]
@@ -283,7 +283,7 @@ UNRELATED: list[Callable[[Stream], Stream]] = [
 
 
 def program(insert: Callable[[str, Stream], Stream]) -> ms.Topology:
-    """Build a program with places where operators may be inserted."""
+    """Build a program with points at which operators may be inserted."""
     builder = ms.StreamsBuilder()
     orders = insert("orders", builder.stream("orders"))
     returns = insert("returns", builder.stream("returns"))
@@ -295,7 +295,7 @@ def program(insert: Callable[[str, Stream], Stream]) -> ms.Topology:
     return builder.build()
 
 
-PLACES = ["orders", "returns", "rekeyed", "grouped", "joined", "to be mapped"]
+INSERTION_POINTS = ["orders", "returns", "rekeyed", "grouped", "joined", "to be mapped"]
 STATE = {
     name
     for name in kept(program(lambda _, stream: stream))
@@ -303,10 +303,14 @@ STATE = {
 }
 
 
-@given(st.dictionaries(st.sampled_from(PLACES), st.lists(st.integers(0, len(UNRELATED) - 1), max_size=3)))
+@given(
+    st.dictionaries(
+        st.sampled_from(INSERTION_POINTS), st.lists(st.integers(0, len(UNRELATED) - 1), max_size=3)
+    )
+)
 def test_inserted_operators_change_no_name_of_state(inserted: dict[str, list[int]]) -> None:
-    def insert(place: str, stream: Stream) -> Stream:
-        for number in inserted.get(place, ()):
+    def insert(point: str, stream: Stream) -> Stream:
+        for number in inserted.get(point, ()):
             stream = UNRELATED[number](stream)
         return stream
 
@@ -329,7 +333,7 @@ def test_numbered_names_do_shift() -> None:
     assert after == ["KSTREAM-AGGREGATE-STATE-STORE-0000000002"]
 
 
-def test_a_path_that_is_too_long_says_how_to_begin_anew() -> None:
+def test_a_path_that_is_too_long_says_how_to_shorten_it() -> None:
     builder = ms.StreamsBuilder()
     table: ms.KTable[Any, Any] = builder.stream("in").group_by_key().count()
     for _ in range(13):

@@ -28,8 +28,8 @@ Case = Callable[[Inputs], ms.KStream[Any, Any]]
 WINDOWS = ms.JoinWindows(100, 100, grace=0, unmatched="early")
 
 
-def both(one: Any, other: Any) -> str:
-    return f"{one}+{other}"
+def both(left: Any, right: Any) -> str:
+    return f"{left}+{right}"
 
 
 def row_key(key: Any, _value: Any) -> Any:

@@ -67,12 +67,12 @@ class TestOnUpdate:
         assert sent(host.run("in", ("b", "x", 95))) == [("b@85-95", "x", 95)]
 
     def test_a_function_that_fails_leaves_the_windows_as_they_were(self) -> None:
-        def only_one(so_far: str, value: str) -> str:
+        def failing(so_far: str, value: str) -> str:
             raise ValueError("no more")
 
         builder = ms.StreamsBuilder()
         grouped = builder.stream("in").group_by_key().windowed_by(ms.SlidingWindows(10, grace=5))
-        grouped.reduce(only_one, store="w")
+        grouped.reduce(failing, store="w")
         host = Host(builder.build(), policies=ms.ErrorPolicies(process="skip"))
         host.run("in", ("a", "x", 20), ("a", "y", 25))
         assert [(window.start, row.value) for window, row in host.store("w").all()] == [(10, "x")]
@@ -114,8 +114,8 @@ class TestOnClose:
         updates, closes = Host(topology(windows)), Host(topology(windows, ms.on_window_close))
         last: dict[Any, Any] = {}
         given: list[Any] = []
-        for number, (key, at) in enumerate([*rows, ("c", 1000)]):
-            row = (key, chr(ord("a") + number), at)
+        for number, (key, timestamp) in enumerate([*rows, ("c", 1000)]):
+            row = (key, chr(ord("a") + number), timestamp)
             last.update({window: (text, then) for window, text, then in sent(updates.run("in", row))})
             given += sent(closes.run("in", row))
             if restarts:
@@ -132,14 +132,14 @@ def test_every_set_of_records_that_lie_close_together_has_its_window(
     rows: Rows, difference: int, restarts: bool
 ) -> None:
     host = Host(topology(ms.SlidingWindows(difference, grace=1000)))
-    for number, (key, at) in enumerate(rows):
-        host.run("in", (key, chr(ord("a") + number), at))
+    for number, (key, timestamp) in enumerate(rows):
+        host.run("in", (key, chr(ord("a") + number), timestamp))
         if restarts:
             host.restart()
     found = {tuple(window): sorted(row.value) for window, row in host.store("w").all()}
     expected = {}
-    for key, at in rows:
-        for start in (max(0, at - difference), at + 1):
+    for key, timestamp in rows:
+        for start in (max(0, timestamp - difference), timestamp + 1):
             window = (key, start, start + difference)
             texts = [
                 chr(ord("a") + number)

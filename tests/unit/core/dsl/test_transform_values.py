@@ -14,7 +14,7 @@ STRING, INT64 = ms.serdes.string, ms.serdes.int64
 
 
 class Numbered(ms.ValueTransformer[str, str, str]):
-    """Says how many changes of a row there were; gives no row for the value `gone`."""
+    """Returns how many changes a row had; returns no row for the value `gone`."""
 
     def transform(self, key: str, value: str | None) -> str | None:
         changes = self.context.state_store("changes")

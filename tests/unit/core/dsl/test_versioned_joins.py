@@ -130,7 +130,7 @@ rows = st.lists(
     max_size=40,
 ).map(
     lambda drawn: [
-        (t, k, f"{t[0]}{i}" if there else None, time) for i, (t, k, there, time) in enumerate(drawn)
+        (t, k, f"{t[0]}{i}" if has_value else None, time) for i, (t, k, has_value, time) in enumerate(drawn)
     ]
 )
 

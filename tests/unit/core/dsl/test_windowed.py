@@ -89,7 +89,7 @@ class TestOnUpdate:
 
     def test_windows_without_number_do_not_slow_it_down_for_ever(self) -> None:
         host = counted(ms.TumblingWindows(1, grace=0))
-        host.feed("in", [("a", "x", at) for at in range(300)])
+        host.feed("in", [("a", "x", timestamp) for timestamp in range(300)])
         assert sent(host.step())[-1] == ("a@299-300", "1", 299)
 
     def test_a_failing_function_names_the_node(self) -> None:
@@ -124,8 +124,8 @@ class TestOnClose:
         with ms.testing.TopologyTestDriver(
             topology(lambda windowed: windowed.count(store="w"), TUMBLING, ms.on_window_close)
         ) as driver:
-            for key, at in [("b", 3), ("a", 4), ("a", 14), ("aa", 14)]:
-                driver.pipe("in", key, "x", at)
+            for key, timestamp in [("b", 3), ("a", 4), ("a", 14), ("aa", 14)]:
+                driver.pipe("in", key, "x", timestamp)
             store = driver.store("w")
             assert [start for start, _ in store.fetch("a", 0, 100)] == [0, 10]
             assert store.fetch("a", 10) == ms.ValueAndTimestamp(1, 14)
@@ -133,7 +133,7 @@ class TestOnClose:
 
 
 def sessions_of(times: list[int], gap: int) -> list[tuple[int, int, int]]:
-    """Give start, end and number of records of the sessions that times form, whatever their order was."""
+    """Return start, end and number of records of the sessions that these times form in any order."""
     sessions: list[tuple[int, int, int]] = []
     for time in sorted(times):
         if sessions and time - sessions[-1][1] <= gap:
@@ -254,10 +254,12 @@ class TestSessionsOnClose:
         closes = counted(ms.SessionWindows(gap, grace=grace), ms.on_window_close)
         last: dict[str, str | None] = {}
         given: list[str] = []
-        for key, at in [*rows, ("c", 1000)]:
-            for window, count, _ in sent(updates.run("in", (key, "x", at))):
+        for key, timestamp in [*rows, ("c", 1000)]:
+            for window, count, _ in sent(updates.run("in", (key, "x", timestamp))):
                 last[str(window)] = count
-            given += [f"{window} {count}" for window, count, _ in sent(closes.run("in", (key, "x", at)))]
+            given += [
+                f"{window} {count}" for window, count, _ in sent(closes.run("in", (key, "x", timestamp)))
+            ]
             if restarts:
                 closes.restart()
         assert sorted(given) == sorted(
@@ -286,8 +288,8 @@ class TestItsStore:
     def test_a_longer_retention_keeps_windows_readable(self) -> None:
         kept = ms.stores.options("w", retention=1000)
         with ms.testing.TopologyTestDriver(topology(lambda windowed: windowed.count(store=kept))) as driver:
-            for at in (3, 500):
-                driver.pipe("in", "a", "x", at)
+            for timestamp in (3, 500):
+                driver.pipe("in", "a", "x", timestamp)
             assert [window.start for window, _ in driver.store("w").all()] == [0, 500]
 
     def test_only_windowed_aggregations_have_a_retention(self) -> None:

@@ -25,8 +25,8 @@ KINDS: dict[str, Any] = {
 }
 
 
-def joined(one: Any, other: Any) -> str:
-    return f"{one}/{other}"
+def joined(left: Any, right: Any) -> str:
+    return f"{left}/{right}"
 
 
 def counts(builder: ms.StreamsBuilder, topic: str, kind: str = "tumbling") -> Table:
@@ -129,8 +129,8 @@ def test_windows_of_every_kind_are_looked_up(kind: str) -> None:
 
     def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         grouped = b.stream("in").group_by_key()
-        one, other = (grouped.windowed_by(KINDS[kind]).count(name=name) for name in ("one", "other"))
-        return one.join(other, joined).to_stream()
+        left, right = (grouped.windowed_by(KINDS[kind]).count(name=name) for name in ("one", "other"))
+        return left.join(right, joined).to_stream()
 
     given_out = results(define, [("in", "a", "x", time) for time in (20, 25, 31, 60)])
     rows = {key: value for key, value, _ in given_out if value != "None"}
@@ -193,7 +193,7 @@ def test_rows_of_windowed_tables_are_joined_by_foreign_keys() -> None:
         names, text = b.table("names"), ms.serdes.string
         windowed = counts(b, "left").to_stream().map_values(str).repartition(value=text).to_table()
         return windowed.join(
-            names, lambda _, one, other: joined(one, other), on=lambda w, _: w.key, with_key=True
+            names, lambda _, count, name: joined(count, name), on=lambda w, _: w.key, with_key=True
         ).to_stream()
 
     events = [
@@ -236,8 +236,8 @@ def test_records_that_would_go_to_other_partitions_than_the_rows_are_refused() -
     moved = builder.stream("left").map(lambda k, v: (ms.Windowed(k, 0, 10), v))
     with pytest.raises(TopologyError, match="keys were changed cannot be joined with a windowed aggregation"):
         moved.join(table, joined)
-    there = table.to_stream().repartition().to_table()
-    moved.join(there, joined).to("out", value=ms.serdes.string)
+    repartitioned = table.to_stream().repartition().to_table()
+    moved.join(repartitioned, joined).to("out", value=ms.serdes.string)
     assert builder.build()
 
 
@@ -245,11 +245,11 @@ def test_a_windowed_aggregation_is_brought_to_its_keys_before_a_join_by_a_foreig
     builder = ms.StreamsBuilder()
     names = builder.table("names")
     windowed = counts(builder, "left")
-    for one, other in ((windowed, names), (names, windowed)):
+    for left, right in ((windowed, names), (names, windowed)):
         with pytest.raises(
             TopologyError, match=r"cannot be joined by a foreign key directly: .*repartition\("
         ):
-            one.join(other, joined, on=str)
+            left.join(right, joined, on=str)
 
 
 EVENT = st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("ab"), st.just("x"), st.integers(0, 60))
@@ -262,14 +262,14 @@ def test_joins_of_windowed_tables_against_a_model(events: list[Event]) -> None:
     newest: Counter[tuple[str, str, int]] = Counter()
     time, last_start = {"left": -1, "right": -1}, {"left": -1, "right": -1}
     expected: list[tuple[str, str, int]] = []
-    for side, key, _, at in events:
-        time[side] = max(time[side], at)
-        start = at - at % 10
+    for side, key, _, timestamp in events:
+        time[side] = max(time[side], timestamp)
+        start = timestamp - timestamp % 10
         if start + 10 + grace <= time[side]:
             continue  # late
         last_start[side] = max(last_start[side], start)
         rows[side, key, start] += 1
-        newest[side, key, start] = max(newest[side, key, start], at)
+        newest[side, key, start] = max(newest[side, key, start], timestamp)
         left, right, other = (
             ("left", key, start),
             ("right", key, start),
@@ -285,8 +285,8 @@ def test_joins_of_windowed_tables_against_a_model(events: list[Event]) -> None:
 
     assert results(define, events) == expected
     batches = MicroBatches(topology(define), "app", chunk=1, budget=None)
-    for topic, key, value, at in events:
-        batches.process(topic, [(key.encode(), value.encode(), at, ())])
+    for topic, key, value, timestamp in events:
+        batches.process(topic, [(key.encode(), value.encode(), timestamp, ())])
     assert [(r.key, r.value, r.timestamp) for r in batches.sent["out"]] == expected
 
 

@@ -213,7 +213,9 @@ class TestBehindCaches:
         builder = ms.StreamsBuilder()
         left = builder.table("left", store="l")
         right = builder.table("right", store=ms.stores.options("r", cache=False))
-        joined = left.outer_join(right, lambda one, other: f"{one} {other}", store="joined")
+        joined = left.outer_join(
+            right, lambda left_value, right_value: f"{left_value} {right_value}", store="joined"
+        )
         joined.to_stream().to("out")
         host = Host(builder.build(), cache_bytes=MUCH)
         host.feed("left", [("a", "x", 1)])

@@ -61,7 +61,7 @@ def test_a_count_goes_on_from_what_is_stored() -> None:
 def test_a_verbatim_serde_refuses_what_it_could_not_read(
     serde: ms.Serde, good: list[object], bad: list[bytes]
 ) -> None:
-    written = [serde.serialize(one) for one in good]
+    written = [serde.serialize(value) for value in good]
     assert serde.verbatim is not None
     serde.verbatim([])
     serde.verbatim(written)
@@ -83,10 +83,12 @@ def test_records_of_two_sources_go_their_own_ways_in_the_order_of_time() -> None
     task = Task(sub, TaskId(0, 0), application_id="app", stores=MemoryStores())
     task.init(0)
     for topic, times in (("plain", (1, 4, 5)), ("negated", (2, 3, 6))):
-        rows = [("k", number.serialize(10**at), at) for at in times]
+        rows = [("k", number.serialize(10**timestamp), timestamp) for timestamp in times]
         task.feed(TopicPartition(topic, 0), records(rows), 3)
     expected = [10, -90, -1_090, 8_910, 108_910, -891_090]
-    assert sent(task.step(0)) == [("k", str(total), at) for at, total in enumerate(expected, start=1)]
+    assert sent(task.step(0)) == [
+        ("k", str(total), timestamp) for timestamp, total in enumerate(expected, start=1)
+    ]
 
 
 def test_a_stream_that_changes_the_table_it_is_joined_with_finds_the_row_as_it_is_at_the_record() -> None:

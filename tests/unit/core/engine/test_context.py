@@ -8,7 +8,7 @@ import pytest
 
 import millstream as ms
 from millstream.core.model.errors import ProcessingError, StoreError
-from unit.helpers import Host, forwarding, one_processor, processing, sent, values
+from unit.helpers import Host, forwarding, processing, processor_topology, sent, values
 
 STORE = ms.stores.key_value("seen", ms.serdes.string, ms.serdes.string)
 
@@ -25,7 +25,7 @@ def fan_out(step: Any) -> ms.Topology:
 
 
 def test_the_configuration_of_the_application_is_seen() -> None:
-    topology = one_processor(forwarding(lambda context, record: str(context.app_config["limit"])))
+    topology = processor_topology(forwarding(lambda context, record: str(context.app_config["limit"])))
     with ms.testing.TopologyTestDriver(topology, app_config={"limit": 3}) as driver:
         driver.pipe("in", "k", "v")
         assert [record.value for record in driver.read("out")] == ["3"]
@@ -38,7 +38,7 @@ def test_what_a_processor_counts_is_among_the_metrics() -> None:
         context.count("letters", len(record.value))
         context.count("records")
 
-    topology = one_processor(processing(count, init=lambda context: context.count("tasks")))
+    topology = processor_topology(processing(count, init=lambda context: context.count("tasks")))
     with ms.testing.TopologyTestDriver(topology, keep_processors=True) as driver:
         for value in ("ab", "c"):
             driver.pipe("in", "k", value)
@@ -90,7 +90,9 @@ class TestForward:
             for n in range(int(record.value)):
                 context.forward(record.with_value(f"{record.value}.{n}"))
 
-        assert values(Host(one_processor(processing(repeat))).run("in", (None, "0", 0), (None, "2", 0))) == [
+        assert values(
+            Host(processor_topology(processing(repeat))).run("in", (None, "0", 0), (None, "2", 0))
+        ) == [
             "2.0",
             "2.1",
         ]
@@ -120,11 +122,11 @@ class TestForward:
             ProcessingError,
             match=r"init\(\) of Functions failed .*'worker' forwards while no record is being processed; forward",
         ):
-            Host(one_processor(supplier))
+            Host(processor_topology(supplier))
 
     def test_after_the_step_is_refused(self) -> None:
         contexts: list[ms.ProcessorContext] = []
-        Host(one_processor(processing(lambda context, record: contexts.append(context)))).run(
+        Host(processor_topology(processing(lambda context, record: contexts.append(context)))).run(
             "in", (None, "x", 0)
         )
         with pytest.raises(ProcessingError, match=r"not in init\(\), close\(\) or another thread$"):
@@ -134,7 +136,7 @@ class TestForward:
         def change(context: ms.ProcessorContext, record: ms.Record) -> None:
             context.forward(record.with_timestamp(9).with_headers((("h", b"1"),)))
 
-        ((_, columns),) = Host(one_processor(processing(change))).run("in", ("k", "v", 3)).sends
+        ((_, columns),) = Host(processor_topology(processing(change))).run("in", ("k", "v", 3)).sends
         assert (columns.timestamps, columns.headers) == ([9], [(("h", b"1"),)])
 
 
@@ -145,7 +147,7 @@ class TestStores:
             context.forward(record.with_value(str(store.get(record.key))))
             store.put(record.key, record.value)
 
-        host = Host(one_processor(processing(remember), stores=[STORE]))
+        host = Host(processor_topology(processing(remember), stores=[STORE]))
         assert values(host.run("in", ("a", "1", 0), ("a", "2", 0))) == ["None", "1"]
         assert values(host.run("in", ("a", "3", 0))) == ["2"]
 
@@ -156,10 +158,10 @@ class TestStores:
             match=r"StoreError: processor 'worker' is not connected to a store 'sen' \(connected: seen\); name it in "
             r"process\(\.\.\., stores=\['sen'\]\)",
         ):
-            Host(one_processor(supplier, stores=[STORE]))
+            Host(processor_topology(supplier, stores=[STORE]))
 
     def test_of_other_processors_are_refused(self) -> None:
-        topology = one_processor(processing(lambda context, record: None), stores=[STORE])
+        topology = processor_topology(processing(lambda context, record: None), stores=[STORE])
         topology.add_processor(
             "other", processing(lambda context, record: context.state_store("seen")), "source"
         )
@@ -170,14 +172,16 @@ class TestStores:
 
     def test_the_error_is_one_of_stores(self) -> None:
         contexts: list[ms.ProcessorContext] = []
-        Host(one_processor(processing(lambda context, record: None, init=contexts.append)))
+        Host(processor_topology(processing(lambda context, record: None, init=contexts.append)))
         with pytest.raises(StoreError):
             contexts[0].state_store("none")
 
 
 def test_a_commit_is_asked_for_once_per_step() -> None:
     host = Host(
-        one_processor(processing(lambda context, record: context.commit() if record.value == "!" else None))
+        processor_topology(
+            processing(lambda context, record: context.commit() if record.value == "!" else None)
+        )
     )
     assert not host.run("in", (None, "x", 0)).commit_requested
     assert host.run("in", (None, "!", 0), (None, "!", 0)).commit_requested

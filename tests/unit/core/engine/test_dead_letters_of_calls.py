@@ -99,7 +99,7 @@ class TestOfAProcessor:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         ({"city": "Köln", "n": None}, '{"city":"Köln","n":null}'.encode()),
         ([1, "x"], b'[1,"x"]'),
@@ -110,10 +110,8 @@ class TestOfAProcessor:
         ({"a": "\ud800"}, rb"{'a': '\ud800'}"),
     ],
 )
-def test_what_does_not_fit_a_serde_is_told_as_json_or_else_as_python_shows_it(
-    value: Any, told: bytes
-) -> None:
-    assert in_bytes(ms.serdes.string, value) == told
+def test_a_value_that_does_not_fit_its_serde_is_shown_as_json_or_as_repr(value: Any, expected: bytes) -> None:
+    assert in_bytes(ms.serdes.string, value) == expected
 
 
 def test_values_whose_serde_nobody_knows_are_json() -> None:

@@ -92,7 +92,9 @@ class Order:
         self.time = -1
 
     def feed(self, topic: str, records: Records) -> None:
-        queue = self.queues.setdefault(QueueId(at := TopicPartition(topic, 0)), RecordQueue(QueueId(at)))
+        queue = self.queues.setdefault(
+            QueueId(partition := TopicPartition(topic, 0)), RecordQueue(QueueId(partition))
+        )
         chunk = Chunk(records, None, list(records.keys), list(records.values), records.timestamps, None)
         if records.times is None:
             queue.append(chunk, 0)
@@ -134,4 +136,6 @@ def test_the_records_of_a_range_are_taken_in_the_order_and_at_the_time_of_the_un
             each.take()
         assert {part.time for part in parts} == {whole.time}
     for number, part in enumerate(parts):
-        assert part.taken == [at for at in whole.taken if range_of(keys[at[:2]], ranges) == number]
+        assert part.taken == [
+            record for record in whole.taken if range_of(keys[record[:2]], ranges) == number
+        ]

@@ -18,7 +18,7 @@ Edit = Callable[[Stream], Stream]
 Define = Callable[[ms.StreamsBuilder, Edit], ms.KStream[Any, Any]]
 
 TUMBLING = ms.TumblingWindows(10, grace=5)
-AT_CLOSE = ms.EmitStrategy.on_window_close(every=30)
+ON_WINDOW_CLOSE = ms.EmitStrategy.on_window_close(every=30)
 NEAR = ms.JoinWindows(10, 10, 5)
 
 
@@ -52,7 +52,7 @@ def plain(b: ms.StreamsBuilder, edit: Edit) -> Stream:
 
 def windows(kind: Any) -> Define:
     def define(b: ms.StreamsBuilder, edit: Edit) -> Stream:
-        return edit(b.stream("in")).group_by_key().windowed_by(kind, emit=AT_CLOSE).count().to_stream()
+        return edit(b.stream("in")).group_by_key().windowed_by(kind, emit=ON_WINDOW_CLOSE).count().to_stream()
 
     return define
 
@@ -133,14 +133,14 @@ def built(define: Define, edit: Edit, **options: Any) -> ms.Topology:
 
 
 def crossed(snapshot: Snapshot) -> Snapshot:
-    """Give the snapshot as another process gets it."""
+    """Return the snapshot as another process receives it."""
     found = snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot))))
     assert found is not None
     return found
 
 
 def run(before: ms.Topology, behind: ms.Topology) -> list[Any]:
-    """Give what one program sends, and another that goes on in its place."""
+    """Return what a program sends, followed by what the program that replaces it sends."""
     host = Host(before)
     given: list[Any] = []
 
@@ -198,8 +198,8 @@ def test_times_go_with_a_store_that_is_renamed() -> None:
 
     host = Host(define("old"))
     host.run("in", ("a", "x", 100))
-    told = json.loads(json.dumps(snapshot_to_json(host.task.snapshot())))
+    stored = json.loads(json.dumps(snapshot_to_json(host.task.snapshot())))
     names = {f"old-{part}": f"new-{part}" for part in ("left", "right", "unmatched")}
-    renamed = snapshot_from_json(told, names)
+    renamed = snapshot_from_json(stored, names)
     assert renamed is not None
     assert dict(renamed.operators) == {"new-left": {"time": 100, "first": 100}}

@@ -16,14 +16,14 @@ from millstream.core.model.errors import (
     ProductionError,
     SettingsError,
 )
-from unit.helpers import Host, ShuffledThreads, columnar, one_processor, processing, sent, values
+from unit.helpers import Host, ShuffledThreads, columnar, processing, processor_topology, sent, values
 
 ROWS = [("a", "1", 1), ("b", "x", 2), ("c", "3", 3)]
 Handler = Callable[[ms.ErrorContext, Exception], Any]
 
 
 class Flaky:
-    """Parses numbers; what is none is one after so many attempts."""
+    """Parses numbers; any other text fails until it was tried ``needed`` times."""
 
     def __init__(self, needed: int = 1 << 30) -> None:
         self.needed = needed
@@ -255,7 +255,7 @@ class TestStages:
                 raise OSError("busy")
             context.forward(record)
 
-        host = Host(one_processor(processing(step)), policies=ms.ErrorPolicies(process=Asked("retry")))
+        host = Host(processor_topology(processing(step)), policies=ms.ErrorPolicies(process=Asked("retry")))
         assert (values(host.run("in", *ROWS)), tried) == (["1", "x", "3"], ["1", "x", "x", "x", "3"])
 
     def test_operators_with_state_are_never_tried_again(self) -> None:
@@ -285,7 +285,7 @@ class TestStages:
             raise LookupError("late")
 
         handler = Asked("skip")
-        topology = one_processor(
+        topology = processor_topology(
             processing(lambda c, r: None, init=lambda c: c.schedule(5, ms.wall_clock, tick))
         )
         outcome = Host(topology, policies=ms.ErrorPolicies(process=handler)).step(now_ms=5)

@@ -32,7 +32,7 @@ def topology(finish: Finish) -> ms.Topology:
     return builder.build()
 
 
-def at_close(windows: Any, idle: int = 100) -> ms.Topology:
+def on_close(windows: Any, idle: int = 100) -> ms.Topology:
     emit = ms.EmitStrategy.on_window_close(close_idle_after=idle)
     return topology(lambda grouped: grouped.windowed_by(windows, emit=emit).count(store="w"))
 
@@ -49,7 +49,7 @@ def run(host: Host, now_ms: int, *rows: Any) -> Outcome:
     return host.step(now_ms)
 
 
-@pytest.mark.parametrize("make", [at_close, final])
+@pytest.mark.parametrize("make", [on_close, final])
 class TestWindows:
     def test_close_when_nothing_arrives_for_so_long(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING))
@@ -184,13 +184,13 @@ def crossed(snapshot: Snapshot) -> Snapshot:
 
 
 Event = tuple[int, tuple[str, str, int] | None]
-"""A time of the wall clock, and the record that comes then; None is a look for another reason."""
+"""A time of the wall clock, and the record that arrives then; None wakes the task for another reason."""
 
 
 def played(
     make: Callable[..., ms.Topology], windows: Any, events: list[Event], *, restarts: bool
 ) -> tuple[Any, int]:
-    """Give what is sent and dropped when a task is woken when it asks to be, and at these times."""
+    """Return what a task sends and drops when it is woken at these times, and whenever it asks to be."""
     host, given, dropped = Host(make(windows, idle=20)), [], 0
     wakes: list[int] = []
 
@@ -220,27 +220,27 @@ WINDOWS = [
 ]
 
 
-@pytest.mark.parametrize("make", [at_close, final])
+@pytest.mark.parametrize("make", [on_close, final])
 @given(
     rows=st.lists(
         st.tuples(st.integers(0, 40), st.sampled_from("ab"), st.integers(0, 60)), min_size=1, max_size=8
     ),
-    looks=st.lists(st.integers(0, 200), max_size=8),
+    extra_times=st.lists(st.integers(0, 200), max_size=8),
     windows=st.sampled_from(WINDOWS),
 )
 def test_looking_more_often_changes_nothing(
-    make: Callable[..., ms.Topology], rows: list[tuple[int, str, int]], looks: list[int], windows: Any
+    make: Callable[..., ms.Topology], rows: list[tuple[int, str, int]], extra_times: list[int], windows: Any
 ) -> None:
     now, events = 0, list[Event]()
     for wait, key, timestamp in rows:
         now += wait + 1
         events.append((now, (key, "x", timestamp)))
     times = {now for now, _ in events}
-    more = sorted([*events, *((now, None) for now in set(looks) - times)], key=lambda event: event[0])
+    more = sorted([*events, *((now, None) for now in set(extra_times) - times)], key=lambda event: event[0])
     once = played(make, windows, events, restarts=False)
     assert played(make, windows, more, restarts=True) == once
     if (
-        make is at_close
+        make is on_close
     ):  # suppress gives a session a moment before its aggregation refuses records, as in Kafka Streams
         assert len({window for window, *_ in once[0]}) == len(once[0])
 
@@ -282,7 +282,7 @@ class Model:
                 self.given.append((f"{key}@{start}-{start + 10}", str(count), then))
 
 
-@pytest.mark.parametrize("make", [at_close, final])
+@pytest.mark.parametrize("make", [on_close, final])
 @given(
     rows=st.lists(st.tuples(st.integers(1, 40), st.sampled_from("ab"), st.integers(0, 60)), max_size=12),
     restarts=st.booleans(),
@@ -291,7 +291,7 @@ def test_it_gives_what_a_dict_of_open_windows_gives(
     make: Callable[..., ms.Topology], rows: list[tuple[int, str, int]], restarts: bool
 ) -> None:
     # A late record reaches the aggregation, but not what is behind it.
-    now, model, events = 0, Model(20, late_is_input=make is at_close), list[Event]()
+    now, model, events = 0, Model(20, late_is_input=make is on_close), list[Event]()
     for wait, key, timestamp in rows:
         now += wait
         events.append((now, (key, "x", timestamp)))

@@ -53,7 +53,7 @@ def stored(snapshot: Snapshot) -> Snapshot:
 
 
 def unfinished(host: Host) -> list[int]:
-    return [one.number for one in InFlightStore(host.store("call-unfinished")).read()]
+    return [record.number for record in InFlightStore(host.store("call-unfinished")).read()]
 
 
 class TestIssue:
@@ -288,8 +288,8 @@ class TestExactlyOnce:
         assert outcome.committable == {IN: 4}
 
 
-class TestShelf:
-    """Records that wait for a time, and that no other waits for, are not read before that time."""
+class TestDelayQueue:
+    """Records that wait for a time and hold up no other record are not read before that time."""
 
     @staticmethod
     def delayed(*keys: str | None, order: Any = "key") -> Host:
@@ -325,7 +325,7 @@ class TestShelf:
         host.restart()
         assert host.step().committable == {IN: 2}
 
-    def test_one_that_the_next_of_its_key_must_not_overtake_is_taken_down(self) -> None:
+    def test_a_record_that_the_next_of_its_key_must_not_overtake_returns_to_memory(self) -> None:
         host = self.delayed("a", "b")
         host.feed("in", [("a", "behind", 5)])
         assert numbers(host.step(now_ms=500)) == []
@@ -357,7 +357,7 @@ class TestShelf:
         answer(host, host.step(now_ms=2000))
         assert values(host.step()) == ["V0", "V1", "V2"]
 
-    def test_the_oldest_may_be_there(self) -> None:
+    def test_the_oldest_record_may_be_in_the_queue(self) -> None:
         host = self.delayed("a")
         host.step(now_ms=7)
         host.feed("in", [("b", "w", 2)])
@@ -365,19 +365,19 @@ class TestShelf:
         assert host.step().calls["call"].oldest_ms == 0
         host.restart()
         assert host.step().calls["call"].oldest_ms == 0
-        host.feed("in", [("a", "w", 2)])  # for whose sake it is taken down, behind a younger one
+        host.feed("in", [("a", "w", 2)])  # this takes the older "a" out of the delay queue, after "b"
         assert host.step(now_ms=9).calls["call"].oldest_ms == 0
         for _ in range(2):
             host.task.done(host.task.under_way()[0], Done("W"))
             host.step(now_ms=1000)
         assert host.step().calls["call"].oldest_ms == 9
 
-    def test_what_they_wait_for_is_told(self) -> None:
+    def test_what_they_wait_for_is_reported(self) -> None:
         host = self.delayed("a", "b", None)
         (call,) = host.run("in", ("c", "v", 1)).issue
         host.task.done(call.ticket, Waits(1000, 2, 5, "retry"))
         host.feed("in", [("c", "behind", 1)])
-        for _ in range(2):  # one is at hand, for the sake of the record behind it
+        for _ in range(2):  # one record is in memory, because of the record behind it
             figures = host.step().calls["call"]
             assert (figures.waiting, figures.delayed, figures.parked) == (4, 3, 1)
             host.restart()
@@ -411,7 +411,7 @@ class TestAClockThatGoesBack:
 
     @classmethod
     def waiting(cls, waits: Waits, **options: Any) -> Host:
-        """A record that is on the shelf."""
+        """Return a host with a record in the delay queue."""
         host = Host(calling(**options))
         host.step(now_ms=cls.NOW_MS)
         (call,) = host.run("in", ("k", "v", 1)).issue
@@ -442,7 +442,7 @@ class TestAClockThatGoesBack:
 
 
 class TestAhead:
-    """What is due soon is handed over before, and begins when it is due."""
+    """Calls that are due soon are handed over early, and start when they are due."""
 
     @staticmethod
     def waiting(due_ms: int) -> Host:
@@ -479,7 +479,7 @@ class TestAhead:
 
 
 class TestHotKeys:
-    """Of a key that has many unfinished records, the first few hundred are at hand; the others lie in a store."""
+    """Of a key with many unfinished records, the first few hundred are in memory, the others in the spill queue."""
 
     @staticmethod
     def hot(count: int) -> Host:
@@ -492,7 +492,7 @@ class TestHotKeys:
         figures = host.step().calls["call"]
         assert (figures.with_async_worker, figures.parked, figures.most_per_key) == (128, 1872, 2000)
         host.restart()
-        assert TestShelf.in_memory(host) == 512
+        assert TestDelayQueue.in_memory(host) == 512
         assert host.step().calls["call"].parked == 1872
         assert host.step().committable == {IN: 0}
 
@@ -550,11 +550,11 @@ class TestHotKeys:
 
 
 class TestLongPartitions:
-    """Where the order of partitions is kept, the first ten thousand unfinished records of each are at hand."""
+    """With order='partition', the first ten thousand unfinished records of each partition are in memory."""
 
     @staticmethod
-    def behind_a_slow_one(count: int) -> Host:
-        """The first record of partition 0 is being called, and ``count`` others have come behind it."""
+    def behind_slow_record(count: int) -> Host:
+        """Return a host on which the call of the first record is under way, with ``count`` records behind it."""
         host = Host(calling(order="partition"))
         host.feed("in", [(f"k{i}", f"v{i}", i) for i in range(count + 1)])
         slow, *others = host.step().issue
@@ -565,25 +565,25 @@ class TestLongPartitions:
 
     def test_a_restart_reads_a_part_of_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(backpressure, "_MAX_IN_FLIGHT", 10_000)
-        host = self.behind_a_slow_one(12_000)
+        host = self.behind_slow_record(12_000)
         figures = host.step().calls["call"]
         assert (figures.with_async_worker, figures.held, figures.parked) == (1, 9_999, 2_001)
         assert figures.most_per_key == 0  # keys play no part
         host.restart()
-        assert TestShelf.in_memory(host) == 10_000
+        assert TestDelayQueue.in_memory(host) == 10_000
         figures = host.step().calls["call"]
         assert (figures.with_async_worker, figures.held, figures.parked) == (1, 9_999, 2_001)
         assert host.step().committable == {IN: 0}
 
     def test_other_partitions_do_not_wait(self) -> None:
-        host = self.behind_a_slow_one(10_500)
+        host = self.behind_slow_record(10_500)
         host.step()
         host.feed("in", [("k", "other", 1)], partition=1)
         assert [call.args for call in host.step().issue] == [("other",)]
 
     @pytest.mark.parametrize("order", ["partition", "key", "completion"])
     def test_all_retire_also_if_the_order_is_edited(self, order: str) -> None:
-        host = self.behind_a_slow_one(10_700)
+        host = self.behind_slow_record(10_700)
         host.step()
         host.sub = calling(order=order).plan("app").subtopologies[0]
         host.restart()
@@ -654,8 +654,8 @@ class TestProgress:
         assert sorted(values(outcome), key=str) == ["A", "C", "D"]
         assert outcome.committable == {IN: 4}
 
-    @pytest.mark.parametrize("at_once", [1, 2, 6])
-    def test_records_that_are_read_again_later_and_in_pieces_are_known(self, at_once: int) -> None:
+    @pytest.mark.parametrize("chunk_size", [1, 2, 6])
+    def test_records_that_are_read_again_later_and_in_pieces_are_known(self, chunk_size: int) -> None:
         host = Host(calling(order="completion"))
         calls = host.run("in", *((k, k, 1) for k in "abcd")).issue
         for number in (1, 2):
@@ -666,11 +666,11 @@ class TestProgress:
         host.offsets[IN] = 0
         outcome = host.step()  # the first micro-batch of a run reads nothing
         results: list[str | None] = []
-        for start in range(0, 6, at_once):
+        for start in range(0, 6, chunk_size):
             assert outcome.committable == {IN: 4 if start else 0}
             host.restart(stored)
             answer(host, outcome)
-            outcome = host.run("in", *((k, k, 1) for k in "abcdef"[start : start + at_once]))
+            outcome = host.run("in", *((k, k, 1) for k in "abcdef"[start : start + chunk_size]))
             results += values(outcome)
         answer(host, outcome)
         outcome = host.step()
@@ -787,16 +787,16 @@ class TestKeysThatWait:
                 host.task.done(call.ticket, Done(call.args[0]))
         assert got == ["first", *rest]
 
-    def test_are_told_with_their_cause(self) -> None:
+    def test_are_reported_with_their_cause(self) -> None:
         host = Host(calling(retry=ms.Retry(initial=1)))
         outcome = host.run("in", ("k", "v", 1))
-        told: list[str] = []
+        notices: list[str] = []
         for attempt in range(1, 12):
             (call,) = outcome.issue
             host.task.done(call.ticket, Waits(attempt, attempt + 1, 0, "retry", "OSError: down"))
             outcome = host.step(attempt)
-            told += outcome.notices
-        (line,) = told
+            notices += outcome.notices
+        (line,) = notices
         assert "has failed 5 times and is tried again, the last time with OSError: down" in line
         assert "topic 'in', partition 0, offset 0" in line
 

@@ -32,9 +32,9 @@ class Issuing(ms.Processor[Any, Any, Any, Any]):
         self.context.issue(upper, self.found, record.value, 2)
 
     def found(self, record: ms.Record[Any, Any], result: str) -> None:
-        at = self.context.record_metadata
-        assert at is not None
-        self.context.forward(record.with_value(f"{result}@{at.offset}"))
+        metadata = self.context.record_metadata
+        assert metadata is not None
+        self.context.forward(record.with_value(f"{result}@{metadata.offset}"))
 
 
 class Chained(ms.Processor[Any, Any, Any, Any]):
@@ -163,8 +163,8 @@ class TestAcknowledge:
         def process(context: Any, record: ms.Record[Any, Any]) -> None:
             taken.append(context.record_metadata)
             if record.value == "all":
-                for at in taken:
-                    context.acknowledge(at)
+                for metadata in taken:
+                    context.acknowledge(metadata)
             elif record.value == "second":
                 context.acknowledge(taken[1])
 
@@ -181,10 +181,10 @@ class TestAcknowledge:
         seen: list[tuple[str, int]] = []
 
         def process(context: Any, record: ms.Record[Any, Any]) -> None:
-            at = context.record_metadata
-            seen.append((record.value, at.offset))
+            metadata = context.record_metadata
+            seen.append((record.value, metadata.offset))
             if record.value == "now" or len(seen) > 3:
-                context.acknowledge(at)
+                context.acknowledge(metadata)
 
         host = Host(acknowledging(process))
         host.run("in", *(("k", v, 1) for v in ("a", "now", "b")))
@@ -254,8 +254,8 @@ class TestAcknowledge:
 
         def process(context: Any, record: ms.Record[Any, Any]) -> None:
             seen.append(record.value)
-            for at in ended:
-                context.acknowledge(at)
+            for metadata in ended:
+                context.acknowledge(metadata)
             ended.clear()
 
         host = Host(acknowledging(process))
@@ -272,13 +272,13 @@ class Pool(ms.Processor[Any, Any, Any, Any]):
     ended: ClassVar[list[Any]] = []
 
     def process(self, record: ms.Record[Any, Any]) -> None:
-        at = self.context.record_metadata
-        assert at is not None
+        metadata = self.context.record_metadata
+        assert metadata is not None
         for each in self.ended:
             self.context.acknowledge(each)
         self.ended.clear()
         if "now" in record.value:
-            self.context.acknowledge(at)
+            self.context.acknowledge(metadata)
         if "fails" in record.value:
             raise ValueError("no")
 

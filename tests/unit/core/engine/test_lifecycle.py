@@ -15,7 +15,7 @@ Events = list[str]
 
 
 def tracing(events: Events, name: str, *, fails_in: str | None = None) -> Callable[[], ms.Processor]:
-    """Supply processors that note what is called, and fail where they are told to."""
+    """Return a supplier of processors that record which methods are called, and fail in ``fails_in``."""
 
     class Tracing(ms.Processor):
         def init(self, context: ms.ProcessorContext) -> None:
@@ -29,9 +29,9 @@ def tracing(events: Events, name: str, *, fails_in: str | None = None) -> Callab
         def close(self) -> None:
             self._note("close")
 
-        def _note(self, what: str) -> None:
-            events.append(f"{name}.{what}")
-            if what == fails_in:
+        def _note(self, method: str) -> None:
+            events.append(f"{name}.{method}")
+            if method == fails_in:
                 raise RuntimeError(f"{name} breaks")
 
     return Tracing

@@ -156,9 +156,9 @@ steps = st.lists(
 @pytest.mark.parametrize("kind", WINDOWS)
 @given(steps=steps)
 def test_looking_less_often_gives_the_same_only_later(kind: str, steps: list[tuple[str, int, bool]]) -> None:
-    at_once = replayed(kind, ms.on_window_close, steps)
+    immediate = replayed(kind, ms.on_window_close, steps)
     later = replayed(kind, ms.EmitStrategy.on_window_close(every=1000), steps)
-    assert later == at_once[: len(later)]
+    assert later == immediate[: len(later)]
 
 
 def replayed(kind: str, emit: ms.EmitStrategy, steps: list[tuple[str, int, bool]]) -> list[Any]:

@@ -16,7 +16,7 @@ from millstream.core.model.errors import (
     TopologyError,
 )
 from millstream.core.topology.nodes import Node
-from unit.helpers import Host, one_processor, processing, sent, values
+from unit.helpers import Host, processing, processor_topology, sent, values
 
 Stage = Literal["deserialize", "process", "produce"]
 HEADERS = (("mine", b"1"),)
@@ -33,7 +33,7 @@ def fails_in(stage: Stage) -> ms.Topology:
         context.forward(ms.Record("k", 5 if bad else record.value, record.timestamp))
 
     serde = ms.serdes.string if stage == "deserialize" else ms.serdes.bytes
-    return one_processor(processing(step), key=serde)
+    return processor_topology(processing(step), key=serde)
 
 
 def policies(stage: Stage, policy: Any) -> ms.ErrorPolicies:
@@ -92,8 +92,8 @@ def test_dead_letter_keeps_the_original_record_and_says_why_in_headers(
     (letter,) = [records for topic, records in outcome.sends if topic == "dead"]
     assert (letter.keys, letter.values, letter.timestamps) == ([b"k\xff"], [b"x"], [7])
     assert letter.headers is not None
-    mine, *added = letter.headers[0]
-    assert mine == ("mine", b"1")
+    original, *added = letter.headers[0]
+    assert original == ("mine", b"1")
     prefix = "millstream.error."
     facts = {name.removeprefix(prefix): value for name, value in added if name.startswith(prefix)}
     assert facts.pop("traceback", b"").startswith(b"Traceback (most recent call last)")
@@ -159,7 +159,7 @@ def test_a_null_is_shown_as_null() -> None:
         raise ValueError
 
     with pytest.raises(ProcessingError, match=r"\(key null, value null\): ValueError: "):
-        Host(one_processor(processing(fail))).run("in", (None, None, 0))
+        Host(processor_topology(processing(fail))).run("in", (None, None, 0))
 
 
 class TestNesting:
@@ -171,7 +171,7 @@ class TestNesting:
         def inner(context: ms.ProcessorContext, record: ms.Record) -> None:
             raise LookupError("inner breaks")
 
-        topology = one_processor(processing(outer))
+        topology = processor_topology(processing(outer))
         return topology.add_processor("inner", processing(inner), "worker")
 
     def test_the_error_of_a_child_is_told_once_and_names_the_child(self) -> None:
@@ -194,8 +194,8 @@ class TestNesting:
             raise kind("as the user says")
 
         with pytest.raises(MillstreamError, match=r"at topic 'in', partition 0, offset 0.*as the user says"):
-            Host(one_processor(processing(step))).run("in", (None, "x", 0))
-        outcome = Host(one_processor(processing(step)), policies=policies("process", "skip")).run(
+            Host(processor_topology(processing(step))).run("in", (None, "x", 0))
+        outcome = Host(processor_topology(processing(step)), policies=policies("process", "skip")).run(
             "in", (None, "x", 0)
         )
         assert outcome.metrics.dropped == {"process error": 1}
@@ -268,7 +268,7 @@ class TestPunctuators:
         def tick(now_ms: int) -> None:
             raise LookupError("late")
 
-        return one_processor(
+        return processor_topology(
             processing(
                 lambda context, record: None, init=lambda context: context.schedule(5, ms.wall_clock, tick)
             )
@@ -327,7 +327,7 @@ class TestStoresThatDoNotFit:
         stamped = ms.stores.key_value("stamped", ms.serdes.string, ms.serdes.int64, timestamped=True)
         supplier = processing(lambda context, record: context.state_store("stamped").put(record.key, 5))
         with pytest.raises(MillstreamError, match="store 'stamped'"):
-            Host(one_processor(supplier, stores=[stamped])).run("in", ("a", "x", 0))
+            Host(processor_topology(supplier, stores=[stamped])).run("in", ("a", "x", 0))
 
     def test_a_key_that_does_not_fit_fails_with_its_record(self) -> None:
         plain = ms.stores.key_value("plain", ms.serdes.int64, ms.serdes.int64)
@@ -335,7 +335,7 @@ class TestStoresThatDoNotFit:
         with pytest.raises(
             ProcessingError, match=r"offset 0 .*store 'plain': serdes\.int64 takes an int of 64 bits"
         ):
-            Host(one_processor(supplier, stores=[plain])).run("in", ("a", "x", 0))
+            Host(processor_topology(supplier, stores=[plain])).run("in", ("a", "x", 0))
 
 
 def test_a_sink_of_one_topic_sends_nothing_of_a_record_that_fails() -> None:
@@ -355,20 +355,20 @@ class TestAValueThatDoesNotFitItsStore:
     """It is refused when it is put, so it is the record's error."""
 
     def by_processor(self) -> ms.Topology:
-        store = ms.stores.key_value("shelf", ms.serdes.string, ms.serdes.int64)
+        store = ms.stores.key_value("counts", ms.serdes.string, ms.serdes.int64)
         step = processing(
             lambda context, record: (
-                context.state_store("shelf").put("k", record.value if record.value == "bad" else 1),
+                context.state_store("counts").put("k", record.value if record.value == "bad" else 1),
                 context.forward(record),
             )
         )
-        return one_processor(step, stores=[store])
+        return processor_topology(step, stores=[store])
 
     def by_aggregate(self) -> ms.Topology:
         builder = ms.StreamsBuilder()
         kept = builder.stream("in", key=ms.serdes.string, value=ms.serdes.string).group_by_key()
         counts = kept.aggregate(
-            lambda: 0, lambda k, v, old: v if v == "bad" else old + 1, value=ms.serdes.int64, store="shelf"
+            lambda: 0, lambda k, v, old: v if v == "bad" else old + 1, value=ms.serdes.int64, store="counts"
         )
         counts.to_stream().map_values(str).to("out")
         return builder.build()
@@ -379,10 +379,10 @@ class TestAValueThatDoesNotFitItsStore:
         outcome = host.run("in", ("k", "1", 0), ("k", "bad", 1), ("k", "2", 2))
         assert outcome.metrics.dropped == {"process error": 1}
         assert len(values(outcome)) == 2
-        assert "store 'shelf': serdes.int64 takes an int of 64 bits, but got str 'bad'" in outcome.notices[0]
+        assert "store 'counts': serdes.int64 takes an int of 64 bits, but got str 'bad'" in outcome.notices[0]
 
     @pytest.mark.parametrize("how", ["by_processor", "by_aggregate"])
-    def test_stops_with_its_place_under_fail(self, how: str) -> None:
+    def test_stops_with_its_position_under_fail(self, how: str) -> None:
         host = Host(getattr(self, how)())
-        with pytest.raises(ProcessingError, match=r"at topic 'in', partition 0, offset 1 .*store 'shelf'"):
+        with pytest.raises(ProcessingError, match=r"at topic 'in', partition 0, offset 1 .*store 'counts'"):
             host.run("in", ("k", "1", 0), ("k", "bad", 1))

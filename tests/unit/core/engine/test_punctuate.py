@@ -10,7 +10,7 @@ import pytest
 import millstream as ms
 from millstream.core.engine.punctuate import Punctuations, Schedule
 from millstream.core.model.errors import ProcessingError
-from unit.helpers import Host, one_processor, processing, values
+from unit.helpers import Host, processing, processor_topology, values
 
 EVERY_TEN = 10
 
@@ -33,10 +33,10 @@ def scheduled(
             super().init(context)
             context.schedule(interval, kind, self.tick, start_time=start_time)
 
-    return one_processor(Scheduled)
+    return processor_topology(Scheduled)
 
 
-def at(*timestamps: int) -> list[tuple[None, str, int]]:
+def rows_at(*timestamps: int) -> list[tuple[None, str, int]]:
     return [(None, "", timestamp) for timestamp in timestamps]
 
 
@@ -54,15 +54,15 @@ class TestStreamTime:
         ],
     )
     def test_follows_a_grid_from_zero(self, timestamps: list[int], ticks: list[str]) -> None:
-        assert values(Host(scheduled(ms.stream_time)).run("in", *at(*timestamps))) == ticks
+        assert values(Host(scheduled(ms.stream_time)).run("in", *rows_at(*timestamps))) == ticks
 
     def test_begins_at_its_start_time(self) -> None:
         host = Host(scheduled(ms.stream_time, start_time=25))
-        assert values(host.run("in", *at(0, 24, 25, 34, 35))) == ["tick 25", "tick 35"]
+        assert values(host.run("in", *rows_at(0, 24, 25, 34, 35))) == ["tick 25", "tick 35"]
 
     def test_takes_a_timedelta(self) -> None:
         host = Host(scheduled(ms.stream_time, interval=timedelta(seconds=1)))
-        assert values(host.run("in", *at(1, 999, 1000))) == ["tick 1", "tick 1000"]
+        assert values(host.run("in", *rows_at(1, 999, 1000))) == ["tick 1", "tick 1000"]
 
     def test_comes_after_the_record_that_made_it_due(self) -> None:
         class Both(Ticking):
@@ -73,8 +73,8 @@ class TestStreamTime:
             def process(self, record: ms.Record) -> None:
                 self.context.forward(record.with_value(f"record {record.timestamp}"))
 
-        host = Host(one_processor(Both))
-        assert values(host.run("in", *at(1, 2, 10))) == [
+        host = Host(processor_topology(Both))
+        assert values(host.run("in", *rows_at(1, 2, 10))) == [
             "record 1",
             "tick 1",
             "record 2",
@@ -89,7 +89,7 @@ class TestStreamTime:
 
     @pytest.mark.parametrize("batch", [1, 2, 6])
     def test_does_not_depend_on_the_batch(self, batch: int) -> None:
-        host, rows, ticks = Host(scheduled(ms.stream_time)), at(4, 11, 12, 29, 30, 31), []
+        host, rows, ticks = Host(scheduled(ms.stream_time)), rows_at(4, 11, 12, 29, 30, 31), []
         for first in range(0, len(rows), batch):
             ticks.extend(values(host.run("in", *rows[first : first + batch])))
             host.restart()
@@ -128,13 +128,13 @@ class TestWallClock:
             def process(self, record: ms.Record) -> None:
                 self.context.forward(record)
 
-        host = Host(one_processor(Both))
+        host = Host(processor_topology(Both))
         host.feed("in", [(None, "record", 5)])
         assert values(host.step(now_ms=10)) == ["record", "tick 10"]
 
     def test_does_not_move_with_the_records(self) -> None:
         host = Host(scheduled(ms.wall_clock))
-        assert values(host.run("in", *at(5_000_000))) == []
+        assert values(host.run("in", *rows_at(5_000_000))) == []
 
 
 class TestManySchedules:
@@ -148,7 +148,7 @@ class TestManySchedules:
             def say(self, name: str) -> Any:
                 return lambda now: self.context.forward(ms.Record(None, name, 0))
 
-        assert values(Host(one_processor(Several)).step(now_ms=10)) == ["early", "middle", "late"]
+        assert values(Host(processor_topology(Several)).step(now_ms=10)) == ["early", "middle", "late"]
 
     def test_each_finds_its_own_due_time_again(self) -> None:
         class Several(Ticking):
@@ -160,7 +160,7 @@ class TestManySchedules:
             def say(self, interval: int) -> Any:
                 return lambda now: self.context.forward(ms.Record(None, f"{interval} at {now}", 0))
 
-        host, lines = Host(one_processor(Several)), []
+        host, lines = Host(processor_topology(Several)), []
         for now in range(0, 41, 5):
             lines.extend(values(host.step(now_ms=now)))
             host.restart()
@@ -191,7 +191,7 @@ class Switching(Ticking):
 
 class TestSchedulesMadeLater:
     def test_outlive_the_task(self) -> None:
-        host = Host(one_processor(Switching))
+        host = Host(processor_topology(Switching))
         host.run("in", (None, "start", 0))
         for now, expected in ((9, []), (10, ["tick 10"]), (19, []), (21, ["tick 21"]), (30, ["tick 30"])):
             host.restart()
@@ -200,7 +200,7 @@ class TestSchedulesMadeLater:
         assert outcome.wake_at_ms == 40
 
     def test_can_be_found_and_cancelled_in_a_later_task(self) -> None:
-        host = Host(one_processor(Switching))
+        host = Host(processor_topology(Switching))
         host.run("in", (None, "start", 0), (None, "start", 0))
         host.restart()
         assert values(host.run("in", (None, "count", 0))) == ["2"]
@@ -217,13 +217,13 @@ class TestSchedulesMadeLater:
             ProcessingError,
             match=r"processor 'worker' schedules <.*> outside init\(\)\. .* in init\(\), or pass",
         ):
-            Host(one_processor(supplier)).run("in", (None, "", 0))
+            Host(processor_topology(supplier)).run("in", (None, "", 0))
 
     @pytest.mark.parametrize("batch", [1, 2, 5])
     def test_of_stream_time_do_not_depend_on_the_batch(self, batch: int) -> None:
         """Kafka Streams looks for due schedules after each record, those included that the record itself made."""
-        rows = [(None, "start stream", 3), *at(4, 12, 20, 21)]
-        host, ticks = Host(one_processor(Switching)), []
+        rows = [(None, "start stream", 3), *rows_at(4, 12, 20, 21)]
+        host, ticks = Host(processor_topology(Switching)), []
         for first in range(0, len(rows), batch):
             ticks.extend(values(host.run("in", *rows[first : first + batch])))
         assert ticks == ["tick 3", "tick 12", "tick 20"]
@@ -240,12 +240,16 @@ class TestSchedulesMadeLater:
                 self.context.forward(ms.Record(None, f"begin {now_ms}", 0))
                 self.context.schedule(EVERY_TEN, ms.stream_time, self.tick)
 
-        assert values(Host(one_processor(Chained)).run("in", *at(5, 10))) == ["begin 5", "tick 5", "tick 10"]
+        assert values(Host(processor_topology(Chained)).run("in", *rows_at(5, 10))) == [
+            "begin 5",
+            "tick 5",
+            "tick 10",
+        ]
 
     def test_a_method_that_is_gone_is_forgotten(self) -> None:
-        host = Host(one_processor(Switching))
+        host = Host(processor_topology(Switching))
         host.run("in", (None, "start", 0))
-        changed = Host(one_processor(processing(lambda context, record: None)))
+        changed = Host(processor_topology(processing(lambda context, record: None)))
         changed.sub, host.sub = host.sub, changed.sub  # the program is edited between two batches
         host.restart()
         assert (values(host.step(now_ms=100)), host.task.snapshot().schedules) == ([], ())
@@ -262,10 +266,10 @@ class TestCancelling:
                 super().tick(now_ms)
                 self.schedule.cancel()
 
-        host = Host(one_processor(Once))
-        assert values(host.run("in", *at(1, 11, 21))) == ["tick 1"]
+        host = Host(processor_topology(Once))
+        assert values(host.run("in", *rows_at(1, 11, 21))) == ["tick 1"]
         host.restart()  # init makes it anew, but it stays cancelled
-        assert values(host.run("in", *at(31))) == []
+        assert values(host.run("in", *rows_at(31))) == []
 
     def test_one_schedule_can_cancel_another_that_is_due_too(self) -> None:
         class Rivals(Ticking):
@@ -278,7 +282,7 @@ class TestCancelling:
                 self.context.forward(ms.Record(None, "first", 0))
                 self.second_schedule.cancel()
 
-        outcome = Host(one_processor(Rivals)).step(now_ms=20)
+        outcome = Host(processor_topology(Rivals)).step(now_ms=20)
         assert (values(outcome), outcome.metrics.punctuated) == (["first"], 1)
 
 

@@ -10,7 +10,7 @@ from millstream.core.engine.records.queue import QueueId
 from millstream.core.engine.records.readiness import FOREVER, NEVER_WAIT, InputFacts, Waiting
 from millstream.core.engine.step_outcome import Outcome
 from millstream.core.model.ids import TopicPartition
-from unit.helpers import Host, forwarding, one_processor, values
+from unit.helpers import Host, forwarding, processor_topology, values
 
 FAST, SLOW = TopicPartition("fast", 0), TopicPartition("slow", 0)
 IDLE = 100
@@ -21,7 +21,7 @@ def host_of(idle_ms: int = 0, topics: tuple[str, ...] = ("fast", "slow")) -> Hos
     named = forwarding(
         lambda context, record: f"{context.record_metadata.topic} {record.timestamp}"  # type: ignore[union-attr]
     )
-    return Host(one_processor(named, topics=topics), max_task_idle_ms=idle_ms)
+    return Host(processor_topology(named, topics=topics), max_task_idle_ms=idle_ms)
 
 
 def feed(host: Host, topic: str, *timestamps: int, lane: str = "") -> None:
@@ -241,11 +241,11 @@ def test_a_budget_ends_a_step_without_making_it_wait() -> None:
     assert (values(outcome), outcome.metrics.enforced, outcome.waiting) == (["fast 1", "fast 2"], 2, None)
 
 
-def test_what_is_buffered_is_told() -> None:
+def test_buffered_records_are_reported() -> None:
     host = host_of(FOREVER)
     host.feed("fast", [("key", "value", 5), (None, None, 3)])
-    (told,) = step(host).buffered.items()
-    assert told == (QueueId(FAST), (2, 8, 5))
+    (buffered,) = step(host).buffered.items()
+    assert buffered == (QueueId(FAST), (2, 8, 5))
 
 
 def test_runs_do_not_pass_a_virtual_head() -> None:
@@ -255,9 +255,9 @@ def test_runs_do_not_pass_a_virtual_head() -> None:
     assert values(step(host, lag={SLOW: 1}, until={SLOW: 8})) == ["fast 8"]
 
 
-def test_a_topology_is_the_same_without_facts_and_with_all_at_hand() -> None:
-    told, plain = host_of(0), host_of(0)
-    for host in (told, plain):
+def test_a_topology_is_the_same_without_facts_and_with_all_inputs_known() -> None:
+    informed, plain = host_of(0), host_of(0)
+    for host in (informed, plain):
         feed(host, "fast", 5, 1, 9)
         feed(host, "slow", 4, 9, 2)
-    assert values(step(told)) == values(plain.step())
+    assert values(step(informed)) == values(plain.step())

@@ -13,7 +13,7 @@ Driver = ms.testing.TopologyTestDriver
 
 
 class Failing:
-    """Raises so many times, then gives the value."""
+    """Raises an error that many times, then returns the value."""
 
     def __init__(self, times: int, error: type[Exception] = OSError) -> None:
         self.times, self.error, self.calls = times, error, 0

@@ -14,7 +14,16 @@ from millstream.core.engine import columns
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.step_outcome import Outcome
 from millstream.core.taps.samples import KEY_BYTES, MAX_BYTES, MAX_RECORDS, VALUE_BYTES, Sample, TapReport
-from unit.helpers import Host, Row, ShuffledThreads, columnar, forwarding, one_processor, processing, values
+from unit.helpers import (
+    Host,
+    Row,
+    ShuffledThreads,
+    columnar,
+    forwarding,
+    processing,
+    processor_topology,
+    values,
+)
 
 ROWS: list[Row] = [("a", "1", 10), ("b", "2", 20), ("a", "3", 30)]
 
@@ -84,7 +93,7 @@ class Odd(int):
 
 
 def test_a_timestamp_is_a_number_of_python() -> None:
-    topology = one_processor(
+    topology = processor_topology(
         processing(lambda context, record: context.forward(record.with_timestamp(Odd(record.timestamp))))
     )
     sample = only(Host(topology, taps=["sink"]).run("in", ROWS[0])).samples[0]
@@ -180,14 +189,14 @@ def test_what_a_punctuator_sends_has_no_origin() -> None:
     def init(context: ms.ProcessorContext[Any, Any]) -> None:
         context.schedule(5, ms.wall_clock, lambda now_ms: context.forward(ms.Record("k", "tick", now_ms)))
 
-    topology = one_processor(processing(lambda context, record: None, init=init))
+    topology = processor_topology(processing(lambda context, record: None, init=init))
     host = Host(topology, taps=["sink"])
     assert only(host.step(now_ms=5)).samples == (Sample(None, -1, -1, "k", "tick", 5),)
 
 
 def test_processors_are_tapped() -> None:
     host = Host(
-        one_processor(forwarding(lambda context, record: f"{record.value}!")), taps=["worker", "sink"]
+        processor_topology(forwarding(lambda context, record: f"{record.value}!")), taps=["worker", "sink"]
     )
     worker, sink = host.run("in", ROWS[0]).taps
     assert (worker.samples[0].value, sink.samples[0].value) == ("1", "1!")

@@ -14,7 +14,7 @@ from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.state.memory import MemoryStores
-from unit.helpers import Host, forwarding, one_processor, processing, records, sent, values
+from unit.helpers import Host, forwarding, processing, processor_topology, records, sent, values
 
 
 def upper() -> ms.Topology:
@@ -25,7 +25,7 @@ def upper() -> ms.Topology:
 
 def times() -> ms.Topology:
     """Forward what each record sees: its place, its timestamp and stream time."""
-    return one_processor(
+    return processor_topology(
         forwarding(
             lambda context, record: "{}-{}@{} t={} stream={}".format(
                 *context.record_metadata, record.timestamp, context.stream_time_ms
@@ -139,7 +139,7 @@ class TestTime:
         assert host.run("other", (None, "", 6)).stream_time_ms == 6
 
     def test_the_wall_clock_is_what_the_step_was_told(self) -> None:
-        host = Host(one_processor(forwarding(lambda context, record: str(context.wall_clock_ms))))
+        host = Host(processor_topology(forwarding(lambda context, record: str(context.wall_clock_ms))))
         host.feed("in", [(None, "", 0)])
         assert values(host.step(now_ms=77)) == ["77"]
 
@@ -231,7 +231,9 @@ class TestMetadata:
             )
 
         host = Host(
-            one_processor(processing(lambda context, record: seen.append(context.record_metadata), init=init))
+            processor_topology(
+                processing(lambda context, record: seen.append(context.record_metadata), init=init)
+            )
         )
         host.feed("in", [(None, "", 0)], partition=2)
         host.step()
@@ -264,7 +266,7 @@ def test_inputs_that_alternate_in_time_cost_no_more_the_longer_they_are() -> Non
         """Take turns between two topics, record by record; the processor time of the best of three."""
         took = []
         for _ in range(3):
-            host = Host(one_processor(processing(lambda context, record: None), topics=["a", "b"]))
+            host = Host(processor_topology(processing(lambda context, record: None), topics=["a", "b"]))
             for first, topic in enumerate("ab"):
                 times = range(first, 2 * count, 2)
                 rows = Records([b"k"] * count, [b"v"] * count, list(times), list(range(count)), None)

@@ -27,7 +27,7 @@ def threaded(
 
 
 def rows(count: int, keys: int | None = None) -> list[Row]:
-    """Give records without a key, or of some keys in turn."""
+    """Return records without a key, or with ``keys`` keys in turn."""
     return [(None if keys is None else f"k{n % keys}", str(n), n) for n in range(count)]
 
 
@@ -89,14 +89,14 @@ def test_time_goes_on_as_records_are_applied_not_as_they_are_executed() -> None:
         context.schedule(10, ms.stream_time, tell)
 
     def process(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
-        at = context.record_metadata
-        assert at is not None
-        context.forward(record.with_value(f"{record.value} {at.offset} {context.stream_time_ms}"))
+        metadata = context.record_metadata
+        assert metadata is not None
+        context.forward(record.with_value(f"{record.value} {metadata.offset} {context.stream_time_ms}"))
 
     def build(stream: ms.KStream[Any, Any]) -> None:
         stream.map_values(str.upper).process(processing(process, init=init)).to("out")
 
-    times = [(None, name, at) for name, at in zip("abcde", (5, 3, 12, 11, 25), strict=True)]
+    times = [(None, name, timestamp) for name, timestamp in zip("abcde", (5, 3, 12, 11, 25), strict=True)]
     assert values(threaded(build, ShuffledThreads(3)).run("in", *times)) == [
         *("A 0 5", "time 5", "B 1 5", "C 2 12", "time 12", "D 3 12", "E 4 25", "time 25")
     ]
@@ -213,9 +213,9 @@ def test_the_next_step_has_all_threads_again() -> None:
 def test_a_record_that_ends_two_threads_has_failed(policy: str) -> None:
     call = Ends({"7": 9})
     host = threaded(lambda s: s.map_values(call).to("out"), TaskThreads(4), policy)
-    told = r"MAPVALUES.* at topic 'in', partition 0, offset 7 .*it ended the thread that executed it: SystemExit: enough"
+    message = r"MAPVALUES.* at topic 'in', partition 0, offset 7 .*it ended the thread that executed it: SystemExit: enough"
     if policy == "fail":
-        with pytest.raises(ms.errors.ProcessingError, match=told):
+        with pytest.raises(ms.errors.ProcessingError, match=message):
             host.run("in", *rows(20))
         assert len(call.threads["7"]) == 2
         return
@@ -260,7 +260,7 @@ def test_a_single_record_that_ends_every_thread_stops_the_application_with_its_n
 
 
 def test_one_thread_and_sources_without_functions_need_no_threads() -> None:
-    one = threaded(lambda s: s.map_values(str.upper).to("out"), TaskThreads(1))
-    none = threaded(lambda s: s.group_by_key().count(), TaskThreads(4))
-    assert one.run("in", *rows(3)).threads is None
-    assert none.run("in", *rows(3, keys=1)).threads is None
+    single = threaded(lambda s: s.map_values(str.upper).to("out"), TaskThreads(1))
+    without_functions = threaded(lambda s: s.group_by_key().count(), TaskThreads(4))
+    assert single.run("in", *rows(3)).threads is None
+    assert without_functions.run("in", *rows(3, keys=1)).threads is None

@@ -13,9 +13,9 @@ from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
 
 SPEC = ms.stores.key_value("times", ms.serdes.bytes, ms.serdes.string)
-PLACES = st.builds(timed_key, st.integers(0, 20), st.binary(max_size=2))
+TIMED_KEYS = st.builds(timed_key, st.integers(0, 20), st.binary(max_size=2))
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["put", "put", "put", "remove", "take", "commit"]), PLACES), max_size=40
+    st.tuples(st.sampled_from(["put", "put", "put", "remove", "take", "commit"]), TIMED_KEYS), max_size=40
 )
 
 
@@ -32,22 +32,22 @@ def run(steps: list[tuple[str, bytes]]) -> None:
     committed, model = MemoryStores(), dict[bytes, str]()
     store = open_store(SPEC, committed)
     line = Timeline(store)
-    for number, (what, place) in enumerate(steps):
-        if what == "put":
-            line.put(place, str(number), known=place in model)
-            model[place] = str(number)
-        elif what == "remove":
-            line.remove(place)
-            model.pop(place, None)
-        elif what == "take" and model:
+    for number, (action, key) in enumerate(steps):
+        if action == "put":
+            line.put(key, str(number), known=key in model)
+            model[key] = str(number)
+        elif action == "remove":
+            line.remove(key)
+            model.pop(key, None)
+        elif action == "take" and model:
             assert line.next < NEVER
             first = min(model)
             assert line.take() == (first, model.pop(first))
-        elif what == "commit":
+        elif action == "commit":
             committed.apply(store.drain().changes, ())
             store = open_store(SPEC, committed)
             line = Timeline(store)
-        assert line.get(place) == model.get(place)
+        assert line.get(key) == model.get(key)
         if number % 3:
             assert line.next == min(map(time_of, model), default=NEVER)
     assert dict(store.all()) == model

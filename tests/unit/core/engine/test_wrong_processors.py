@@ -47,14 +47,14 @@ def topology(processor: Any, **options: Any) -> ms.Topology:
 
 
 def test_the_method_that_gets_a_result_cannot_ask_for_another_attempt() -> None:
-    told = pytest.raises(ProcessingError, match=r"answered\(\) returned TryAgain")
-    with Driver(topology(Asking, calls=ms.Calls())) as driver, told:
+    refusal = pytest.raises(ProcessingError, match=r"answered\(\) returned TryAgain")
+    with Driver(topology(Asking, calls=ms.Calls())) as driver, refusal:
         driver.pipe("in", "k", "v")
 
 
 def test_nor_can_it_be_a_coroutine_function() -> None:
-    told = pytest.raises(ProcessingError, match=r"answered\(\) is the callback of a call and a coroutine")
-    with Driver(topology(AsynchronousAnswer, calls=ms.Calls())) as driver, told:
+    refusal = pytest.raises(ProcessingError, match=r"answered\(\) is the callback of a call and a coroutine")
+    with Driver(topology(AsynchronousAnswer, calls=ms.Calls())) as driver, refusal:
         driver.pipe("in", "k", "v")
 
 

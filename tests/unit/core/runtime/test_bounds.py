@@ -16,12 +16,12 @@ def test_evenly_and_never_more(topics: dict[str, dict[int, tuple[int, int]]], re
     positions = {topic: {p: begin for p, (begin, _) in of.items()} for topic, of in topics.items()}
     ends = {topic: {p: end for p, (_, end) in of.items()} for topic, of in topics.items()}
     planned = first_records(positions, ends, records)
-    there = {(t, p): max(0, ends[t][p] - positions[t][p]) for t in ends for p in ends[t]}
+    available = {(t, p): max(0, ends[t][p] - positions[t][p]) for t in ends for p in ends[t]}
     taken = {(t, p): planned[t][p] - positions[t][p] for t in ends for p in ends[t]}
-    assert all(0 <= taken[at] <= there[at] for at in there)
-    wanted = sum(there.values()) if records is None else min(records, sum(there.values()))
+    assert all(0 <= taken[partition] <= available[partition] for partition in available)
+    wanted = sum(available.values()) if records is None else min(records, sum(available.values()))
     assert sum(taken.values()) == wanted
-    cut = [taken[at] for at in there if taken[at] < there[at]]
+    cut = [taken[partition] for partition in available if taken[partition] < available[partition]]
     assert not cut or max(taken.values()) - min(cut) <= 1, (
-        "who has more than another has nothing left to give"
+        "only an exhausted partition may contribute fewer records"
     )

@@ -28,7 +28,7 @@ def test_without_ids_nobody_can_say() -> None:
 
 
 def test_the_error_says_what_can_be_done() -> None:
-    told = recreated_error(("a", "b")).message
-    assert told.startswith("the topic 'a', 'b' was deleted and created again")
-    assert "on_recreated_topic='restart_from_beginning'" in told
-    assert "millstream reset" in told
+    message = recreated_error(("a", "b")).message
+    assert message.startswith("the topic 'a', 'b' was deleted and created again")
+    assert "on_recreated_topic='restart_from_beginning'" in message
+    assert "millstream reset" in message

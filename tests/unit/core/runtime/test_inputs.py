@@ -8,7 +8,7 @@ import millstream as ms
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.runtime.inputs import CoProcessed, co_processed
 from millstream.core.topology.layout import lay_out
-from unit.helpers import forwarding, one_processor
+from unit.helpers import forwarding, processor_topology
 
 
 def found(topology: ms.Topology, **counts: int) -> tuple[CoProcessed, ...]:
@@ -25,7 +25,7 @@ def same(context: Any, record: Any) -> str:
 
 
 def test_one_topic_is_not() -> None:
-    assert found(one_processor(forwarding(same)), **{"in": 4}) == ()
+    assert found(processor_topology(forwarding(same)), **{"in": 4}) == ()
 
 
 def test_topics_that_are_treated_record_by_record_are_not() -> None:
@@ -41,14 +41,14 @@ def test_a_topic_that_is_re_keyed_by_several_readers_is_one_input() -> None:
 
 
 def test_topics_that_meet_in_a_processor_are() -> None:
-    (group,) = found(one_processor(forwarding(same), topics=["a", "b"]), a=2, b=2)
+    (group,) = found(processor_topology(forwarding(same), topics=["a", "b"]), a=2, b=2)
     assert listed(group) == ["a-0", "a-1", "b-0", "b-1"]
     assert group.broker_time
     assert [len(inputs) for inputs in group.tasks.values()] == [2, 2]
 
 
 def test_partitions_that_meet_nothing_are_not() -> None:
-    (group,) = found(one_processor(forwarding(same), topics=["a", "b"]), a=3, b=1)
+    (group,) = found(processor_topology(forwarding(same), topics=["a", "b"]), a=3, b=1)
     assert (list(group.tasks), listed(group)) == ([TaskId(0, 0)], ["a-0", "b-0"])
 
 
@@ -71,7 +71,7 @@ def test_an_extractor_anywhere_makes_another_time_than_the_brokers() -> None:
     def when(record: Any, partition_time: int) -> int:
         return int(record.timestamp)
 
-    (group,) = found(one_processor(forwarding(same), topics=["a", "b"], timestamp=when), a=1, b=1)
+    (group,) = found(processor_topology(forwarding(same), topics=["a", "b"], timestamp=when), a=1, b=1)
     assert not group.broker_time
     builder = ms.StreamsBuilder()
     again = builder.stream("a", timestamp=when).select_key(lambda k, v: v).repartition(name="again")

@@ -20,8 +20,8 @@ def test_all_topics_in_front_of_the_shuffle_bring_records() -> None:
 
 def test_two_repartitions_of_one_part_bring_records_of_both() -> None:
     builder = ms.StreamsBuilder()
-    one, two = (builder.stream(topic).repartition(name=f"again-{topic}") for topic in "ab")
-    one.merge(two).map_values_async(str.upper).to("out")
+    first, second = (builder.stream(topic).repartition(name=f"again-{topic}") for topic in "ab")
+    first.merge(second).map_values_async(str.upper).to("out")
     assert list(topics_in_front(builder.build().plan("app")).values()) == [{"a", "b"}]
 
 

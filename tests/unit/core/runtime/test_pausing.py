@@ -64,7 +64,7 @@ def test_an_internal_topic_on_the_broker_is_paused_by_its_name_or_its_reader() -
 
 
 @pytest.mark.parametrize(
-    ("topics", "subtopologies", "told"),
+    ("topics", "subtopologies", "expected"),
     [
         (["lines", "line"], None, "does not read 'line' from the broker; it reads 'lines', 'notes', 'orders', 'prices'"),
         ([INTERNAL], None, f"does not read '{INTERNAL}'"),
@@ -73,12 +73,12 @@ def test_an_internal_topic_on_the_broker_is_paused_by_its_name_or_its_reader() -
     ],
     ids=["unknown topic", "the shuffle", "unknown sub-topology", "behind the shuffle"],
 )  # fmt: skip
-def test_what_is_not_there_is_refused_with_what_there_is(
-    topics: Sequence[str] | None, subtopologies: Sequence[int] | None, told: str
+def test_unknown_names_are_refused_with_the_known_ones(
+    topics: Sequence[str] | None, subtopologies: Sequence[int] | None, expected: str
 ) -> None:
     with pytest.raises(ControlError) as caught:
         chosen_topics(two_parts_and_a_shuffle(), topics, subtopologies)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_one_text_is_not_a_list_of_topics() -> None:

@@ -1,4 +1,4 @@
-"""How threads are dealt to tasks (KIP-408), and what several of them may run."""
+"""How threads are assigned to tasks (KIP-408), and which nodes several of them may run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Stream = ms.KStream[Any, Any]
 
 
 @pytest.mark.parametrize(
-    ("per_task", "total", "at_once", "dealt"),
+    ("per_task", "total", "concurrent", "expected"),
     [
         (1, None, 2, [1, 1, 1, 1, 1]),
         (3, None, 2, [3, 3, 3, 3, 3]),
@@ -30,11 +30,11 @@ Stream = ms.KStream[Any, Any]
     ],
 )
 def test_tasks_that_run_at_once_share_the_limit_in_the_order_of_their_ids(
-    per_task: int, total: int | None, at_once: int, dealt: list[int]
+    per_task: int, total: int | None, concurrent: int, expected: list[int]
 ) -> None:
     tasks = [TaskId(1, 1), TaskId(0, 0), TaskId(0, 10), TaskId(1, 0), TaskId(0, 2)]
-    threads = threads_of_tasks(tasks, per_task, total, at_once=at_once)
-    assert [threads[task] for task in sorted(tasks)] == dealt
+    threads = threads_of_tasks(tasks, per_task, total, at_once=concurrent)
+    assert [threads[task] for task in sorted(tasks)] == expected
 
 
 @pytest.mark.parametrize("per_task", range(1, 9))
@@ -45,11 +45,13 @@ def test_whatever_tasks_run_at_once_keep_to_the_limit(per_task: int, total: int)
         with pytest.raises(ms.errors.SettingsError, match=f"num_stream_threads={total} is less"):
             threads_of_tasks(tasks, per_task, total)
         return
-    for at_once in range(1, 11):
-        threads = sorted(threads_of_tasks(tasks, per_task, total, at_once=at_once).values())
+    for concurrent in range(1, 11):
+        threads = sorted(threads_of_tasks(tasks, per_task, total, at_once=concurrent).values())
         assert 1 <= threads[0] <= threads[-1] <= per_task
-        assert sum(threads[-at_once:]) <= max(total, at_once)
-        assert sum(threads[-at_once:]) == max(min(total, per_task * at_once), at_once)  # and use all of it
+        assert sum(threads[-concurrent:]) <= max(total, concurrent)
+        assert sum(threads[-concurrent:]) == max(
+            min(total, per_task * concurrent), concurrent
+        )  # and use all of it
 
 
 def wanted(value: Any) -> bool:
@@ -57,7 +59,7 @@ def wanted(value: Any) -> bool:
 
 
 def front(build: Callable[[Stream], object]) -> list[str] | None:
-    """Give what the front of the only source is made of; what comes behind it is in brackets."""
+    """Return the nodes that several threads may run; those at which they hand over are in brackets."""
     builder = ms.StreamsBuilder()
     build(builder.stream("in"))
     sub = builder.build().plan("app").subtopologies[0]
@@ -99,7 +101,7 @@ def branched(stream: Stream) -> None:
         (counted, None),
         (lambda s: s.to("out"), None),
         (lambda s: s.filter(ms.col() == "a").to("out"), None),
-        (lambda s: s.to(lambda key, value, at: value), ["Sink"]),
+        (lambda s: s.to(lambda key, value, context: value), ["Sink"]),
         (lambda s: s.to("out", partitioner=lambda *given: 0), ["Sink"]),
         (lambda s: s.group_by(lambda key, value: value).count(), ["SelectKey", "WithKey", "Sink"]),
         (lambda s: counted(s.flat_map_values(str.split)), ["FlatMapValues", "[Aggregate]"]),

@@ -10,15 +10,15 @@ from millstream.core.runtime.throttling import Throttle
 FAR: Offsets = {"t": {0: 1_000_000}}
 
 
-def planned(throttle: Throttle, at: Offsets, ends: Offsets) -> Offsets:
+def planned(throttle: Throttle, positions: Offsets, ends: Offsets) -> Offsets:
     """Plan as far as is allowed, and take the tokens."""
-    reached = throttle.limited(at, ends)
-    throttle.taken(at, reached)
+    reached = throttle.limited(positions, ends)
+    throttle.taken(positions, reached)
     return reached
 
 
 @pytest.mark.parametrize(
-    ("at_ms", "counts"),
+    ("times_ms", "counts"),
     [
         ([0], [10]),
         ([0, 0], [10, 0]),
@@ -27,59 +27,62 @@ def planned(throttle: Throttle, at: Offsets, ends: Offsets) -> Offsets:
     ],
     ids=["a second's burst", "nothing twice", "as tokens come", "a long micro-batch counts in full"],
 )
-def test_records_are_planned_as_tokens_come(at_ms: list[int], counts: list[int]) -> None:
-    throttle, at = Throttle(), {"t": {0: 0}}
-    for now_ms, count in zip(at_ms, counts):
+def test_records_are_planned_as_tokens_come(times_ms: list[int], counts: list[int]) -> None:
+    throttle, positions = Throttle(), {"t": {0: 0}}
+    for now_ms, count in zip(times_ms, counts):
         throttle.advance({"t": 10}, now_ms)
-        reached = planned(throttle, at, FAR)
-        assert reached["t"][0] - at["t"][0] == count
-        at = reached
+        reached = planned(throttle, positions, FAR)
+        assert reached["t"][0] - positions["t"][0] == count
+        positions = reached
 
 
 def test_what_nobody_wants_is_kept_for_one_second_only() -> None:
-    throttle, at = Throttle(), {"t": {0: 0}}
+    throttle, positions = Throttle(), {"t": {0: 0}}
     for now_ms in range(0, 60_000, 100):
         throttle.advance({"t": 10}, now_ms)
-        assert planned(throttle, at, at) == at
+        assert planned(throttle, positions, positions) == positions
     throttle.advance({"t": 10}, 60_000)
-    assert planned(throttle, at, FAR) == {"t": {0: 11}}
+    assert planned(throttle, positions, FAR) == {"t": {0: 11}}
 
 
 def test_a_lower_rate_is_in_force_at_once_and_a_limit_can_be_lifted() -> None:
-    throttle, at = Throttle(), {"t": {0: 0}}
+    throttle, positions = Throttle(), {"t": {0: 0}}
     throttle.advance({"t": 1_000}, 0)
     throttle.advance({"t": 2}, 500)
-    assert planned(throttle, at, FAR) == {"t": {0: 3}}
+    assert planned(throttle, positions, FAR) == {"t": {0: 3}}
     throttle.advance({}, 600)
-    assert planned(throttle, at, FAR) == FAR
+    assert planned(throttle, positions, FAR) == FAR
 
 
 def test_other_topics_are_left_alone_and_paused_ones_stay_out() -> None:
     throttle = Throttle()
     throttle.advance({"t": 2, "paused": 2}, 0)
-    at = {"t": {0: 0, 1: 0}, "u": {0: 0}, "paused": {0: 0}}
-    assert throttle.limited(at, {"t": {0: 9, 1: 9, 2: 9}, "u": {0: 9}}) == {"t": {0: 1, 1: 1}, "u": {0: 9}}
+    positions = {"t": {0: 0, 1: 0}, "u": {0: 0}, "paused": {0: 0}}
+    assert throttle.limited(positions, {"t": {0: 9, 1: 9, 2: 9}, "u": {0: 9}}) == {
+        "t": {0: 1, 1: 1},
+        "u": {0: 9},
+    }
 
 
 def test_partitions_share_and_odd_tokens_go_round() -> None:
-    throttle, at = Throttle(), {"t": {0: 0, 1: 0, 2: 0}}
+    throttle, positions = Throttle(), {"t": {0: 0, 1: 0, 2: 0}}
     ends = {"t": {0: 1_000, 1: 1, 2: 1_000}}
     throttle.advance({"t": 10}, 0)
-    at = planned(throttle, at, ends)
-    assert at == {"t": {0: 5, 1: 1, 2: 4}}
+    positions = planned(throttle, positions, ends)
+    assert positions == {"t": {0: 5, 1: 1, 2: 4}}
     for second in range(100, 500, 100):  # one token at a time
         throttle.advance({"t": 10}, second)
-        at = planned(throttle, at, ends)
-    assert at == {"t": {0: 7, 1: 1, 2: 6}}
+        positions = planned(throttle, positions, ends)
+    assert positions == {"t": {0: 7, 1: 1, 2: 6}}
 
 
 def test_time_in_which_records_were_held_back_is_counted() -> None:
-    throttle, at = Throttle(), {"t": {0: 0}}
+    throttle, positions = Throttle(), {"t": {0: 0}}
     throttle.advance({"t": 1}, 0)
-    at = planned(throttle, at, {"t": {0: 1}})
+    positions = planned(throttle, positions, {"t": {0: 1}})
     throttle.advance({"t": 1}, 400)
     assert throttle.take_held_back_ms() == 0
-    planned(throttle, at, {"t": {0: 2}})
+    planned(throttle, positions, {"t": {0: 2}})
     throttle.advance({"t": 1}, 700)
     assert throttle.take_held_back_ms() == 300
     assert throttle.take_held_back_ms() == 0

@@ -33,13 +33,13 @@ KINDS = {
 
 
 def fill(store: Any, kind: str) -> None:
-    for key, value, at in (("a", 1, 0), ("ab", 2, 70_000), ("", 3, 5_000_000), ("a", 4, 5_000_001)):
+    for key, value, timestamp in (("a", 1, 0), ("ab", 2, 70_000), ("", 3, 5_000_000), ("a", 4, 5_000_001)):
         if kind == "timestamped":
-            store.put(key, ms.ValueAndTimestamp(value, at))
+            store.put(key, ms.ValueAndTimestamp(value, timestamp))
         elif kind in ("window", "versioned"):
-            store.put(key, value, at)
+            store.put(key, value, timestamp)
         elif kind == "session":
-            store.put(ms.Windowed(key, at, at + 10), value)
+            store.put(ms.Windowed(key, timestamp, timestamp + 10), value)
         else:
             store.put(key, value)
 
@@ -78,9 +78,9 @@ def test_the_timestamp_zero_survives_clients_that_take_it_for_now() -> None:
 
 
 def test_byte_stores_of_one_store_do_not_share_keys() -> None:
-    one, other = (to_records(WINDOW, name, [(b"k", b"v")], 0, 99) for name in ("s/0", "s/1800000"))
-    assert one.keys != other.keys
-    assert from_records(WINDOW, one) == {"s/0": [(b"k", b"v")]}
+    first, second = (to_records(WINDOW, name, [(b"k", b"v")], 0, 99) for name in ("s/0", "s/1800000"))
+    assert first.keys != second.keys
+    assert from_records(WINDOW, first) == {"s/0": [(b"k", b"v")]}
 
 
 def test_slices_that_the_store_has_dropped_are_not_live() -> None:

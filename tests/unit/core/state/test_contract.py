@@ -19,17 +19,17 @@ from properties.engines import ENGINES, Engine
 from properties.shelves import Shelf
 
 TEXT, INT, JSON, BLOB = ms.serdes.string, ms.serdes.int64, ms.serdes.json, ms.serdes.bytes
-AT = 100_000
+TIME_MS = 100_000
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How tests use a kind: every one of them has a value per key at one time, and a way to walk.
+    """How tests use a kind of store: each has a value per key at one time, and most can be iterated over.
 
     Attributes:
         spec: Makes a specification with these serdes.
         put: Sets the value of a key, None deletes it.
-        get: Gives the value of a key.
+        get: Returns the value of a key.
         walk: Iterates over keys and values, forwards or backwards; None where a kind cannot.
     """
 
@@ -48,7 +48,7 @@ def walk_windows(store: Any, reverse: bool) -> Iterator[tuple[Any, Any]]:
 
 
 def as_session(key: Any) -> ms.Windowed:
-    return ms.Windowed(key, AT - 5, AT)
+    return ms.Windowed(key, TIME_MS - 5, TIME_MS)
 
 
 def version(store: Any, key: Any) -> Any:
@@ -57,7 +57,7 @@ def version(store: Any, key: Any) -> Any:
 
 
 def kept(spec: Callable[..., stores.StoreSpec], **options: Any) -> Callable[..., stores.StoreSpec]:
-    return lambda *serdes: spec("shelf", *serdes, **options)
+    return lambda *serdes: spec("counts", *serdes, **options)
 
 
 ANY_KEY = Kind(
@@ -68,8 +68,8 @@ ANY_KEY = Kind(
 )
 WINDOW = Kind(
     kept(stores.window, retention=50_000, size=10),
-    lambda store, key, value: store.put(key, value, AT),
-    lambda store, key: store.fetch(key, AT),
+    lambda store, key, value: store.put(key, value, TIME_MS),
+    lambda store, key: store.fetch(key, TIME_MS),
     walk_windows,
 )
 KINDS: dict[str, Kind] = {
@@ -85,7 +85,7 @@ KINDS: dict[str, Kind] = {
     ),
     "versioned": Kind(
         kept(stores.versioned, history_retention=50_000),
-        lambda store, key, value: store.put(key, value, AT),
+        lambda store, key, value: store.put(key, value, TIME_MS),
         version,
     ),
 }
@@ -103,104 +103,104 @@ def make(request: pytest.FixtureRequest) -> Callable[[], Engine]:
 
 
 @pytest.fixture
-def shelves(kind: Kind, make: Callable[[], Engine]) -> Iterator[Callable[..., Shelf]]:
+def open_harness(kind: Kind, make: Callable[[], Engine]) -> Iterator[Callable[..., Shelf]]:
     opened = []
 
-    def shelf(key: ms.Serde[Any] = TEXT, value: ms.Serde[Any] = INT) -> Shelf:
+    def open_with(key: ms.Serde[Any] = TEXT, value: ms.Serde[Any] = INT) -> Shelf:
         opened.append(Shelf(make, kind.spec(key, value)))
         return opened[-1]
 
-    yield shelf
-    for one in opened:
-        one.close()
+    yield open_with
+    for created in opened:
+        created.close()
 
 
 @pytest.fixture
-def shelf(shelves: Callable[..., Shelf]) -> Shelf:
-    return shelves()
+def harness(open_harness: Callable[..., Shelf]) -> Shelf:
+    return open_harness()
 
 
-def walked(kind: Kind, shelf: Shelf, *, reverse: bool = False) -> list[tuple[Any, Any]]:
+def walked(kind: Kind, harness: Shelf, *, reverse: bool = False) -> list[tuple[Any, Any]]:
     assert kind.walk is not None
-    return list(kind.walk(shelf.store, reverse))
+    return list(kind.walk(harness.store, reverse))
 
 
-def test_what_was_put_is_there_in_this_batch_and_the_next(kind: Kind, shelf: Shelf) -> None:
-    kind.put(shelf.store, "a", 1)
-    kind.put(shelf.store, "b", 2)
-    kind.put(shelf.store, "a", 3)
+def test_what_was_put_is_there_in_this_batch_and_the_next(kind: Kind, harness: Shelf) -> None:
+    kind.put(harness.store, "a", 1)
+    kind.put(harness.store, "b", 2)
+    kind.put(harness.store, "a", 3)
     for _ in range(3):
-        assert [kind.get(shelf.store, key) for key in ("a", "b", "c")] == [3, 2, None]
-        shelf.commit()
+        assert [kind.get(harness.store, key) for key in ("a", "b", "c")] == [3, 2, None]
+        harness.commit()
 
 
-def test_none_deletes(kind: Kind, shelf: Shelf) -> None:
+def test_none_deletes(kind: Kind, harness: Shelf) -> None:
     for key in ("a", "b"):
-        kind.put(shelf.store, key, 1)
-    shelf.commit()
-    kind.put(shelf.store, "a", None)
-    kind.put(shelf.store, "c", None)
+        kind.put(harness.store, key, 1)
+    harness.commit()
+    kind.put(harness.store, "a", None)
+    kind.put(harness.store, "c", None)
     for _ in range(2):
-        assert [kind.get(shelf.store, key) for key in ("a", "b", "c")] == [None, 1, None]
-        shelf.commit()
+        assert [kind.get(harness.store, key) for key in ("a", "b", "c")] == [None, 1, None]
+        harness.commit()
 
 
-def test_a_batch_that_is_given_up_leaves_nothing(kind: Kind, shelf: Shelf) -> None:
-    kind.put(shelf.store, "a", 1)
-    shelf.commit()
-    kind.put(shelf.store, "a", 2)
-    kind.put(shelf.store, "b", 2)
-    shelf.give_up()
-    assert [kind.get(shelf.store, key) for key in ("a", "b")] == [1, None]
+def test_an_abandoned_batch_leaves_nothing(kind: Kind, harness: Shelf) -> None:
+    kind.put(harness.store, "a", 1)
+    harness.commit()
+    kind.put(harness.store, "a", 2)
+    kind.put(harness.store, "b", 2)
+    harness.give_up()
+    assert [kind.get(harness.store, key) for key in ("a", "b")] == [1, None]
 
 
-def test_a_batch_that_only_reads_changes_nothing(kind: Kind, shelf: Shelf) -> None:
-    kind.put(shelf.store, "a", 1)
-    shelf.commit()
-    kind.get(shelf.store, "b")
-    assert shelf.store.drain() == ({}, ())
+def test_a_batch_that_only_reads_changes_nothing(kind: Kind, harness: Shelf) -> None:
+    kind.put(harness.store, "a", 1)
+    harness.commit()
+    kind.get(harness.store, "b")
+    assert harness.store.drain() == ({}, ())
 
 
-def test_walks_merge_own_writes_and_committed_ones(kind: Kind, shelf: Shelf) -> None:
+def test_walks_merge_own_writes_and_committed_ones(kind: Kind, harness: Shelf) -> None:
     if kind.walk is None:
         return
     for key in ("a", "c", "e"):
-        kind.put(shelf.store, key, 1)
-    shelf.commit()
+        kind.put(harness.store, key, 1)
+    harness.commit()
     for key, value in (("b", 2), ("c", 2), ("e", None), ("f", 2)):
-        kind.put(shelf.store, key, value)
+        kind.put(harness.store, key, value)
     expected = [("a", 1), ("b", 2), ("c", 2), ("f", 2)]
     for _ in range(2):
-        assert walked(kind, shelf) == expected
-        assert walked(kind, shelf, reverse=True) == expected[::-1]
-        shelf.commit()
+        assert walked(kind, harness) == expected
+        assert walked(kind, harness, reverse=True) == expected[::-1]
+        harness.commit()
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_walk_sees_what_there_was_when_it_began(kind: Kind, shelf: Shelf, reverse: bool) -> None:
+def test_a_walk_sees_what_there_was_when_it_began(kind: Kind, harness: Shelf, reverse: bool) -> None:
     if kind.walk is None:
         return
-    kind.put(shelf.store, "a", 1)
-    kind.put(shelf.store, "c", 1)
-    shelf.commit()
-    kind.put(shelf.store, "b", 1)
-    walk = shelf.store.reverse_all() if reverse else shelf.store.all()
+    kind.put(harness.store, "a", 1)
+    kind.put(harness.store, "c", 1)
+    harness.commit()
+    kind.put(harness.store, "b", 1)
+    walk = harness.store.reverse_all() if reverse else harness.store.all()
     for key, value in (("a", None), ("b", 5), ("d", 5)):
-        kind.put(shelf.store, key, value)
+        kind.put(harness.store, key, value)
     expected = [("a", 1), ("b", 1), ("c", 1)]
     seen = [(getattr(key, "key", key), value) for key, value in walk]
     assert seen == (expected[::-1] if reverse else expected)
 
 
-def test_a_store_may_be_changed_while_it_is_walked(kind: Kind, shelf: Shelf) -> None:
+def test_a_store_may_be_changed_while_it_is_walked(kind: Kind, harness: Shelf) -> None:
     if kind.walk is None:
         return
     for key in ("a", "b"):
-        kind.put(shelf.store, key, 1)
-    for key, value in kind.walk(shelf.store, False):
-        kind.put(shelf.store, key + key, value + 1)
-        kind.put(shelf.store, key, None)
-    assert walked(kind, shelf) == [("aa", 2), ("bb", 2)]
+        kind.put(harness.store, key, 1)
+    for key, value in kind.walk(harness.store, False):
+        kind.put(harness.store, key + key, value + 1)
+        kind.put(harness.store, key, None)
+    assert walked(kind, harness) == [("aa", 2), ("bb", 2)]
 
 
 TANGLED = [
@@ -218,96 +218,100 @@ TANGLED = [
 ]
 
 
-def test_keys_that_begin_with_each_other_are_kept_apart(kind: Kind, shelves: Callable[..., Shelf]) -> None:
-    shelf = shelves(BLOB, INT)
+def test_keys_that_begin_with_each_other_are_kept_apart(
+    kind: Kind, open_harness: Callable[..., Shelf]
+) -> None:
+    harness = open_harness(BLOB, INT)
     for number, key in enumerate(TANGLED):
-        kind.put(shelf.store, key, number)
+        kind.put(harness.store, key, number)
         for other in TANGLED[number + 1 :]:
-            assert kind.get(shelf.store, other) is None
+            assert kind.get(harness.store, other) is None
     for _ in range(2):
-        assert [kind.get(shelf.store, key) for key in TANGLED] == list(range(len(TANGLED)))
+        assert [kind.get(harness.store, key) for key in TANGLED] == list(range(len(TANGLED)))
         if kind.walk is not None:
             in_order = sorted(zip(TANGLED, range(len(TANGLED)), strict=True))
-            assert walked(kind, shelf) == in_order
-            assert walked(kind, shelf, reverse=True) == in_order[::-1]
-        shelf.commit()
+            assert walked(kind, harness) == in_order
+            assert walked(kind, harness, reverse=True) == in_order[::-1]
+        harness.commit()
 
 
-def test_objects_that_can_change_are_kept_as_they_were_put(kind: Kind, shelves: Callable[..., Shelf]) -> None:
-    shelf = shelves(TEXT, JSON)
+def test_objects_that_can_change_are_kept_as_they_were_put(
+    kind: Kind, open_harness: Callable[..., Shelf]
+) -> None:
+    harness = open_harness(TEXT, JSON)
     items = [1]
-    kind.put(shelf.store, "a", items)
+    kind.put(harness.store, "a", items)
     items.append(2)
     for _ in range(2):
         for _ in range(2):
-            got = kind.get(shelf.store, "a")
+            got = kind.get(harness.store, "a")
             assert got == [1]
             got.append(3)
-        shelf.commit()
+        harness.commit()
 
 
-def test_byte_stores_are_named_after_the_store(kind: Kind, shelf: Shelf) -> None:
-    kind.put(shelf.store, "a", 1)
-    kind.get(shelf.store, "a")
-    assert {store_of(name) for name in shelf.store.drain().changes} == {"shelf"}
+def test_byte_stores_are_named_after_the_store(kind: Kind, harness: Shelf) -> None:
+    kind.put(harness.store, "a", 1)
+    kind.get(harness.store, "a")
+    assert {store_of(name) for name in harness.store.drain().changes} == {"counts"}
 
 
-def test_a_key_is_never_none(kind: Kind, shelf: Shelf) -> None:
-    for use in (lambda: kind.put(shelf.store, None, 1), lambda: kind.get(shelf.store, None)):
-        with pytest.raises(StoreError, match="store 'shelf': a key must not be None"):
+def test_a_key_is_never_none(kind: Kind, harness: Shelf) -> None:
+    for use in (lambda: kind.put(harness.store, None, 1), lambda: kind.get(harness.store, None)):
+        with pytest.raises(StoreError, match="store 'counts': a key must not be None"):
             use()
 
 
-def test_a_key_that_does_not_fit_names_the_store(kind: Kind, shelf: Shelf) -> None:
-    with pytest.raises(SerdeError, match=r"^store 'shelf': serdes\.string takes str, but got int 5"):
-        kind.put(shelf.store, 5, 1)
+def test_a_key_that_does_not_fit_names_the_store(kind: Kind, harness: Shelf) -> None:
+    with pytest.raises(SerdeError, match=r"^store 'counts': serdes\.string takes str, but got int 5"):
+        kind.put(harness.store, 5, 1)
 
 
 @pytest.mark.parametrize(("serde", "wrong"), [(INT, "five"), (JSON, {1})])
 def test_a_value_that_does_not_fit_is_refused_and_leaves_the_store_as_it_was(
-    kind: Kind, shelves: Callable[..., Shelf], serde: ms.Serde[Any], wrong: Any
+    kind: Kind, open_harness: Callable[..., Shelf], serde: ms.Serde[Any], wrong: Any
 ) -> None:
-    shelf = shelves(TEXT, serde)
-    kind.put(shelf.store, "a", 1)
-    before = shelf.store.memory()
-    with pytest.raises(SerdeError, match=r"^store 'shelf': serdes\.(int64 takes an int|json cannot write)"):
-        kind.put(shelf.store, "a", wrong)
-    assert kind.get(shelf.store, "a") == 1
-    assert shelf.store.memory() == before
-    shelf.commit()
-    assert kind.get(shelf.store, "a") == 1
+    harness = open_harness(TEXT, serde)
+    kind.put(harness.store, "a", 1)
+    before = harness.store.memory()
+    with pytest.raises(SerdeError, match=r"^store 'counts': serdes\.(int64 takes an int|json cannot write)"):
+        kind.put(harness.store, "a", wrong)
+    assert kind.get(harness.store, "a") == 1
+    assert harness.store.memory() == before
+    harness.commit()
+    assert kind.get(harness.store, "a") == 1
 
 
-def test_a_number_that_is_too_large_is_told_with_its_key_at_the_end(kind: Kind, shelf: Shelf) -> None:
-    kind.put(shelf.store, "a", 1 << 63)
+def test_a_number_that_is_too_large_is_refused_with_its_key_at_the_end(kind: Kind, harness: Shelf) -> None:
+    kind.put(harness.store, "a", 1 << 63)
     with pytest.raises(
-        SerdeError, match=r"^store 'shelf', key b'a.*: serdes\.int64 takes an int of 64 bits.*micro-batch"
+        SerdeError, match=r"^store 'counts', key b'a.*: serdes\.int64 takes an int of 64 bits.*micro-batch"
     ):
-        shelf.store.drain()
+        harness.store.drain()
 
 
 @pytest.mark.parametrize("serde", [INT, JSON])
-def test_a_timestamped_store_gives_value_and_timestamp(
+def test_a_timestamped_store_returns_value_and_timestamp(
     kind: Kind, make: Callable[[], Engine], serde: ms.Serde[Any]
 ) -> None:
     if kind is KINDS["versioned"]:
         return
     spec = kind.spec(TEXT, serde)
-    shelf = Shelf(make, type(spec)(**{**vars(spec), "timestamped": True}))
-    kind.put(shelf.store, "a", ms.ValueAndTimestamp(1, 10))
-    kind.put(shelf.store, "b", (2, 20))
+    harness = Shelf(make, type(spec)(**{**vars(spec), "timestamped": True}))
+    kind.put(harness.store, "a", ms.ValueAndTimestamp(1, 10))
+    kind.put(harness.store, "b", (2, 20))
     for _ in range(2):
-        assert kind.get(shelf.store, "a") == ms.ValueAndTimestamp(1, 10)
-        assert isinstance(kind.get(shelf.store, "b"), ms.ValueAndTimestamp)
-        assert [(key, *value) for key, value in walked(kind, shelf)] == [("a", 1, 10), ("b", 2, 20)]
-        shelf.commit()
-    with pytest.raises(SerdeError, match="store 'shelf' is timestamped: put ValueAndTimestamp"):
-        kind.put(shelf.store, "a", 5)
-    shelf.close()
+        assert kind.get(harness.store, "a") == ms.ValueAndTimestamp(1, 10)
+        assert isinstance(kind.get(harness.store, "b"), ms.ValueAndTimestamp)
+        assert [(key, *value) for key, value in walked(kind, harness)] == [("a", 1, 10), ("b", 2, 20)]
+        harness.commit()
+    with pytest.raises(SerdeError, match="store 'counts' is timestamped: put ValueAndTimestamp"):
+        kind.put(harness.store, "a", 5)
+    harness.close()
 
 
 def some(number: int) -> bytes | None:
-    """Serialise a number; one below zero is nothing, and so deletes its key."""
+    """Serialise a number; a negative number becomes None, which deletes its key."""
     return None if number < 0 else ms.serdes.int64.serialize(number)
 
 
@@ -324,41 +328,43 @@ def test_a_value_that_is_serialised_to_none_deletes_its_key_at_once(
     if timestamped and kind is KINDS["versioned"]:
         return
     spec = kind.spec(TEXT, of_some(immutable=immutable))
-    shelf = Shelf(make, type(spec)(**{**vars(spec), "timestamped": True}) if timestamped else spec)
+    harness = Shelf(make, type(spec)(**{**vars(spec), "timestamped": True}) if timestamped else spec)
 
     def put(key: str, value: int) -> None:
-        kind.put(shelf.store, key, ms.ValueAndTimestamp(value, 1) if timestamped else value)
+        kind.put(harness.store, key, ms.ValueAndTimestamp(value, 1) if timestamped else value)
 
     for key in ("a", "b"):
         put(key, 1)
     if cut:
-        shelf.commit()
+        harness.commit()
     put("a", -1)
     put("c", -1)
     for _ in range(2):
-        found = [kind.get(shelf.store, key) for key in ("a", "b", "c")]
+        found = [kind.get(harness.store, key) for key in ("a", "b", "c")]
         assert found == [None, (1, 1) if timestamped else 1, None]
-        assert kind.walk is None or [key for key, _ in walked(kind, shelf)] == ["b"]
-        shelf.commit()
-    shelf.close()
+        assert kind.walk is None or [key for key, _ in walked(kind, harness)] == ["b"]
+        harness.commit()
+    harness.close()
 
 
 def test_a_type_that_a_serde_accepts_is_never_serialised_to_none(
-    kind: Kind, shelves: Callable[..., Shelf]
+    kind: Kind, open_harness: Callable[..., Shelf]
 ) -> None:
-    shelf = shelves(TEXT, of_some(immutable=True, accepts=(int,)))
-    kind.put(shelf.store, "a", -1)
-    with pytest.raises(SerdeError, match=r"store 'shelf', key b'a.*: TypeError: serdes\.some names the type"):
-        shelf.store.drain()
+    harness = open_harness(TEXT, of_some(immutable=True, accepts=(int,)))
+    kind.put(harness.store, "a", -1)
+    with pytest.raises(
+        SerdeError, match=r"store 'counts', key b'a.*: TypeError: serdes\.some names the type"
+    ):
+        harness.store.drain()
 
 
 def test_what_is_evicted_does_not_count_what_was_serialised_to_none() -> None:
-    shelf = Shelf(ENGINES[0], stores.lru("shelf", TEXT, of_some(immutable=True), capacity=1))
-    shelf.store.put("a", 1)
-    shelf.store.put("b", -1)
-    assert (shelf.store.get("a"), shelf.store.approximate_count()) == (1, 1)
-    shelf.store.put("a", -1)
-    assert shelf.store.approximate_count() == 0
+    harness = Shelf(ENGINES[0], stores.lru("counts", TEXT, of_some(immutable=True), capacity=1))
+    harness.store.put("a", 1)
+    harness.store.put("b", -1)
+    assert (harness.store.get("a"), harness.store.approximate_count()) == (1, 1)
+    harness.store.put("a", -1)
+    assert harness.store.approximate_count() == 0
 
 
 ITERATORS: dict[str, tuple[Callable[..., stores.StoreSpec], dict[str, tuple[Any, ...]]]] = {
@@ -385,12 +391,12 @@ ITERATORS: dict[str, tuple[Callable[..., stores.StoreSpec], dict[str, tuple[Any,
             {
                 "all": (),
                 "reverse_all": (),
-                "fetch": ("k", 0, 2 * AT),
-                "reverse_fetch": ("k", 0, 2 * AT),
-                "fetch_range": ("a", "z", 0, 2 * AT),
-                "reverse_fetch_range": ("a", "z", 0, 2 * AT),
-                "fetch_all": (0, 2 * AT),
-                "reverse_fetch_all": (0, 2 * AT),
+                "fetch": ("k", 0, 2 * TIME_MS),
+                "reverse_fetch": ("k", 0, 2 * TIME_MS),
+                "fetch_range": ("a", "z", 0, 2 * TIME_MS),
+                "reverse_fetch_range": ("a", "z", 0, 2 * TIME_MS),
+                "fetch_all": (0, 2 * TIME_MS),
+                "reverse_fetch_all": (0, 2 * TIME_MS),
             },
         )
         for order in ("key", "time")
@@ -405,10 +411,10 @@ ITERATORS: dict[str, tuple[Callable[..., stores.StoreSpec], dict[str, tuple[Any,
                 "reverse_fetch": ("k",),
                 "fetch_range": ("a", "z"),
                 "reverse_fetch_range": ("a", "z"),
-                "find_sessions": ("k", 0, 2 * AT),
-                "reverse_find_sessions": ("k", 0, 2 * AT),
-                "find_sessions_range": ("a", "z", 0, 2 * AT),
-                "reverse_find_sessions_range": ("a", "z", 0, 2 * AT),
+                "find_sessions": ("k", 0, 2 * TIME_MS),
+                "reverse_find_sessions": ("k", 0, 2 * TIME_MS),
+                "find_sessions_range": ("a", "z", 0, 2 * TIME_MS),
+                "reverse_find_sessions_range": ("a", "z", 0, 2 * TIME_MS),
             },
         )
         for order in ("key", "time")
@@ -421,8 +427,8 @@ def test_every_method_that_iterates_is_in_the_table() -> None:
         store = Shelf(ENGINES[0], spec(TEXT, INT)).store
         words = ("all", "range", "scan", "fetch", "find_sessions")
         public = {found for found in dir(store) if not found.startswith("_") and found.endswith(words)}
-        of_one = {"put_all", "fetch"} if hasattr(store, "get") else set()
-        assert public - of_one == set(methods), name
+        single_key = {"put_all", "fetch"} if hasattr(store, "get") else set()
+        assert public - single_key == set(methods), name
 
 
 @pytest.mark.parametrize(
@@ -442,56 +448,56 @@ def test_an_iterator_shows_the_store_as_it_was_when_it_was_made(
     committed: bool,
     value: ms.Serde[Any],
 ) -> None:
-    shelf = Shelf(make, spec(TEXT, value))
-    kind = type(shelf.store).__name__
+    harness = Shelf(make, spec(TEXT, value))
+    kind = type(harness.store).__name__
 
     def put(number: int, content: int | None) -> None:
         if kind == "WindowStore":
-            shelf.store.put("k", content, AT + number)
+            harness.store.put("k", content, TIME_MS + number)
         elif kind == "SessionStore":
-            shelf.store.put(ms.Windowed("k", AT + number, AT + number), content)
+            harness.store.put(ms.Windowed("k", TIME_MS + number, TIME_MS + number), content)
         else:
-            shelf.store.put(f"k{number}", content)
+            harness.store.put(f"k{number}", content)
 
     for number in (1, 3, 5):
         put(number, number)
     if committed:
-        shelf.commit()
-    made = getattr(shelf.store, method)(*arguments)
-    begun = getattr(shelf.store, method)(*arguments)
+        harness.commit()
+    made = getattr(harness.store, method)(*arguments)
+    begun = getattr(harness.store, method)(*arguments)
     first = next(begun)
     for number, content in ((0, 0), (1, None), (2, 2), (3, 33), (5, None), (6, 6)):
         put(number, content)
     expected = [5, 3, 1] if method.startswith("reverse") else [1, 3, 5]
     assert [content for _, content in made] == expected
     assert [content for _, content in (first, *begun)] == expected
-    shelf.close()
+    harness.close()
 
 
 @pytest.mark.parametrize("order", ["key", "time"])
 def test_sessions_of_all_keys_are_found_by_their_ends(make: Callable[[], Engine], order: str) -> None:
-    shelf = Shelf(make, stores.session("shelf", TEXT, INT, retention=50_000, order=order))
+    harness = Shelf(make, stores.session("counts", TEXT, INT, retention=50_000, order=order))
     for key, start, end in (("b", 0, 5), ("a", 2, 20), ("c", 9, 9), ("a", 30_000, 30_000)):
-        shelf.store.put(ms.Windowed(key, start, end), end)
+        harness.store.put(ms.Windowed(key, start, end), end)
     for _ in range(2):
-        found = [value for _, value in shelf.store.find_sessions(6, 20)]
+        found = [value for _, value in harness.store.find_sessions(6, 20)]
         assert found == ([20, 9] if order == "key" else [9, 20])
-        assert [value for _, value in shelf.store.find_sessions(21, 20)] == []
-        assert [value for _, value in shelf.store.find_sessions(20_000, 1 << 63)] == [30_000]
-        shelf.commit()
-    shelf.close()
+        assert [value for _, value in harness.store.find_sessions(21, 20)] == []
+        assert [value for _, value in harness.store.find_sessions(20_000, 1 << 63)] == [30_000]
+        harness.commit()
+    harness.close()
 
 
 def test_a_session_that_is_none_has_no_key() -> None:
     store = Shelf(ENGINES[0], KINDS["session"].spec(TEXT, INT)).store
     for use in (lambda: store.put(None, 1), lambda: store.remove(None)):
-        with pytest.raises(StoreError, match="store 'shelf': a key must not be None"):
+        with pytest.raises(StoreError, match="store 'counts': a key must not be None"):
             use()
 
 
 def test_a_window_at_the_end_of_time_ends_there() -> None:
     last = (1 << 63) - 1
-    store = Shelf(ENGINES[0], stores.window("shelf", TEXT, INT, retention=50_000, size=10)).store
+    store = Shelf(ENGINES[0], stores.window("counts", TEXT, INT, retention=50_000, size=10)).store
     store.put("a", 1, last - 5)
     assert [(window.start, window.end) for window, _ in store.all()] == [(last - 5, last)]
     serde = ms.serdes.time_windowed(TEXT, 10)
@@ -499,12 +505,12 @@ def test_a_window_at_the_end_of_time_ends_there() -> None:
 
 
 def test_a_version_says_until_when_it_is_valid() -> None:
-    shelf = Shelf(ENGINES[0], KINDS["versioned"].spec(TEXT, INT))
-    for at in (10, 20, 30):
-        shelf.store.put("a", at, at)
+    harness = Shelf(ENGINES[0], KINDS["versioned"].spec(TEXT, INT))
+    for time_ms in (10, 20, 30):
+        harness.store.put("a", time_ms, time_ms)
     for _ in range(2):
-        assert shelf.store.get("a", 15) == ms.VersionedRecord(10, 10, valid_to=20)
-        assert shelf.store.get("a") == ms.VersionedRecord(30, 30, valid_to=None)
-        shelf.commit()
-    shelf.store.delete("a", 40)
-    assert shelf.store.get("a", 35) == ms.VersionedRecord(30, 30, valid_to=40)
+        assert harness.store.get("a", 15) == ms.VersionedRecord(10, 10, valid_to=20)
+        assert harness.store.get("a") == ms.VersionedRecord(30, 30, valid_to=None)
+        harness.commit()
+    harness.store.delete("a", 40)
+    assert harness.store.get("a", 35) == ms.VersionedRecord(30, 30, valid_to=40)

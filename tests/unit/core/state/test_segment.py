@@ -29,10 +29,10 @@ def test_does_not_depend_on_the_order_of_the_changes() -> None:
     assert encode(CHANGES) == encode(CHANGES[::-1])
 
 
-@pytest.mark.parametrize("at", [0, 3, 4, 5, 9, -1])
-def test_a_flipped_bit_is_found(at: int) -> None:
+@pytest.mark.parametrize("position", [0, 3, 4, 5, 9, -1])
+def test_a_flipped_bit_is_found(position: int) -> None:
     data = bytearray(encode([(b"a", b"1"), (b"b", None)]))
-    data[at] ^= 0x10
+    data[position] ^= 0x10
     with pytest.raises(
         StoreError, match=r"the log is damaged: segment 7 of \d+ bytes does not match its checksum"
     ):

@@ -246,17 +246,26 @@ class CountingStores(MemoryStores):
 
 
 WORK: dict[str, tuple[ms.stores.StoreSpec, Any]] = {
-    "window": (windows(10 * MINUTE), lambda s, key, at: (s.put(key, 1, at), list(s.fetch(key, 0, at)))),
+    "window": (
+        windows(10 * MINUTE),
+        lambda s, key, time_ms: (s.put(key, 1, time_ms), list(s.fetch(key, 0, time_ms))),
+    ),
     "session": (
         sessions(10 * MINUTE),
-        lambda s, key, at: (s.put(ms.Windowed(key, at, at), 1), list(s.fetch(key))),
+        lambda s, key, time_ms: (s.put(ms.Windowed(key, time_ms, time_ms), 1), list(s.fetch(key))),
     ),
     "versioned": (
         ms.stores.versioned("s", TEXT, INT, history_retention=10 * MINUTE),
-        lambda s, key, at: (s.put(key, 1, at), s.put(key, 2, at - 7), s.get(key, at - 1)),
+        lambda s, key, time_ms: (s.put(key, 1, time_ms), s.put(key, 2, time_ms - 7), s.get(key, time_ms - 1)),
     ),
-    "ttl": (ms.stores.key_value("s", TEXT, INT, ttl=MINUTE), lambda s, key, at: (s.put(key, 1), s.get(key))),
-    "lru": (ms.stores.lru("s", TEXT, INT, capacity=5000), lambda s, key, at: (s.put(key, 1), s.get(key))),
+    "ttl": (
+        ms.stores.key_value("s", TEXT, INT, ttl=MINUTE),
+        lambda s, key, time_ms: (s.put(key, 1), s.get(key)),
+    ),
+    "lru": (
+        ms.stores.lru("s", TEXT, INT, capacity=5000),
+        lambda s, key, time_ms: (s.put(key, 1), s.get(key)),
+    ),
 }
 
 
@@ -268,11 +277,11 @@ def test_what_a_batch_reads_does_not_grow_with_the_store(kind: str) -> None:
         shop = Shop()
         shop.stores = CountingStores()
         shop.task.stream_time = 10 * MINUTE
-        for keys, at in ((range(size), 11 * MINUTE), (range(3, 8), 12 * MINUTE + 1)):
+        for keys, time_ms in ((range(size), 11 * MINUTE), (range(3, 8), 12 * MINUTE + 1)):
             store = shop.open(spec)
             shop.stores.reads.clear()
             for key in keys:
-                use(store, f"key-{key}", at)
+                use(store, f"key-{key}", time_ms)
             shop.commit(store)
             shop.task.stream_time += 1
         reads[size] = len(shop.stores.reads)

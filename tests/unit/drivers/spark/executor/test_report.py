@@ -17,7 +17,7 @@ from millstream.core.state.segments.log import Manifest, Segment
 from millstream.core.taps.samples import Sample, TapReport
 from millstream.drivers.spark.executor.measures import TASK_METRICS, StepFacts
 from millstream.drivers.spark.executor.report_building import report_of
-from unit.helpers import Host, one_processor, processing
+from unit.helpers import Host, processing, processor_topology
 
 
 def test_crosses_the_wire() -> None:
@@ -57,7 +57,7 @@ def test_is_made_of_an_outcome() -> None:
             raise LookupError
         context.forward(record)
 
-    host = Host(one_processor(processing(step, init=init)), policies=ms.ErrorPolicies(process="skip"))
+    host = Host(processor_topology(processing(step, init=init)), policies=ms.ErrorPolicies(process="skip"))
     host.feed("in", [("a", "1", 5), ("b", "bad", 6)], partition=2)
     outcome = host.step(now_ms=25)
     manifest = Manifest(segments={("counts/rows", 0): (Segment(1, 0, 1, 7, base=True),)})

@@ -9,7 +9,7 @@ from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.model.record import Records
 from millstream.core.topology.routing import Route, Routing
 from millstream.drivers.spark.executor.snapshots import TaskMemory, snapshot_from_json, snapshot_to_json
-from unit.helpers import Host, one_processor, processing, values
+from unit.helpers import Host, processing, processor_topology, values
 
 IN, LANE = QueueId(ms.TopicPartition("in", 1)), QueueId(ms.TopicPartition("in", 1), "x-0")
 
@@ -54,7 +54,7 @@ def test_a_task_goes_on_from_it() -> None:
     def init(context: ms.ProcessorContext) -> None:
         context.schedule(10, ms.wall_clock, lambda now: context.forward(ms.Record(None, f"tick {now}", 0)))
 
-    host = Host(one_processor(processing(lambda context, record: context.forward(record), init=init)))
+    host = Host(processor_topology(processing(lambda context, record: context.forward(record), init=init)))
     host.feed("in", [("a", "1", 5, (("h", b"x"),)), ("b", "2", 6), ("c", "3", 7)])
     assert values(host.step(budget=1)) == ["1"]
     host.restart(crossed)
