@@ -16,7 +16,7 @@ WORSE = {"name": "uvloop", "version": "0.1", "vulns": [{"id": "PYSEC-2", "fix_ve
 
 
 @pytest.mark.parametrize(
-    ("found", "code", "told"),
+    ("found", "code", "expected"),
     [
         ([CLEAN], 0, "1 packages were looked up at 'pypi': nothing is known against them"),
         ([CLEAN, SKIPPED], 2, "1 of 2 packages were NOT audited"),
@@ -26,7 +26,7 @@ WORSE = {"name": "uvloop", "version": "0.1", "vulns": [{"id": "PYSEC-2", "fix_ve
         ([BAD, SKIPPED], 1, "They are: rich"),
     ],
 )
-def test_what_was_found_is_told(found: list[dict[str, Any]], code: int, told: str) -> None:
+def test_what_was_found_is_reported(found: list[dict[str, Any]], code: int, expected: str) -> None:
     ended, lines = JUDGED(found, "pypi")
     assert ended == code
-    assert any(told in line for line in lines), lines
+    assert any(expected in line for line in lines), lines

@@ -30,11 +30,11 @@ def test_every_public_name_is_there(name: str) -> None:
     assert getattr(ms, name) is not None
 
 
-def test_public_names_are_sorted_and_told_once() -> None:
+def test_public_names_are_sorted_and_listed_once() -> None:
     assert list(ms.__all__) == sorted(set(ms.__all__))
 
 
-def test_an_unknown_name_is_told_as_python_does() -> None:
+def test_an_unknown_name_is_reported_as_python_does() -> None:
     with pytest.raises(AttributeError, match="module 'millstream' has no attribute 'Strem'"):
         _ = ms.Strem
 

@@ -21,7 +21,7 @@ def as_bytes(payload: Payload) -> bytes | None:
 
 
 def workload(app: App, count: int, seed: int = 5) -> list[ConsumedRecord]:
-    """Give the records of all inputs; those of two in the order in which a task takes them."""
+    """Return the records of all inputs; those of two inputs in the order in which a task takes them."""
     made: dict[str, Any] = {"input": app.workload(count, seed)}
     if app.history is not None:
         made["history"] = app.history(count, seed)
@@ -63,8 +63,8 @@ def test_results_and_stores_are_those_of_the_oracle(app: App) -> None:
         if not can_be_asked:
             return
         driver.pipe("ask", None, "contents", 1)
-        told = {result.key: result.value for result in driver.read("contents")}
-    assert check_contents(expected, told) == (0, ())
+        contents = {result.key: result.value for result in driver.read("contents")}
+    assert check_contents(expected, contents) == (0, ())
 
 
 @pytest.mark.parametrize("app", APPS.values(), ids=APPS)
@@ -93,10 +93,10 @@ def test_windows_meet_late_records_and_expire() -> None:
 
 @pytest.mark.parametrize("app", APPS.values(), ids=APPS)
 def test_one_record_does_not_make_up_for_another(app: App) -> None:
-    """Lose one record and take the one before it twice: results and stores tell, where counts alone would not."""
+    """Lose one record and process the one before it twice: results and stores show it, counts alone would not."""
     records = workload(app, 300)
     (key, _), *_ = Counter(record.key for record in records if record.topic == "input").most_common()
-    same = [number for number, one in enumerate(records) if one.topic == "input" and one.key == key]
+    same = [number for number, record in enumerate(records) if record.topic == "input" and record.key == key]
     before, lost = same[-2:]
     swapped = list(records)
     swapped[lost] = records[before]

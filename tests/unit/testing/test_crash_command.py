@@ -46,7 +46,7 @@ def test_kills_are_divided_over_applications_and_seeds() -> None:
         ([], "required: --app"),
     ],
 )
-def test_a_mistake_is_told_before_anything_starts(
+def test_a_mistake_is_reported_before_anything_starts(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
@@ -168,7 +168,7 @@ def test_logs_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
 
 class TestARunThatTheBrokerSpoils:
     def spoiled(self, times: int, **more: object) -> Callable[[int, int], Report]:
-        """Give a run whose first attempts are spoiled."""
+        """Return a run whose first attempts are spoiled."""
 
         def run(seed: int, attempt: int) -> Report:
             if attempt < times:
@@ -178,20 +178,20 @@ class TestARunThatTheBrokerSpoils:
         return run
 
     def test_is_made_again_with_another_seed(self) -> None:
-        told: list[int] = []
-        done = unspoiled(self.spoiled(2), 7, log_report=lambda spoiled: told.append(spoiled.seed))
-        assert (done.seed, done.ok, told) == (207, True, [7, 107])
+        seeds: list[int] = []
+        done = unspoiled(self.spoiled(2), 7, log_report=lambda spoiled: seeds.append(spoiled.seed))
+        assert (done.seed, done.ok, seeds) == (207, True, [7, 107])
 
     def test_is_given_up_when_every_attempt_was_spoiled(self) -> None:
-        told: list[int] = []
-        done = unspoiled(self.spoiled(3), 7, log_report=lambda spoiled: told.append(spoiled.seed))
-        assert (done.seed, done.verdict, told) == (207, "SPOILED", [7, 107])
+        seeds: list[int] = []
+        done = unspoiled(self.spoiled(3), 7, log_report=lambda spoiled: seeds.append(spoiled.seed))
+        assert (done.seed, done.verdict, seeds) == (207, "SPOILED", [7, 107])
 
     def test_is_not_made_again_if_it_was_wrong_before(self) -> None:
         done = unspoiled(self.spoiled(1, findings=Findings(lost=1)), 7, log_report=lambda _: None)
         assert (done.seed, done.verdict) == (7, "WRONG")
 
-    def test_is_told_in_the_results_of_the_command(
+    def test_is_reported_in_the_results_of_the_command(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
         seeds: list[int] = []
@@ -205,8 +205,8 @@ class TestARunThatTheBrokerSpoils:
         arguments = ["--app", "word-count", "--kills", "2", "--kills-per-run", "1", "--seed", "5"]
         assert main([*arguments, "--results", str(results)]) == 0
         assert seeds == [5, 105, 6]
-        told = json.loads(results.read_text())
-        assert [one["verdict"] for one in told] == ["SPOILED", "RIGHT", "RIGHT"]
+        outcomes = json.loads(results.read_text())
+        assert [outcome["verdict"] for outcome in outcomes] == ["SPOILED", "RIGHT", "RIGHT"]
         assert "3 runs with 21 kills: 2 RIGHT, 1 SPOILED" in capsys.readouterr().out
 
 

@@ -109,15 +109,15 @@ def record(offset: int, key: bytes | None, value: bytes | None) -> ConsumedRecor
 
 
 def test_journals_are_read_from_records_in_their_order() -> None:
-    one, two = serdes.int64.serialize(1), serdes.int64.serialize(2)
-    records = [record(0, b"a", one), record(1, None, one), record(2, b"a", two), record(3, b"a", None)]
+    first, second = serdes.int64.serialize(1), serdes.int64.serialize(2)
+    records = [record(0, b"a", first), record(1, None, first), record(2, b"a", second), record(3, b"a", None)]
     assert journals_of(records, serdes.string, serdes.int64) == {"a": [1, 2, None], None: [1]}
 
 
 def test_stores_are_compared_entry_by_entry() -> None:
     expected = Expected({}, {"balances": {"a": 1, "b": 2}, "bookings": {"a": 7}})
-    told = {("balances", "a"): 1, ("balances", "b"): 3, ("bookings", "c"): 1}
-    assert check_contents(expected, told) == (
+    contents = {("balances", "a"): 1, ("balances", "b"): 3, ("bookings", "c"): 1}
+    assert check_contents(expected, contents) == (
         3,
         (
             "store balances, key 'b': 3 instead of 2",

@@ -30,10 +30,10 @@ def failing(topics: Topics) -> ms.Topology:
     raise ms.MillstreamError(f"cannot read {topics.input}")
 
 
-def await_that(holds: Callable[[], object], what: str, within_s: float = 30) -> None:
+def await_condition(holds: Callable[[], object], description: str, within_s: float = 30) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
-        assert time.monotonic() < deadline, f"waited {within_s} s for {what}"
+        assert time.monotonic() < deadline, f"waited {within_s} s for {description}"
         time.sleep(0.02)
 
 
@@ -53,7 +53,7 @@ def sleepers(program: CrashedProgram) -> list[psutil.Process]:
 def sleeper(tmp_path: Path) -> Iterator[CrashedProgram]:
     program = program_of(tmp_path, sleeping)
     program.start()
-    await_that(lambda: sleepers(program), "the sleeper")
+    await_condition(lambda: sleepers(program), "the sleeper")
     yield program
     program.kill()
 
@@ -70,7 +70,7 @@ def test_what_a_dead_program_has_left_is_found_and_ended(sleeper: CrashedProgram
     parent = orphan.parent()
     assert parent is not None
     os.kill(parent.pid, signal.SIGKILL)
-    await_that(lambda: sleeper.exit_code() is not None, "the end of the program")
+    await_condition(lambda: sleeper.exit_code() is not None, "the end of the program")
     assert sleeper.family() == [orphan]
     sleeper.kill()
     assert not is_alive(orphan)
@@ -87,7 +87,7 @@ def test_one_process_can_be_killed_alone(sleeper: CrashedProgram) -> None:
     (victim,) = sleepers(sleeper)
     assert kill_one(victim).endswith("sleep 60")
     assert not is_alive(victim)
-    await_that(lambda: sleeper.exit_code() is not None, "the end of the program")
+    await_condition(lambda: sleeper.exit_code() is not None, "the end of the program")
     assert sleeper.exit_code() == 1
 
 
@@ -100,7 +100,7 @@ def test_a_program_without_spark_has_no_such_victims(sleeper: CrashedProgram) ->
 def test_the_last_words_of_a_program_say_why_it_ended(tmp_path: Path) -> None:
     program = program_of(tmp_path, failing)
     program.start()
-    await_that(lambda: program.exit_code() is not None, "the end of the program")
+    await_condition(lambda: program.exit_code() is not None, "the end of the program")
     assert program.exit_code() == 1
     assert "cannot read input" in program.last_words()
     assert program.last_error() == "millstream.core.model.errors.MillstreamError: cannot read input"
@@ -109,5 +109,5 @@ def test_the_last_words_of_a_program_say_why_it_ended(tmp_path: Path) -> None:
 def test_it_can_be_started_again(sleeper: CrashedProgram) -> None:
     sleeper.kill()
     sleeper.start()
-    await_that(lambda: sleepers(sleeper), "the sleeper")
+    await_condition(lambda: sleepers(sleeper), "the sleeper")
     assert sleeper.exit_code() is None

@@ -141,8 +141,8 @@ class TestSpace:
         assert states == {tmp_path / "two-stores-1", tmp_path / "two-stores-2", tmp_path / "home/state"}
 
     def test_of_a_large_disk_is_not_taken(self) -> None:
-        told = os.statvfs("/")
-        if told.f_bavail * told.f_frsize < 4 << 30:
+        statistics = os.statvfs("/")
+        if statistics.f_bavail * statistics.f_frsize < 4 << 30:
             pytest.skip("there is no large disk here")
         with pytest.raises(
             CrashTestError, match=r"MiB free; a disk that the harness fills must be a separate file system"

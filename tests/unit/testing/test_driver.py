@@ -157,7 +157,7 @@ class TestStores:
             driver.pipe("lines", None, "b a b", 3)
             assert [(key, entry.value) for key, entry in driver.store("counts").all()] == [("a", 1), ("b", 2)]
 
-    def test_that_do_not_exist_are_told_with_those_that_do(self) -> None:
+    def test_that_do_not_exist_are_reported_with_those_that_do(self) -> None:
         with (
             Driver(word_count()) as driver,
             pytest.raises(StoreError, match="no store 'count'; it has: counts"),
@@ -166,7 +166,7 @@ class TestStores:
 
 
 class TestErrors:
-    def test_a_topic_that_is_not_read_is_told_with_those_that_are(self) -> None:
+    def test_a_topic_that_is_not_read_is_reported_with_those_that_are(self) -> None:
         with (
             Driver(word_count(), application_id="app") as driver,
             pytest.raises(
@@ -184,7 +184,7 @@ class TestErrors:
             with pytest.raises(TopicNotFoundError, match=r"does not read topic 'out'; it reads: .*lines"):
                 driver.committed_offset("out")
 
-    def test_an_object_that_does_not_fit_the_source_is_told(self) -> None:
+    def test_an_object_that_does_not_fit_the_source_is_reported(self) -> None:
         with (
             Driver(echo(value=INT)) as driver,
             pytest.raises(SerdeError, match=r"serdes\.int64 takes an int"),
@@ -307,13 +307,13 @@ class TestMicroBatches:
 
         def init(self, context: ms.ProcessorContext[str, str]) -> None:
             super().init(context)
-            self.here = 0
+            self.count = 0
             self.seen = context.state_store("seen")
 
         def process(self, record: ms.Record[str, str]) -> None:
-            self.here += 1
+            self.count += 1
             self.seen.put("all", (self.seen.get("all") or 0) + 1)
-            self.context.forward(record.with_value(f"{self.here} of {self.seen.get('all')}"))
+            self.context.forward(record.with_value(f"{self.count} of {self.seen.get('all')}"))
 
     def counting(self) -> ms.Topology:
         builder = ms.StreamsBuilder()
@@ -336,7 +336,7 @@ class TestMicroBatches:
     def test_records_of_one_share_a_processor(self) -> None:
         assert self.counted(5, commit_every=2) == ["1 of 1", "2 of 2", "1 of 3", "2 of 4", "1 of 5"]
 
-    def test_transformers_and_processors_of_values_and_of_global_stores_are_made_anew_too(self) -> None:
+    def test_transformers_and_processors_of_values_and_of_global_stores_are_made_again_too(self) -> None:
         made: list[str] = []
 
         def supplier(name: str, base: Any) -> Any:
@@ -452,14 +452,14 @@ class TestAPattern:
             assert [record.value for record in driver.read("out")] == ["V"]
 
 
-def test_drops_are_told_by_reason() -> None:
+def test_drops_are_reported_by_reason() -> None:
     with Driver(word_count(), policies=ms.ErrorPolicies(process="skip")) as driver:
         driver.pipe("lines", None, None)
         driver.pipe("lines", None, "a")
         assert driver.dropped() == {"process error": 1}
 
 
-def test_topics_that_were_written_are_told_with_repartitions() -> None:
+def test_topics_that_were_written_are_reported_with_repartitions() -> None:
     with Driver(word_count(), application_id="app") as driver:
         assert driver.produced_topics() == frozenset()
         driver.pipe("lines", None, "a")

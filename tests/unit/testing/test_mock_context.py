@@ -61,13 +61,13 @@ def test_it_has_what_every_context_has(context: Any) -> None:
 
 
 def test_calls_and_acknowledgements_are_captured(context: ms.testing.MockProcessorContext) -> None:
-    at = ms.RecordMetadata("in", 0, 3)
+    metadata = ms.RecordMetadata("in", 0, 3)
     context.issue(print, repr, 1, 2)
-    context.acknowledge(at)
-    assert (context.issued, context.acknowledged) == ([(print, repr, (1, 2))], [at])
+    context.acknowledge(metadata)
+    assert (context.issued, context.acknowledged) == ([(print, repr, (1, 2))], [metadata])
 
 
-def test_a_store_that_was_not_given_is_told(context: ms.testing.MockProcessorContext) -> None:
+def test_a_store_that_was_not_given_is_reported(context: ms.testing.MockProcessorContext) -> None:
     with pytest.raises(StoreError, match=r"no store 'else' \(it has: seen\)"):
         context.state_store("else")
 

@@ -17,16 +17,16 @@ from unit.helpers import processing, processor_topology
 Driver = ms.testing.TopologyTestDriver
 INT = ms.serdes.int64
 KEYS = [f"k{number}" for number in range(20)]
-PLACES = {key: partition_of(key.encode(), 4) for key in KEYS}
+PARTITIONS = {key: partition_of(key.encode(), 4) for key in KEYS}
 
 
 def where(**options: Any) -> ms.Topology:
     """Send each record on with its partition and the task that had it."""
 
     def tell(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
-        at = context.record_metadata
-        assert at is not None
-        context.forward(record.with_value(f"{at.partition}@{at.offset} in {context.task_id}"))
+        metadata = context.record_metadata
+        assert metadata is not None
+        context.forward(record.with_value(f"{metadata.partition}@{metadata.offset} in {context.task_id}"))
 
     return processor_topology(processing(tell), **options)
 
@@ -42,15 +42,15 @@ def counts(**repartition: Any) -> ms.Topology:
 
 class TestPartitions:
     def test_keys_go_where_java_producers_put_them(self) -> None:
-        assert set(PLACES.values()) == {0, 1, 2, 3}
+        assert set(PARTITIONS.values()) == {0, 1, 2, 3}
         with Driver(where(), partitions=4) as driver:
             for key in KEYS:
                 driver.pipe("in", key, "v")
-            told = {record.key: record.value for record in driver.read("out")}
-            assert {key: int(value[0]) for key, value in told.items()} == PLACES
-            assert all(value.endswith(f"in 0_{PLACES[key]}") for key, value in told.items())
+            received = {record.key: record.value for record in driver.read("out")}
+            assert {key: int(value[0]) for key, value in received.items()} == PARTITIONS
+            assert all(value.endswith(f"in 0_{PARTITIONS[key]}") for key, value in received.items())
             assert {p: driver.committed_offset("in", p) for p in range(4)} == {
-                p: list(PLACES.values()).count(p) for p in range(4)
+                p: list(PARTITIONS.values()).count(p) for p in range(4)
             }
 
     def test_records_without_a_key_take_turns(self) -> None:
@@ -95,8 +95,8 @@ class TestPartitions:
                 driver.pipe("in", None, key)
             assert driver.output_topic("out").read_as_table() == dict.fromkeys(KEYS, 2)
             for number in range(tasks):
-                mine = [key for key in KEYS if partition_of(key.encode(), tasks) == number]
-                assert [key for key, _ in driver.store("counts", partition=number).all()] == sorted(mine)
+                own_keys = [key for key in KEYS if partition_of(key.encode(), tasks) == number]
+                assert [key for key, _ in driver.store("counts", partition=number).all()] == sorted(own_keys)
                 assert list(driver.stores(partition=number)) == ["counts"]
 
     def test_a_store_of_several_tasks_is_asked_for_with_its_partition(self) -> None:

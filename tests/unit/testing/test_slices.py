@@ -31,17 +31,19 @@ def test_a_file_has_everything(tmp_path_factory: pytest.TempPathFactory, records
     file.write_text("".join(record.line() + "\n" for record in records), encoding="utf-8", newline="\n")
     found = read_slice(file)
     assert sorted(map(repr, found)) == sorted(map(repr, records))
-    for at in {record.topic_partition for record in records}:
-        assert [one for one in found if one.topic_partition == at] == [
-            one for one in records if one.topic_partition == at
+    for partition in {record.topic_partition for record in records}:
+        assert [record for record in found if record.topic_partition == partition] == [
+            record for record in records if record.topic_partition == partition
         ]
 
 
 def test_records_are_merged_by_time_and_partitions_keep_their_order() -> None:
     a, b = TopicPartition("a", 0), TopicPartition("b", 0)
     times = [(a, 5), (a, 1), (b, 2), (b, 6)]
-    records = [SliceRecord(at, offset, time, None, None) for offset, (at, time) in enumerate(times)]
-    assert [one.timestamp for one in merged(records)] == [2, 5, 1, 6]
+    records = [
+        SliceRecord(partition, offset, time, None, None) for offset, (partition, time) in enumerate(times)
+    ]
+    assert [record.timestamp for record in merged(records)] == [2, 5, 1, 6]
 
 
 def test_a_driver_replays_a_slice(tmp_path: Path) -> None:

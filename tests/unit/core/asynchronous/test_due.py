@@ -28,7 +28,7 @@ def begun(made: Dispatcher, now_ms: int) -> list[int]:
     return [each.ticket.number for start in made.start(now_ms) for each in start.calls]
 
 
-def one_after_the_other(made: Dispatcher, now_ms: int) -> Iterable[int]:
+def finishing_each(made: Dispatcher, now_ms: int) -> Iterable[int]:
     while starts := made.start(now_ms):
         for start in starts:
             yield from (each.ticket.number for each in start.calls)
@@ -50,32 +50,32 @@ def test_a_call_begins_when_it_is_due(order: str) -> None:
 def test_those_behind_it_in_its_line_wait_for_it() -> None:
     made = dispatcher(call(0, "a", due_ms=50), call(1, "a"))
     assert begun(made, 49) == []
-    assert list(one_after_the_other(made, 50)) == [0, 1]
+    assert list(finishing_each(made, 50)) == [0, 1]
 
 
 def test_of_two_in_a_line_the_second_is_not_early_either() -> None:
     for batch in (None, (2, 0)):
         made = dispatcher(call(0, "a", due_ms=50), call(1, "a", due_ms=60), batch=batch)
-        assert list(one_after_the_other(made, 50)) == [0]
-        assert list(one_after_the_other(made, 60)) == [1]
+        assert list(finishing_each(made, 50)) == [0]
+        assert list(finishing_each(made, 60)) == [1]
 
 
 def test_it_takes_no_place_until_it_is_due() -> None:
     early = [call(number, "a", due_ms=50) for number in range(3)]
     made = dispatcher(*early, call(3, "a"), order="completion", max_in_flight=1, max_in_flight_per_key=1)
-    assert list(one_after_the_other(made, 0)) == [3]
-    assert list(one_after_the_other(made, 50)) == [0, 1, 2]
+    assert list(finishing_each(made, 0)) == [3]
+    assert list(finishing_each(made, 50)) == [0, 1, 2]
 
 
 def test_those_that_are_due_take_turns_with_new_ones() -> None:
     new = [call(number) for number in range(10, 15)]
     made = dispatcher(*new, *(call(number, due_ms=50) for number in range(3)), max_in_flight=1)
-    assert list(one_after_the_other(made, 50)) == [0, 10, 1, 11, 2, 12, 13, 14]
+    assert list(finishing_each(made, 50)) == [0, 10, 1, 11, 2, 12, 13, 14]
 
 
 def test_one_that_is_forgotten_is_not_made_and_blocks_nothing() -> None:
     made = dispatcher(call(0, "a", due_ms=50), call(1, "a"), call(2, "b", due_ms=50))
     made.forget({call(0).ticket})
-    assert list(one_after_the_other(made, 1)) == [1]
-    assert list(one_after_the_other(made, 50)) == [2]
+    assert list(finishing_each(made, 1)) == [1]
+    assert list(finishing_each(made, 50)) == [2]
     assert made.idle

@@ -555,7 +555,7 @@ class TestProcess:
             assert driver.store("totals").get("k") is None
             assert driver.committed_offset("in") == 1
 
-    def test_an_unknown_child_is_told(self) -> None:
+    def test_an_unknown_child_is_reported(self) -> None:
         with (
             Driver(self.totals(lambda record, context: context.forward(record, "nobody"))) as driver,
             pytest.raises(ProcessingError, match="'sum' has no child 'nobody'"),
@@ -707,7 +707,7 @@ class TestWhatCallsDoWrong:
         )
 
     @pytest.mark.parametrize("answer", [ms.skip, ms.retry, ms.delay, ms.dead_letter])
-    def test_an_answer_without_parentheses_is_told(self, answer: Any) -> None:
+    def test_an_answer_without_parentheses_is_reported(self, answer: Any) -> None:
         refusal = pytest.raises(ProcessingError, match=rf"returned ms.{answer.__name__} itself; call it")
         with Driver(mapping(lambda value: answer, with_key=False)) as driver, refusal:
             pipe(driver, ("a", "x"))
@@ -733,7 +733,7 @@ class TestWhatCallsDoWrong:
         assert (tried.count("early"), tried.count("again")) == (4, 4)
 
     @pytest.mark.parametrize("until", ["2030-01-01", 1.5, True])
-    def test_a_time_is_told_in_ms(self, until: Any) -> None:
+    def test_a_time_is_reported_in_ms(self, until: Any) -> None:
         with pytest.raises(TypeError, match="an int of ms since the epoch"):
             ms.delay(until=until)
 
@@ -925,11 +925,11 @@ class TestFunctionsOfTheWrongKind:
             (lambda key, value: value, False, r"is called with \(value\), but it takes \(key, value\)"),
         ],
     )
-    def test_are_told_by_what_they_take(self, function: Any, with_key: bool, message: str) -> None:
+    def test_are_recognised_by_their_parameters(self, function: Any, with_key: bool, message: str) -> None:
         with pytest.raises(TopologyError, match=message):
             mapping(function, with_key=with_key)
 
-    def test_are_told_where_nobody_would_await_them(self) -> None:
+    def test_are_reported_where_nobody_would_await_them(self) -> None:
         async def is_good(key: Any, value: Any) -> bool:
             return False
 

@@ -133,7 +133,7 @@ def test_numbered_names_are_generated_too() -> None:
         builder.build(explicit_names=True)
 
 
-def test_all_missing_names_are_told_at_once() -> None:
+def test_all_missing_names_are_reported_at_once() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("a").group_by_key().count()
     builder.stream("b").group_by_key().count()

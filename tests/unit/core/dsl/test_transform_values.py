@@ -93,7 +93,7 @@ def test_a_supplier_makes_transformers() -> None:
         TopologyTestDriver(builder.build())
 
 
-def test_a_table_tells_the_name_of_its_store() -> None:
+def test_a_table_knows_the_name_of_its_store() -> None:
     builder = with_store()
     table = builder.table("in", store="rows")
     assert table.store_name == "rows"

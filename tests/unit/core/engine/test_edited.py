@@ -165,7 +165,7 @@ def test_with_stable_names_an_edited_program_goes_on(define: Define) -> None:
     assert run(built(define, edited), built(define, unedited)) == uncut
 
 
-def test_with_numbered_names_it_begins_anew() -> None:
+def test_with_numbered_names_it_starts_again() -> None:
     uncut, cut = (
         run(built(plain, unedited, names="numbered"), built(plain, edit, names="numbered"))
         for edit in (unedited, edited)

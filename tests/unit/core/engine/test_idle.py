@@ -88,7 +88,7 @@ class TestWindows:
         host.restart()
         assert run(host, 1101, ("b", "x", 9)).metrics.dropped == {"late for a window": 1}
 
-    def test_a_record_begins_the_wait_anew(self, make: Callable[..., ms.Topology]) -> None:
+    def test_a_record_restarts_the_wait(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING))
         run(host, 1000, ("a", "x", 3))
         assert run(host, 1099, ("a", "x", 2)).wake_at_ms == 1199

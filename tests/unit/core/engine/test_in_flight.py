@@ -526,7 +526,7 @@ class TestHotKeys:
             seen += values(outcome)
         assert seen == [f"V{i}" for i in range(1000)]
 
-    def test_they_are_told(self) -> None:
+    def test_they_are_reported(self) -> None:
         host = self.hot(1000)
         host.feed("in", [(f"cold{i}", "c", 1) for i in range(500)])
         host.feed("in", [(None, "c", 1)] * 500)
@@ -686,7 +686,7 @@ class TestProgress:
         assert host.task.snapshot().progress == {}
 
 
-def test_a_task_tells_how_its_operators_call() -> None:
+def test_a_task_reports_how_its_operators_call() -> None:
     host = Host(calling(max_in_flight=7))
     assert isinstance(host.task, Task)
     assert host.task.calls["call"].max_in_flight == 7

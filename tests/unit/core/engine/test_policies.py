@@ -117,7 +117,7 @@ def test_dead_letter_keeps_the_original_record_and_says_why_in_headers(
 
 
 @pytest.mark.parametrize("stage", ["deserialize", "process", "produce"])
-def test_a_dead_letter_tells_of_one_error_only(stage: Stage) -> None:
+def test_a_dead_letter_reports_one_error_only(stage: Stage) -> None:
     _, outcome = run(stage, "dead_letter")
     (letter,) = [records for topic, records in outcome.sends if topic == "dead"]
     traceback = dict(letter.headers[0])["millstream.error.traceback"]  # type: ignore[index]
@@ -174,7 +174,7 @@ class TestNesting:
         topology = processor_topology(processing(outer))
         return topology.add_processor("inner", processing(inner), "worker")
 
-    def test_the_error_of_a_child_is_told_once_and_names_the_child(self) -> None:
+    def test_the_error_of_a_child_is_reported_once_and_names_the_child(self) -> None:
         with pytest.raises(
             ProcessingError, match=r"^inner failed in stage 'process'.*: LookupError: inner breaks "
         ) as caught:

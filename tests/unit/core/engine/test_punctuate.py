@@ -298,7 +298,7 @@ class TestImpossibleSchedules:
 
 
 class TestChangedPrograms:
-    def test_a_schedule_with_another_interval_begins_anew(self) -> None:
+    def test_a_schedule_with_another_interval_starts_again(self) -> None:
         host = Host(scheduled(ms.wall_clock))
         host.step(now_ms=5)
         host.sub = Host(scheduled(ms.wall_clock, interval=20)).sub

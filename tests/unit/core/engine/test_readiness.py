@@ -104,7 +104,7 @@ class TestAnEmptyInput:
         assert (values(outcome), outcome.wake_at_ms) == (["slow 2"], 2 * IDLE + 2)  # and now again
         assert values(step(host, 2 * IDLE + 2)) == ["fast 3"]
 
-    def test_is_waited_for_anew_when_it_had_lag(self) -> None:
+    def test_is_waited_for_again_when_it_had_lag(self) -> None:
         host = host_of(IDLE)
         feed(host, "fast", 1)
         step(host, 0)
@@ -229,7 +229,7 @@ class TestWaiting:
         feed(host, "fast", 2)
         assert values(step(host, 141)) == ["fast 2"]
 
-    def test_is_told_in_a_line(self) -> None:
+    def test_is_reported_in_one_line(self) -> None:
         assert "(setting max_task_idle_ms)" in Waiting(SLOW, "idle", 0).line()
 
 

@@ -96,7 +96,7 @@ def test_any_changes_give_each_key_one_log_per_epoch_and_growing_positions(
     st.integers(1, 3),
 )
 def test_a_reader_that_commits_and_restarts_reads_each_key_of_its_range_in_order(
-    changes: list[tuple[int, int]], keys: KeyRange, at_once: int
+    changes: list[tuple[int, int]], keys: KeyRange, chunk_size: int
 ) -> None:
     history, logs = History.new(PRIMARY), {PRIMARY: 0} | {fan_out(n): 0 for n in range(9)}
     content: dict[tuple[TopicPartition, int], tuple[bytes, int]] = {}
@@ -112,19 +112,19 @@ def test_a_reader_that_commits_and_restarts_reads_each_key_of_its_range_in_order
         offsets: dict[TopicPartition, int] = {}
         step = next(history.reads(keys, position))
         for stretch in step:
-            at = stretch.offset(position)
+            start = stretch.offset(position)
             end = logs[stretch.log] if stretch.end is None else stretch.end
-            for offset in range(at, min(at + at_once, end)):
+            for offset in range(start, min(start + chunk_size, end)):
                 key, sequence = content[stretch.log, offset]
                 if keys.holds(key) and sequence not in read.setdefault(key, []):
                     read[key].append(sequence)
-            offsets[stretch.log] = min(at + at_once, end)
+            offsets[stretch.log] = min(start + chunk_size, end)
         done = {
             s.log: s.end for before in history.reads(keys) for s in before if s.end and s.base < step[0].base
         }
         last, position = position, history.position(keys, {**done, **offsets})
     expected: dict[bytes, list[int]] = {}
-    for key, sequence in sorted(content.values(), key=lambda one: one[1]):
+    for key, sequence in sorted(content.values(), key=lambda entry: entry[1]):
         if keys.holds(key):
             expected.setdefault(key, []).append(sequence)
     assert {key: found for key, found in read.items() if found} == expected

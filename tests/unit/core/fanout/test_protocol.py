@@ -230,12 +230,12 @@ def records_of(
     logs: dict[TopicPartition, list[tuple[bytes, int] | None]],
     committed: dict[tuple[TopicPartition, int], tuple[bytes, int, str]],
 ) -> list[tuple[bytes, int, str]]:
-    """Give what a reader of an epoch finds: of each log, the records whose keys are in its range."""
+    """Return what a reader of an epoch finds: of each log, the records whose keys are in its range."""
     found = []
     for stretch in epoch.stretches:
         end = len(logs.get(stretch.log, [])) if stretch.end is None else stretch.end
-        here = [committed.get((stretch.log, offset)) for offset in range(stretch.start, end)]
-        found += [record for record in here if record is not None and stretch.keys.holds(record[0])]
+        stored = [committed.get((stretch.log, offset)) for offset in range(stretch.start, end)]
+        found += [record for record in stored if record is not None and stretch.keys.holds(record[0])]
     return found
 
 

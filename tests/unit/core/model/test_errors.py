@@ -15,7 +15,7 @@ CLASSES = [
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_is_told_by_class_and_message(kind: type[errors.MillstreamError]) -> None:
+def test_is_shown_by_class_and_message(kind: type[errors.MillstreamError]) -> None:
     error = pickle.loads(pickle.dumps(kind("what, where, what now")))
     assert (type(error), error.message, str(error)) == (
         kind,

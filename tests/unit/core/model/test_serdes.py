@@ -183,9 +183,9 @@ def test_a_change_keeps_both_values_and_their_nulls(pair: tuple[str | None, str 
     ids=["string", "int64", "float64"],
 )
 def test_many_objects_are_written_quickly_as_one_by_one(serde: Any, good: list[Any], bad: list[Any]) -> None:
-    assert quickly(serde, good) == [serde.serialize(one) for one in good]
-    for one in bad:
-        assert quickly(serde, [*good, one]) is None
+    assert quickly(serde, good) == [serde.serialize(value) for value in good]
+    for value in bad:
+        assert quickly(serde, [*good, value]) is None
 
 
 def test_other_serdes_have_no_quick_way() -> None:

@@ -219,27 +219,27 @@ Application app (consumer group app)
 segment.bytes=52428800, message.timestamp.type=CreateTime)"""
 
 
-def test_a_plan_that_starts_tells_numbers_and_leaves_out_what_is_gone() -> None:
+def test_a_plan_that_starts_reports_numbers_and_leaves_out_what_is_gone() -> None:
     builder = ms.StreamsBuilder()
     regions = builder.table("people").group_by(lambda _, region: (region, "1")).count(store="counts")
     regions.to_stream().to("out", value=ms.serdes.int64)
     plan = continued(builder.build().plan("app"), {0: ComparedPart(("gone",), (), 1)})
-    told = started_text(plan, lay_out(plan, {"people": 3}), "app")
-    assert told == STARTED
+    text = started_text(plan, lay_out(plan, {"people": 3}), "app")
+    assert text == STARTED
     assert "Sub-topology: 0" not in str(plan)
 
 
-def test_a_plan_that_starts_tells_where_stores_and_commits_are_kept() -> None:
+def test_a_plan_that_starts_reports_where_stores_and_commits_are_kept() -> None:
     builder = ms.StreamsBuilder()
     kept = ms.stores.options("counts", engine="rocksdb", changelog="kafka")
     builder.stream("in").group_by_key().count(store=kept)
     plan = builder.build().plan("app")
-    told = started_text(plan, lay_out(plan, {"in": 3}), "app", commits=2, given={"segment.ms": "9"})
+    text = started_text(plan, lay_out(plan, {"in": 3}), "app", commits=2, given={"segment.ms": "9"})
     assert (
         "keeps  counts (timestamped-key-value string -> int64, engine rocksdb, changelog app-counts-changelog)"
-        in told
+        in text
     )
-    assert told.splitlines()[-2:] == [
+    assert text.splitlines()[-2:] == [
         "  internal topic app-counts-changelog (3 partitions, cleanup.policy=compact, message.timestamp.type=CreateTime, segment.ms=9)",
         "  internal topic app-commits (2 partitions, cleanup.policy=compact, segment.ms=9)",
     ]

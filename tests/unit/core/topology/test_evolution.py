@@ -117,7 +117,7 @@ class TestWhatTheOffsetCarries:
             stores={"s": "x"}
         )
 
-    def test_tells_once_what_is_gone(self) -> None:
+    def test_reports_once_what_is_gone(self) -> None:
         before = parts(_0=(("a",), ("s",)), _1=((), ()))
         after = parts(_0=((), ()), _1=((), ()))
         assert list(map(str, newly_gone(before, after))) == ["0_0", "0_1"]
@@ -144,21 +144,21 @@ class TestNewNames:
         assert Remembered().renamed({"old": "new"}, "app").stores == {}
 
     @pytest.mark.parametrize(
-        ("names", "told"),
+        ("names", "message"),
         [({"old": "other"}, "the checkpoint has both"), ({"odl": "new"}, "its stores are 'old', 'other'")],
     )
-    def test_must_fit_the_checkpoint(self, names: Mapping[str, str], told: str) -> None:
-        with pytest.raises(IncompatibleTopologyError, match=told):
+    def test_must_fit_the_checkpoint(self, names: Mapping[str, str], message: str) -> None:
+        with pytest.raises(IncompatibleTopologyError, match=message):
             self.KNOWN.renamed(names, "app")
 
     @pytest.mark.parametrize(
-        ("names", "told"),
+        ("names", "message"),
         [
             ({"old": "nowhere"}, "no store 'nowhere'; its stores are 'a', 'b'"),
             ({"a": "b"}, "still has a store 'a'"),
             ({"x": "a", "y": "a"}, "one new name to two old stores"),
         ],
     )
-    def test_must_fit_the_topology(self, names: Mapping[str, str], told: str) -> None:
-        with pytest.raises(SettingsError, match=told):
+    def test_must_fit_the_topology(self, names: Mapping[str, str], message: str) -> None:
+        with pytest.raises(SettingsError, match=message):
             checked_renames(names, ["a", "b"])

@@ -53,10 +53,10 @@ class TestDefaultGrouper:
 
 class TestCustomGrouper:
     def test_decides_the_tasks(self) -> None:
-        def all_in_one(partitions: Mapping[str, int]) -> Sequence[frozenset[ms.TopicPartition]]:
+        def single_group(partitions: Mapping[str, int]) -> Sequence[frozenset[ms.TopicPartition]]:
             return [frozenset(P(t, n) for t, count in partitions.items() for n in range(count))]
 
-        layout = lay_out(two_topics(meeting=False).plan(), {"A": 2, "B": 1}, all_in_one)
+        layout = lay_out(two_topics(meeting=False).plan(), {"A": 2, "B": 1}, single_group)
         assert tasks(layout) == {"0_0": ["A-0", "A-1", "B-0"]}
 
     @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ class TestInternalTopics:
         self, sources: dict[str, int]
     ) -> None:
         builder = ms.StreamsBuilder()
-        one, other = (builder.stream(topic).select_key(lambda k, v: v) for topic in "ab")
+        left, right = (builder.stream(topic).select_key(lambda k, v: v) for topic in "ab")
         near = ms.JoinWindows(before=1, after=1, grace=0)
-        one.join(other, lambda x, y: x, windows=near, name="j").to("out")
+        left.join(right, lambda x, y: x, windows=near, name="j").to("out")
         counts = lay_out(builder.build().plan("app"), sources).partitions
         assert counts["app-j-left-repartition"] == counts["app-j-right-repartition"] == 5
 

@@ -21,8 +21,8 @@ Point = tuple[float, float]
 def points(path: str) -> Iterator[Point]:
     """Follow a path of the commands that the pictures use, in small steps."""
     x = y = 0.0
-    for command, told in re.findall(r"([MVHC])([-\d .]+)", path):
-        numbers = [float(number) for number in told.split()]
+    for command, coordinates in re.findall(r"([MVHC])([-\d .]+)", path):
+        numbers = [float(number) for number in coordinates.split()]
         if command == "M":
             x, y = numbers
         start = (x, y)
@@ -53,11 +53,13 @@ def inside(box: Box, point: Point) -> bool:
 def crossed(drawn: Grid) -> list[str]:
     """Name the boxes that a line goes through; touching the edge is where it begins and ends."""
     boxes = drawn.boxes.items()
-    return [name for path in drawn.paths for at in points(path) for name, box in boxes if inside(box, at)]
+    return [
+        name for path in drawn.paths for point in points(path) for name, box in boxes if inside(box, point)
+    ]
 
 
 def outside(drawn: Grid) -> list[Point]:
-    found = [at for path in drawn.paths for at in points(path)]
+    found = [point for path in drawn.paths for point in points(path)]
     return [(x, y) for x, y in found if not (0 <= x <= drawn.width and 0 <= y <= drawn.height)]
 
 
@@ -66,8 +68,8 @@ def pictures(draw: st.DrawFn) -> tuple[list[list[Cell]], list[tuple[str, str]], 
     sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=6))
     rows = [
         [
-            Cell(f"{number}.{place}", ("x" * draw(st.integers(1, 30)),) * draw(st.integers(1, 4)))
-            for place in range(size)
+            Cell(f"{number}.{column}", ("x" * draw(st.integers(1, 30)),) * draw(st.integers(1, 4)))
+            for column in range(size)
         ]
         for number, size in enumerate(sizes)
     ]

@@ -31,7 +31,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_the_fingerprint_tells_what_must_not_change(kind: str) -> None:
+def test_the_fingerprint_shows_what_must_not_change(kind: str) -> None:
     plain = KINDS[kind]("s", TEXT, INT)
     assert plain.fingerprint == f"{kind} string -> int64"
     assert KINDS[kind]("other", TEXT, INT).fingerprint == plain.fingerprint
@@ -47,7 +47,7 @@ def test_the_fingerprint_does_not_tell_what_may_change(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("original", "changed"),
     [
         (ms.stores.key_value("s", TEXT, INT, ttl=1), ms.stores.key_value("s", TEXT, INT, ttl=2)),
         (ms.stores.lru("s", TEXT, INT, capacity=1), ms.stores.lru("s", TEXT, INT, capacity=2)),
@@ -62,9 +62,11 @@ def test_the_fingerprint_does_not_tell_what_may_change(kind: str) -> None:
         ),
     ],
 )
-def test_how_long_and_how_many_may_change(one: ms.stores.StoreSpec, other: ms.stores.StoreSpec) -> None:
-    assert one.fingerprint == other.fingerprint
-    assert one != other
+def test_how_long_and_how_many_may_change(
+    original: ms.stores.StoreSpec, changed: ms.stores.StoreSpec
+) -> None:
+    assert original.fingerprint == changed.fingerprint
+    assert original != changed
 
 
 def test_slices_hold_half_the_retention_and_a_minute_at_least() -> None:

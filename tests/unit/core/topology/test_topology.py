@@ -100,7 +100,7 @@ def with_store() -> ms.Topology:
         ),
     ],
 )
-def test_a_mistake_is_told_where_it_is_made(build: Callable[[], ms.Topology], message: str) -> None:
+def test_a_mistake_is_reported_where_it_is_made(build: Callable[[], ms.Topology], message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         build()
 
@@ -129,7 +129,7 @@ def test_a_mistake_is_told_where_it_is_made(build: Callable[[], ms.Topology], me
 @pytest.mark.parametrize(
     "use", [ms.Topology.validate, ms.Topology.plan, ms.Topology.describe, ms.Topology.dot]
 )
-def test_what_is_missing_is_told_when_it_is_used(
+def test_what_is_missing_is_reported_when_it_is_used(
     build: Callable[[], ms.Topology], message: str, use: Callable[[ms.Topology], object]
 ) -> None:
     with pytest.raises(TopologyError, match=message):

@@ -158,18 +158,18 @@ def test_a_query_that_waits_for_a_copy_wakes_its_tasks(running: RunningApplicati
 
 
 class TestOrders:
-    def test_are_told_to_the_planner_and_shown(self, running: RunningApplication) -> None:
+    def test_are_reported_to_the_planner_and_shown(self, running: RunningApplication) -> None:
         running.pause(["in"])
         running.pause(subtopologies=[1])
         running.throttle("in-too", 100)
-        told = running._requests.answer("plan", PLAN)
-        assert (told.paused, told.rates) == ({"in", "other"}, {"in-too": 100})
+        orders = running._requests.answer("plan", PLAN)
+        assert (orders.paused, orders.rates) == ({"in", "other"}, {"in-too": 100})
         status = running.status()
         assert (status.paused, status.throttled) == (["in", "other"], {"in-too": 100})
         running.resume(["other"])
         running.throttle("in-too", None)
-        told = running._requests.answer("plan", PLAN)
-        assert (told.paused, told.rates) == ({"in"}, {})
+        orders = running._requests.answer("plan", PLAN)
+        assert (orders.paused, orders.rates) == ({"in"}, {})
         running.resume()
         assert running.status().paused == []
 
@@ -224,9 +224,12 @@ def test_only_what_can_be_reached_is_woken(running: RunningApplication) -> None:
 
 
 def test_records_in_flight_of_a_paused_topic_are_finished(running: RunningApplication) -> None:
-    told = CallReport(look_at_ms=1_000, with_async_worker=1)
+    calling = CallReport(look_at_ms=1_000, with_async_worker=1)
     asleep = CallReport(look_at_ms=1_001, waiting=1)
-    reports = [TaskReport("0_0", wake_at_ms=900, calls=told), TaskReport("1_0", wake_at_ms=900, calls=asleep)]
+    reports = [
+        TaskReport("0_0", wake_at_ms=900, calls=calling),
+        TaskReport("1_0", wake_at_ms=900, calls=asleep),
+    ]
     running._requests.answer("batch", CommittedBatch(0, [report.encode() for report in reports]))
     running.pause()
     assert running._requests.answer("plan", PLAN).due == ("0_0",)
@@ -284,8 +287,8 @@ class TestDraining:
         assert running._requests.answer("plan", PLAN).intake
         reported(running, 0, CallReport(with_async_worker=3, look_at_ms=1_010))
         stop.begin(60)
-        told = running._requests.answer("plan", PLAN)
-        assert (told.intake, told.hold) == (False, False)
+        orders = running._requests.answer("plan", PLAN)
+        assert (orders.intake, orders.hold) == (False, False)
         assert running.status().state == "draining"
         reported(running, 1, CallReport(with_async_worker=1, look_at_ms=1_020))
         assert not running._requests.answer("plan", PLAN).hold
@@ -365,8 +368,8 @@ class Stop:
             assert not self._thread.is_alive()
 
 
-def reported(running: RunningApplication, batch: int, told: CallReport) -> None:
-    running._requests.answer("batch", CommittedBatch(batch, [TaskReport("0_0", calls=told).encode()]))
+def reported(running: RunningApplication, batch: int, figures: CallReport) -> None:
+    running._requests.answer("batch", CommittedBatch(batch, [TaskReport("0_0", calls=figures).encode()]))
 
 
 class TestBehindTheShuffle:
@@ -401,12 +404,12 @@ class TestBehindTheShuffle:
     def test_is_committed_up_to_the_oldest_micro_batch_with_an_unfinished_record(
         self, running: RunningApplication, group: AwayOnce
     ) -> None:
-        for first, second, told in ((7, 6, 40), (7, 0, 70), (7, 6, 70), (0, 0, 90)):
+        for first, second, committed in ((7, 6, 40), (7, 0, 70), (7, 6, 70), (0, 0, 90)):
             self.batch(running, first=first, second=second)
             answer = running._requests.answer("plan", replace(self.READ, origins=self.BEGUN))
             assert answer.oldest == ({"in": min(filter(None, (first, second)))} if first else {})
-            assert group.committed == {self.IN: told}
-            assert running.status().lag == {"in": 95 - told}
+            assert group.committed == {self.IN: committed}
+            assert running.status().lag == {"in": 95 - committed}
 
     def test_is_not_committed_before_all_tasks_have_reported(
         self, running: RunningApplication, group: AwayOnce
@@ -415,7 +418,7 @@ class TestBehindTheShuffle:
         running._requests.answer("plan", replace(self.READ, origins=None))
         assert group.committed == {}
 
-    def test_is_told_how_far_it_has_been_read(self, running: RunningApplication, group: AwayOnce) -> None:
+    def test_learns_how_far_it_has_been_read(self, running: RunningApplication, group: AwayOnce) -> None:
         self.batch(running, first=6)
         running._requests.answer("plan", replace(self.READ, origins=self.BEGUN))
         assert group.taken == {self.IN: 90}

@@ -1,4 +1,4 @@
-"""What a group is told of an application's progress."""
+"""Which offsets of an application's progress are committed to a consumer group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST, SECOND = TopicPartition("in", 0), TopicPartition("in", 1)
 
 
 class Kept:
-    """Keeps the offsets of a group, unless it is away."""
+    """Keeps the offsets of a group, unless the broker is unavailable."""
 
     def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
         self.offsets = dict(offsets)
@@ -33,9 +33,9 @@ class Kept:
         self.asked += 1
         return {
             topic: {
-                at: self.offsets[place]
-                for at in range(count)
-                if (place := TopicPartition(topic, at)) in self.offsets
+                partition: self.offsets[topic_partition]
+                for partition in range(count)
+                if (topic_partition := TopicPartition(topic, partition)) in self.offsets
             }
             for topic, count in partitions.items()
         }
@@ -48,10 +48,10 @@ class Kept:
 def test_a_micro_batch_that_is_done_again_and_finishes_less_does_not_take_offsets_back() -> None:
     broker = Kept({FIRST: 557})
     group = GroupOffsets(broker)
-    for offset, told in ((296, 557), (296, 557), (557, 557), (600, 600)):
+    for offset, committed in ((296, 557), (296, 557), (557, 557), (600, 600)):
         group.commit({FIRST: offset, SECOND: offset})
         group.planned({"in": {0: 800, 1: 800}})
-        assert broker.offsets == {FIRST: told, SECOND: offset}
+        assert broker.offsets == {FIRST: committed, SECOND: offset}
     assert broker.asked == 1
 
 
@@ -112,7 +112,7 @@ def test_an_application_that_starts_over_takes_its_offsets_with_it() -> None:
     assert broker.asked == 0
 
 
-def test_what_others_commit_is_told_once() -> None:
+def test_what_others_commit_is_reported_once() -> None:
     broker = Kept({})
     group = GroupOffsets(broker)
     assert group.by_others() == {}

@@ -66,7 +66,7 @@ def test_an_error_has_place_files_and_ways_out(checkpoint: Checkpoint) -> None:
     assert "`millstream reset shop`" in message
 
 
-def test_many_findings_are_not_all_told(checkpoint: Checkpoint) -> None:
+def test_many_findings_are_not_all_reported(checkpoint: Checkpoint) -> None:
     for file in checkpoint.root.glob("state/0/*/[0-9]*.*"):
         file.write_text("")
     with pytest.raises(

@@ -43,13 +43,13 @@ class TestWithACheckpoint:
 
     @pytest.mark.parametrize("take_over", [False, True])
     def test_is_refused_when_another_one_has_taken_over(self, take_over: bool) -> None:
-        told = r"taken over from the checkpoint at file:/here \(c, micro-batch 7\) .* \(other, delivered up to micro-batch 9\)"
-        with pytest.raises(OtherCheckpointError, match=told):
+        message = r"taken over from the checkpoint at file:/here \(c, micro-batch 7\) .* \(other, delivered up to micro-batch 9\)"
+        with pytest.raises(OtherCheckpointError, match=message):
             checkpoint_id(start(take_over=take_over), progress("c", 7), marks(("c", 7), ("other", 9)))
 
     def test_is_refused_when_it_is_an_old_copy(self) -> None:
-        told = r"ends with micro-batch 7, but micro-batch 8 has been delivered"
-        with pytest.raises(OtherCheckpointError, match=told):
+        message = r"ends with micro-batch 7, but micro-batch 8 has been delivered"
+        with pytest.raises(OtherCheckpointError, match=message):
             checkpoint_id(start(), progress("c", 7), marks(("c", 8), ("c", 3)))
 
     def test_goes_on_with_a_batch_that_a_later_run_has_delivered(self) -> None:
@@ -57,8 +57,10 @@ class TestWithACheckpoint:
         assert checkpoint_id(start(), progress("c", 7, "run that planned it"), found) == "c"
 
     def test_is_refused_when_a_copy_has_delivered_a_batch_of_that_number(self) -> None:
-        told = r"micro-batch 7, but a micro-batch of that number that it has not planned has been delivered"
-        with pytest.raises(OtherCheckpointError, match=told):
+        message = (
+            r"micro-batch 7, but a micro-batch of that number that it has not planned has been delivered"
+        )
+        with pytest.raises(OtherCheckpointError, match=message):
             checkpoint_id(start(), progress("c", 7, "mine"), marks(("c", 6, "mine"), ("c", 7, "the copy's")))
 
 

@@ -65,19 +65,19 @@ assert (disk / "millstream.log").read_text().rstrip().endswith("room again")
 
 
 def test_for_the_lease(tmp_path: Path) -> None:
-    told = run_on_small_disk(tmp_path, _LEASE)
-    assert f"{tmp_path}/new" in told
-    assert "No space left on device; its disk has 0.0 of 8.0 MiB free" in told
-    assert "Free some space" in told
+    output = run_on_small_disk(tmp_path, _LEASE)
+    assert f"{tmp_path}/new" in output
+    assert "No space left on device; its disk has 0.0 of 8.0 MiB free" in output
+    assert "Free some space" in output
 
 
 def test_for_the_control_file(tmp_path: Path) -> None:
-    told = run_on_small_disk(tmp_path, _CONTACT)
-    assert f"{tmp_path}/control.json" in told
-    assert "No space left on device; its disk has 0.0 of 8.0 MiB free" in told
-    assert "Free some space" in told
+    output = run_on_small_disk(tmp_path, _CONTACT)
+    assert f"{tmp_path}/control.json" in output
+    assert "No space left on device; its disk has 0.0 of 8.0 MiB free" in output
+    assert "Free some space" in output
 
 
 def test_for_the_log(tmp_path: Path) -> None:
-    told = run_on_small_disk(tmp_path, f"import sys; sys.stderr = sys.stdout{_LOG}")
-    assert [line[9:] for line in told.splitlines()] == ["the disk is full"]
+    output = run_on_small_disk(tmp_path, f"import sys; sys.stderr = sys.stdout{_LOG}")
+    assert [line[9:] for line in output.splitlines()] == ["the disk is full"]

@@ -54,7 +54,10 @@ def pairs(partitions: Partitions) -> Sequence[frozenset[TopicPartition]]:
 
 def _two(partitions: Partitions, first: Callable[[int, int], bool]) -> Sequence[frozenset[TopicPartition]]:
     every = [(TopicPartition(t, p), first(p, n)) for t, n in partitions.items() for p in range(n)]
-    return [frozenset(at for at, is_first in every if is_first is wanted) for wanted in (True, False)]
+    return [
+        frozenset(partition for partition, is_first in every if is_first is wanted)
+        for wanted in (True, False)
+    ]
 
 
 def by_region(topic: str, key: Any, value: Any, partitions: int) -> int:
@@ -140,8 +143,8 @@ def through_kafka(builder: ms.StreamsBuilder) -> None:
 
 def joined(left: Callable[[Any], Any], right: Callable[[Any], Any]) -> Build:
     def build(builder: ms.StreamsBuilder) -> None:
-        one, two = left(builder.stream("in")), right(builder.stream("other"))
-        one.join(two, lambda a, b: a, windows=NEAR, name="j").to("o")
+        first, second = left(builder.stream("in")), right(builder.stream("other"))
+        first.join(second, lambda a, b: a, windows=NEAR, name="j").to("o")
 
     return build
 
@@ -199,9 +202,9 @@ def two_counts(front: Callable[[Any], Any]) -> Build:
     """Two stores in one part, one of them with something in front."""
 
     def build(builder: ms.StreamsBuilder) -> None:
-        one = builder.stream("in").group_by_key().count(store="c").to_stream()
-        two = front(builder.stream("other")).group_by_key().count(store="d").to_stream()
-        one.merge(two).to("o")
+        first = builder.stream("in").group_by_key().count(store="c").to_stream()
+        second = front(builder.stream("other")).group_by_key().count(store="d").to_stream()
+        first.merge(second).to("o")
 
     return build
 
@@ -273,10 +276,10 @@ GOES_ON = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "now", "told"), REFUSED.values(), ids=REFUSED)
-def test_is_refused(before: Program, now: Program, told: str) -> None:
+@pytest.mark.parametrize(("before", "now", "message"), REFUSED.values(), ids=REFUSED)
+def test_is_refused(before: Program, now: Program, message: str) -> None:
     checkpoint = before.checkpoint()
-    with pytest.raises(IncompatibleTopologyError, match=told) as error:
+    with pytest.raises(IncompatibleTopologyError, match=message) as error:
         now.continuing(checkpoint)
     assert "new name" in str(error.value)
     assert "millstream reset" in str(error.value)

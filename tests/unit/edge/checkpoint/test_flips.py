@@ -39,7 +39,7 @@ def orders(home: Path) -> FlowControl:
 
 @pytest.mark.timeout(60 + FLIPS)
 def test_of_kept_pauses_never_let_a_topic_be_read(tmp_path: Path) -> None:
-    outcomes, told = Counter[str](), set[str]()
+    outcomes, messages = Counter[str](), set[str]()
     for seed in range(max(FLIPS, 300)):
         orders(tmp_path).pause(TOPICS, keep=True)
         flip(tmp_path / "paused.json", random.Random(seed))
@@ -47,11 +47,11 @@ def test_of_kept_pauses_never_let_a_topic_be_read(tmp_path: Path) -> None:
             assert orders(tmp_path).limits.paused == set(TOPICS), seed
             outcomes["no matter"] += 1
         except ControlError as error:
-            told.add(error.message)
+            messages.add(error.message)
             outcomes["refused"] += 1
         (tmp_path / "paused.json").unlink()
     assert outcomes["refused"]
-    assert all(re.search(r"paused.json' cannot be read .*delete the file", message) for message in told)
+    assert all(re.search(r"paused.json' cannot be read .*delete the file", message) for message in messages)
 
 
 def claimed(begun: str) -> str:
@@ -85,7 +85,7 @@ def test_of_the_lease_keep_nobody_out_and_let_nobody_in(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60 + FLIPS)
 def test_of_the_contact_give_an_order_to_nobody_else(tmp_path: Path, server: ControlServer) -> None:
-    outcomes, told = Counter[str](), set[str]()
+    outcomes, messages = Counter[str](), set[str]()
     for seed in range(max(FLIPS, 100)):
         write_control_file(tmp_path, server.address)
         flip(tmp_path / "control.json", random.Random(seed))
@@ -94,9 +94,10 @@ def test_of_the_contact_give_an_order_to_nobody_else(tmp_path: Path, server: Con
             assert answer == {"state": "running"}
             outcomes["no matter"] += 1
         except ControlError as error:
-            told.add(error.message)
+            messages.add(error.message)
             outcomes["refused"] += 1
     assert outcomes["refused"]
     assert all(
-        re.search("cannot be read|does not answer|accepts commands only there", message) for message in told
+        re.search("cannot be read|does not answer|accepts commands only there", message)
+        for message in messages
     )

@@ -17,10 +17,10 @@ def test_keeps_a_second_one_out_until_it_is_given_back(tmp_path: Path) -> None:
     lease = Lease.take(home, "app", "running")
     with pytest.raises(ApplicationRunningError) as caught:
         Lease.take(home, "app", "resetting")
-    told = caught.value.message
-    assert "'app' is in use" in told
-    assert "(running)" in told
-    assert str(home / "lock") in told
+    message = caught.value.message
+    assert "'app' is in use" in message
+    assert "(running)" in message
+    assert str(home / "lock") in message
     lease.release()
     lease.release()
     Lease.take(home, "app", "resetting").release()

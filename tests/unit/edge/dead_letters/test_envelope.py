@@ -15,7 +15,7 @@ GUARD = Guard("dead", {"in": 2, "dead": 1, "other": 1})
 
 
 def letters_of_a_run() -> list[Envelope]:
-    """Give what a real topology sends to its dead-letter topic: one letter of a function, one of a call."""
+    """Return what a real topology sends to its dead-letter topic: one letter of a function, one of a call."""
 
     async def ask(value: str) -> str:
         raise ConnectionError("down")
@@ -30,9 +30,10 @@ def letters_of_a_run() -> list[Envelope]:
         driver.pipe("in", "a", "x", timestamp=5, headers=(("mine", b"1"),))
         driver.pipe("in", "b", "41", timestamp=7)
         found = driver.read("dead")
-    at = TopicPartition("dead", 0)
+    partition = TopicPartition("dead", 0)
     return [
-        Envelope(at, n, each.key, each.value, each.timestamp, each.headers) for n, each in enumerate(found)
+        Envelope(partition, n, each.key, each.value, each.timestamp, each.headers)
+        for n, each in enumerate(found)
     ]
 
 

@@ -14,9 +14,9 @@ RANGES = st.tuples(st.integers(0, OFFSETS), st.integers(0, OFFSETS), st.sets(st.
 
 
 @given(st.lists(RANGES, max_size=6))
-def test_as_a_set_of_offsets(looks: list[tuple[int, int, set[int]]]) -> None:
+def test_as_a_set_of_offsets(ranges: list[tuple[int, int, set[int]]]) -> None:
     done, expected = Replayed(), set[int]()
-    for start, end, some in looks:
+    for start, end, some in ranges:
         left = {offset for offset in some if start <= offset < end} - expected
         done = done.with_range(start, end, left)
         expected |= set(range(start, end)) - left

@@ -101,7 +101,7 @@ class Server:
             stdin=subprocess.PIPE,
         )
         self.itself = psutil.Process(self.process.pid)
-        await_that(lambda: self.socket.exists() or self.process.poll(), "the server to listen")
+        await_condition(lambda: self.socket.exists() or self.process.poll(), "the server to listen")
 
     def daemon(self, *, forked: bool = True, more: Mapping[str, str] | None = None) -> Daemon:
         return Daemon(self.started(["-m", "pyspark.daemon", WORKER], forked=forked, more=more or {}))
@@ -140,10 +140,10 @@ def own_server(tmp_path: Path) -> Iterator[Server]:
     made.process.communicate()
 
 
-def await_that(holds: Callable[[], object], what: str, within_s: float = 120) -> None:
+def await_condition(holds: Callable[[], object], description: str, within_s: float = 120) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
-        assert time.monotonic() < deadline, f"waited {within_s} s for {what}"
+        assert time.monotonic() < deadline, f"waited {within_s} s for {description}"
         time.sleep(0.02)
 
 
@@ -163,7 +163,7 @@ def test_a_fork_is_what_a_plain_start_is(server: Server) -> None:
 def test_is_shown_as_what_it_is(server: Server) -> None:
     forked = server.daemon()
     assert forked.daemon is not None
-    await_that(lambda: forked.worker.name() == "pyspark_circums", "the name of the worker")
+    await_condition(lambda: forked.worker.name() == "pyspark_circums", "the name of the worker")
     assert forked.daemon.name() == "daemon"
     forked.end()
 
@@ -201,8 +201,8 @@ def test_ends_with_its_workers_when_spark_lets_go(server: Server, number: signal
     if number is not None:
         started.started.send_signal(number)
     started.end()
-    await_that(lambda: not started.daemon.is_running(), "the fork to end")
-    await_that(lambda: not started.worker.is_running(), "its worker to end")
+    await_condition(lambda: not started.daemon.is_running(), "the fork to end")
+    await_condition(lambda: not started.worker.is_running(), "its worker to end")
     assert server.itself.children() == []
 
 
@@ -216,7 +216,7 @@ def test_what_is_no_daemon_ends_with_its_client(server: Server) -> None:
     assert (fork.ppid(), fork.name()) == (server.process.pid, "millstream_wait")
     waiting.kill()
     waiting.communicate(timeout=120)
-    await_that(lambda: not fork.is_running(), "the fork to end")
+    await_condition(lambda: not fork.is_running(), "the fork to end")
 
 
 def test_spark_notices_the_end_of_a_fork(server: Server) -> None:
@@ -238,7 +238,7 @@ def test_a_killed_server_is_not_missed(own_server: Server) -> None:
     assert plain.daemon.pid == plain.started.pid
     plain.end()
     forked.end()
-    await_that(lambda: not forked.worker.is_running(), "the fork's worker to end")
+    await_condition(lambda: not forked.worker.is_running(), "the fork's worker to end")
 
 
 def test_ends_with_the_program(own_server: Server) -> None:
@@ -246,4 +246,4 @@ def test_ends_with_the_program(own_server: Server) -> None:
     own_server.process.communicate(timeout=120)
     assert own_server.process.returncode == 0
     forked.end()
-    await_that(lambda: not forked.worker.is_running(), "the fork's worker to end")
+    await_condition(lambda: not forked.worker.is_running(), "the fork's worker to end")

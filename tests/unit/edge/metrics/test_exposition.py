@@ -21,7 +21,7 @@ PROMTOOL = shutil.which("promtool")
 
 
 def scraped(application: Looked) -> dict[tuple[str, ...], float]:
-    """Give the values of all samples by name and values of labels."""
+    """Return the values of all samples by name and label values."""
     text = exposition(View.of(application))[0].decode()
     return {
         (sample.name, *(f"{k}={v}" for k, v in sorted(sample.labels.items()))): sample.value
@@ -97,10 +97,13 @@ def test_alerts_and_dashboard_ask_for_metrics_that_exist(file: str) -> None:
 
 def test_panels_of_the_dashboard_do_not_overlap() -> None:
     board = json.loads((EXAMPLES / "grafana/millstream.json").read_text())
-    places = [panel["gridPos"] for panel in board["panels"]]
+    positions = [panel["gridPos"] for panel in board["panels"]]
     cells = [
-        (x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])
+        (x, y)
+        for p in positions
+        for x in range(p["x"], p["x"] + p["w"])
+        for y in range(p["y"], p["y"] + p["h"])
     ]
     assert len(cells) == len(set(cells))
-    assert all(p["x"] + p["w"] <= 24 for p in places)
-    assert len({panel["id"] for panel in board["panels"]}) == len(places)
+    assert all(p["x"] + p["w"] <= 24 for p in positions)
+    assert len({panel["id"] for panel in board["panels"]}) == len(positions)

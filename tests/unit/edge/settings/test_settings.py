@@ -46,7 +46,7 @@ class TestNames:
             ("wholly_unlike", "there are: app_config, auto_offset_reset, bootstrap_servers, "),
         ],
     )
-    def test_that_do_not_exist_are_told_with_a_hint(self, name: str, hint: str) -> None:
+    def test_that_do_not_exist_are_reported_with_a_hint(self, name: str, hint: str) -> None:
         with pytest.raises(SettingsError) as caught:
             settings_from({**SERVERS, name: "x"})
         assert caught.value.message.startswith(f"there is no setting {name!r}; {hint}")
@@ -93,11 +93,11 @@ class TestValues:
             ("spark", {"a": 1}, r"^the setting 'spark\.a' cannot be \(not shown\): "),
         ],
     )
-    def test_that_are_impossible_are_told(self, name: str, value: Any, message: str) -> None:
+    def test_that_are_impossible_are_reported(self, name: str, value: Any, message: str) -> None:
         with pytest.raises(SettingsError, match=message):
             settings_from({**SERVERS, name: value})
 
-    def test_several_are_told_at_once(self) -> None:
+    def test_several_are_reported_at_once(self) -> None:
         with pytest.raises(
             SettingsError,
             match=r"'max_batch_records' cannot be 0: .*; the setting 'task_timeout_ms' cannot be 1: ",
@@ -206,7 +206,7 @@ class TestSources:
             3,
         )
 
-    def test_a_file_that_does_not_exist_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_file_that_does_not_exist_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MILLSTREAM_CONFIG", "/no/such/file.toml")
         with pytest.raises(
             SettingsError,
@@ -214,12 +214,14 @@ class TestSources:
         ):
             settings_from(SERVERS)
 
-    def test_a_file_that_is_no_toml_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_file_that_is_no_toml_is_reported(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         file(tmp_path, monkeypatch, "bootstrap_servers = [")
         with pytest.raises(SettingsError, match=r"millstream\.toml"):
             settings_from({})
 
-    def test_an_unknown_name_in_the_file_is_told_with_a_hint(
+    def test_an_unknown_name_in_the_file_is_reported_with_a_hint(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         file(tmp_path, monkeypatch, 'bootstrap_servrs = "f:1"')
@@ -228,14 +230,16 @@ class TestSources:
         ):
             settings_from(SERVERS)
 
-    def test_an_environment_variable_that_cannot_be_read_is_told(
+    def test_an_environment_variable_that_cannot_be_read_is_reported(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("MILLSTREAM_KAFKA", "{not json")
         with pytest.raises(SettingsError, match="kafka"):
             settings_from(SERVERS)
 
-    def test_an_impossible_value_of_the_environment_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_impossible_value_of_the_environment_is_reported(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("MILLSTREAM_MAX_BATCH_RECORDS", "many")
         with pytest.raises(SettingsError, match="the setting 'max_batch_records' cannot be 'many'"):
             settings_from(SERVERS)
@@ -364,7 +368,7 @@ class TestClientSettingsThatTouchAPromise:
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"producer": {"no.such.setting": 1}}, "no.such.setting"),
         ({"consumer": {"no.such.setting": 1}}, "no.such.setting"),
@@ -372,15 +376,15 @@ class TestClientSettingsThatTouchAPromise:
         ({"producer": {"linger.ms": "soon"}}, "queue.buffering.max.ms"),
     ],
 )
-def test_what_librdkafka_refuses_is_told_at_the_start(
-    given: dict[str, Any], told: str, guarantee: str, tmp_path: Path
+def test_what_librdkafka_refuses_is_reported_at_the_start(
+    given: dict[str, Any], message: str, guarantee: str, tmp_path: Path
 ) -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").to("out")
     more = {"processing_guarantee": guarantee, "state_dir": tmp_path}
     app = ms.Application("app", builder.build(), **{**SERVERS, **more, **given})
     with pytest.raises(
-        SettingsError, match=rf"rejects a setting: .*{re.escape(told)}.* Correct it in kafka="
+        SettingsError, match=rf"rejects a setting: .*{re.escape(message)}.* Correct it in kafka="
     ):
         app.start()
     assert not list(tmp_path.iterdir())
@@ -477,8 +481,10 @@ class TestWhatIsNoText:
 
     def test_another_function_is_another_client(self) -> None:
         clients._WARM.clear()
-        one, other = (settings_from({**SERVERS, "kafka": {"oauth_cb": _token}}) for _ in range(2))
-        made = [clients.warm(_Client, settings.client("consumer", "app")) for settings in (one, one, other)]
+        first, second = (settings_from({**SERVERS, "kafka": {"oauth_cb": _token}}) for _ in range(2))
+        made = [
+            clients.warm(_Client, settings.client("consumer", "app")) for settings in (first, first, second)
+        ]
         assert (made[0] is made[1], made[0] is made[2]) == (True, False)
 
     @pytest.mark.parametrize("secret", [SecretStr(SECRET), Secret[str](SECRET)])

@@ -19,8 +19,8 @@ from millstream.edge.spark.cluster_checks import (
 )
 
 CLUSTERS = ["spark://host:7077", "spark://127.0.0.1:7077", "yarn", "k8s://https://host:6443"]
-FAR = [master for master in CLUSTERS if "127.0.0.1" not in master]
-HERE = ["local", "local[*]", "local[2,4]", "local-cluster[2,1,1024]"]
+REMOTE = [master for master in CLUSTERS if "127.0.0.1" not in master]
+LOCAL = ["local", "local[*]", "local[2,4]", "local-cluster[2,1,1024]"]
 
 
 def settings(**given: Any) -> Settings:
@@ -42,9 +42,9 @@ def test_a_secret_is_not_sent_over_a_cluster_without_authentication(
 ) -> None:
     with pytest.raises(
         SettingsError, match=r"ms\.secret\.file.*spark\.authenticate.*on_unprotected_secrets='send'"
-    ) as told:
+    ) as caught:
         refuse_bare_secrets(settings(**given), master, protected=False)
-    assert master in str(told.value)
+    assert master in str(caught.value)
     refuse_bare_secrets(settings(**given), master, protected=True)
     refuse_bare_secrets(settings(**given, on_unprotected_secrets="send"), master, protected=False)
 
@@ -65,14 +65,14 @@ def test_the_key_of_queries_is_not_sent_over_a_cluster_without_authentication(ma
     refuse_query_key(settings(on_unprotected_secrets="send"), master, protected=False)
 
 
-@pytest.mark.parametrize("master", HERE)
+@pytest.mark.parametrize("master", LOCAL)
 def test_on_one_host_nothing_is_refused(master: str) -> None:
     refuse_bare_secrets(settings(kafka={"sasl.password": "x"}), master, protected=False)
     refuse_query_key(settings(), master, protected=False)
     refuse_local_checkpoint("file:///state/checkpoint", master)
 
 
-@pytest.mark.parametrize("master", FAR)
+@pytest.mark.parametrize("master", REMOTE)
 def test_a_local_checkpoint_is_refused_where_other_hosts_write_it(master: str) -> None:
     with pytest.raises(
         SettingsError, match=r"file:///state/checkpoint is on a local disk.*checkpoint_is_shared=True"

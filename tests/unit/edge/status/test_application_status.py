@@ -160,7 +160,9 @@ class TestIntake:
     def test_is_shared_by_all_partitions_in_front_of_a_shuffle(self) -> None:
         in_front = (TopicPartition("in", 0), TopicPartition("in", 1), TopicPartition("more", 0))
         shared = self.room(t1_0=30, t1_1=600)
-        assert {at: shared[at] for at in in_front} == dict.fromkeys(in_front, 2 * 30 // 3)
+        assert {partition: shared[partition] for partition in in_front} == dict.fromkeys(
+            in_front, 2 * 30 // 3
+        )
 
     def test_ends_in_front_of_a_shuffle_when_one_task_is_full(self) -> None:
         full = self.room(t1_0=0, t1_1=600)
@@ -184,11 +186,11 @@ class TestIntake:
 def test_what_threads_have_done_is_added_up_per_task() -> None:
     book = TaskReports()
     assert "threads" not in book.metrics()
-    here, there = (
+    first, second = (
         TaskReport("0_0", threads=ThreadFigures((3, 1))),
         TaskReport("0_0", threads=ThreadFigures((1, 1))),
     )
-    book.committed(0, [here, there, TaskReport("1_0")])
+    book.committed(0, [first, second, TaskReport("1_0")])
     book.committed(1, [TaskReport("0_1", threads=ThreadFigures((5,), ended=2)), TaskReport("0_0")])
     assert book.status("running", None).threads == {
         "0_0": ThreadStatus(2, (4, 2), 0),

@@ -31,14 +31,14 @@ def _run(tmp_path: Path, output: str, before: str = "", after: str = "") -> subp
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
 
-def _told(ended: subprocess.CompletedProcess[str]) -> list[str]:
+def _messages(ended: subprocess.CompletedProcess[str]) -> list[str]:
     return [line.split(" ", 1)[1] for line in ended.stderr.splitlines()]
 
 
 def test_lines_and_warnings_are_shown_and_the_rest_is_kept(tmp_path: Path) -> None:
     (tmp_path / "millstream.log").write_text("of yesterday")
     ended = _run(tmp_path, "lines")
-    assert _told(ended) == ["app: a line", "a warning"]
+    assert _messages(ended) == ["app: a line", "a warning"]
     assert ended.stdout.split() == ["millstream.log", "millstream.log"]
     kept = (tmp_path / "millstream.log").read_text()
     assert [line.split(": ", 1)[1] for line in kept.splitlines()] == [
@@ -53,7 +53,7 @@ def test_lines_and_warnings_are_shown_and_the_rest_is_kept(tmp_path: Path) -> No
 def test_a_level_that_the_program_has_set_stays(tmp_path: Path) -> None:
     level = "logging.getLogger('millstream').setLevel(logging.WARNING)"
     ended = _run(tmp_path, "lines", before=level, after="print(logging.getLogger('millstream').level)")
-    assert _told(ended) == ["a warning"]
+    assert _messages(ended) == ["a warning"]
     assert ended.stdout.split()[-1] == "30"
 
 
@@ -68,7 +68,7 @@ def test_what_pyspark_says_about_pandas_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_quiet_shows_warnings(tmp_path: Path) -> None:
-    assert _told(_run(tmp_path, "quiet")) == ["a warning"]
+    assert _messages(_run(tmp_path, "quiet")) == ["a warning"]
 
 
 def test_json(tmp_path: Path) -> None:
@@ -79,14 +79,14 @@ def test_json(tmp_path: Path) -> None:
 
 def test_debug_shows_everything(tmp_path: Path) -> None:
     ended = _run(tmp_path, "debug", after="raise MillstreamError('why')")
-    assert _told(ended)[:4] == ["app: a line", "for the file", "a warning", "a client talks"]
+    assert _messages(ended)[:4] == ["app: a line", "for the file", "a warning", "a client talks"]
     assert "Traceback" in ended.stderr
     assert (ended.stdout.split(), list(tmp_path.iterdir())) == (["None", "None"], [])
 
 
 def test_an_error_of_ours_is_one_message(tmp_path: Path) -> None:
     ended = _run(tmp_path, "quiet", after="raise MillstreamError('why') from ValueError('cause')")
-    assert (ended.returncode, _told(ended)) == (1, ["a warning", "why (details: millstream.log)"])
+    assert (ended.returncode, _messages(ended)) == (1, ["a warning", "why (details: millstream.log)"])
     kept = (tmp_path / "millstream.log").read_text()
     assert "ValueError: cause" in kept
     assert "Traceback" in kept
@@ -118,7 +118,7 @@ def test_a_start_that_fails_is_one_message_behind_the_line_of_its_phase(tmp_path
     )
     command = [sys.executable, "-c", program]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    phase, error = _told(ended)
+    phase, error = _messages(ended)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert phase == "copy: looking at the topics on 127.0.0.1:1"
     assert error.startswith("no Kafka broker responds at 127.0.0.1:1 ")

@@ -55,26 +55,26 @@ class TestLines:
 
 class TestRepeatedWarnings:
     def test_are_counted_by_their_kind(self) -> None:
-        told: list[str] = []
-        repeated = RepeatedWarnings(told.append)
+        warnings: list[str] = []
+        repeated = RepeatedWarnings(warnings.append)
         for n in range(1000):
             repeated.warn(f"record {n} of 'topic-{n}' is bad")
         repeated.warn("another kind")
-        assert told == ["record 0 of 'topic-0' is bad", "another kind"]
+        assert warnings == ["record 0 of 'topic-0' is bad", "another kind"]
         repeated.flush()
         repeated.flush()
-        assert told[2:] == ["at least 999 more like: record 0 of 'topic-0' is bad"]
+        assert warnings[2:] == ["at least 999 more like: record 0 of 'topic-0' is bad"]
         repeated.warn("record 5 of 'x' is bad")
         repeated.flush()
-        assert told[3:] == ["at least 1 more like: record 0 of 'topic-0' is bad"]
+        assert warnings[3:] == ["at least 1 more like: record 0 of 'topic-0' is bad"]
 
     def test_are_shortened_when_they_come_again(self) -> None:
-        told: list[str] = []
-        repeated = RepeatedWarnings(told.append)
+        warnings: list[str] = []
+        repeated = RepeatedWarnings(warnings.append)
         for _ in range(2):
             repeated.warn("x" * 500)
         repeated.flush()
-        assert (len(told[0]), told[1]) == (500, f"at least 1 more like: {'x' * 100}...")
+        assert (len(warnings[0]), warnings[1]) == (500, f"at least 1 more like: {'x' * 100}...")
 
     def test_do_not_fill_the_memory(self) -> None:
         repeated = RepeatedWarnings(lambda _: None)

@@ -108,4 +108,4 @@ def test_a_port_that_is_taken_is_said(listeners: Listeners, looked: Looked) -> N
     taken = urlsplit(listeners.urls["metrics"]).port
     settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": taken})
     with pytest.raises(SettingsError, match=rf"cannot listen on 127\.0\.0\.1:{taken} .*choose another port"):
-        Listeners().open(looked, settings, lambda *told, **facts: None, no_plan)
+        Listeners().open(looked, settings, lambda *arguments, **facts: None, no_plan)

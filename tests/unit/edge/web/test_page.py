@@ -123,9 +123,9 @@ def ask(address: str, path: str, body: Any = None, **headers: str) -> tuple[int,
 
 def test_state_and_topology_are_for_who_has_the_token(address: str) -> None:
     status, text, _ = ask(address, "/api/state")
-    told = json.loads(text)
-    assert (status, told["application"], told["status"]["lag"]) == (200, "orders", {"in": 8})
-    assert told["numbers"]["store_bytes"] == [[["0_0", "counts"], 7]]
+    state = json.loads(text)
+    assert (status, state["application"], state["status"]["lag"]) == (200, "orders", {"in": 8})
+    assert state["numbers"]["store_bytes"] == [[["0_0", "counts"], 7]]
     assert 'data-node="read"' in ask(address, "/api/topology.svg")[1]
 
 
