@@ -1,4 +1,4 @@
-"""`make audit` says that nothing is known only of packages that were looked up."""
+"""`make audit` reports a clean result only for packages that were looked up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public face: what `import millstream` gives, and that all of it is documented."""
+"""The public interface: the names of `import millstream`, all of which are documented."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Engine:
                 copy._env.close()
 
     def discard(self, directory: str) -> None:
-        """Give back what a copy holds, which production never has to; a run of tests makes thousands."""
+        """Close a copy and delete its directory: a test run creates thousands of copies."""
         self.die(directory)
         shutil.rmtree(directory, ignore_errors=True)
 

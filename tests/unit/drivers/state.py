@@ -1,4 +1,4 @@
-"""What tests of state put in the place of Spark's, and of a process that lives: a map, and a copy that is cut off."""
+"""Stand-ins for Spark's state and for a running process in tests of state: a map, and a copy that is cut off."""
 
 from __future__ import annotations
 

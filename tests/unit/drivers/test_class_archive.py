@@ -1,5 +1,5 @@
-"""Class archives, with a Java that only writes the file: who makes one, when, and what is kept. What a real JVM does with them
-stands in `tests/integration/test_class_archives.py`."""
+"""Class archives, with a Java that only writes the file: which process creates one, when, and which are kept. Tests with a real JVM
+are in `tests/integration/test_class_archives.py`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def archive_of(java: str, jars: Path) -> ClassArchive:
 
 
 def note(archive: ClassArchive, classes: str = "java/lang/Object\ncut off in the mid") -> None:
-    """Do what a JVM does that is told to note its classes, and ends suddenly."""
+    """Behave like a JVM that should record its classes and is killed."""
     (option,) = archive.options(note=True)
     Path(option.removeprefix("-XX:DumpLoadedClassList=")).write_text(classes)
 

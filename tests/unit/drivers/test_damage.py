@@ -1,7 +1,7 @@
 """Bits that flip: nobody gets a wrong answer from a damaged copy, and none is in the way of the next start.
 
-Each case makes a copy with random commits, flips a bit at a random place of a random file of it, and goes on as a new process
-would, with the log at hand: what is read is compared with the model. ``MILLSTREAM_FLIPS=1000`` for the long form.
+Each case makes a copy with random commits, flips a random bit of a random file of it, and continues as a new process
+would, with the log available: what is read is compared with the model. ``MILLSTREAM_FLIPS=1000`` for the long form.
 """
 
 from __future__ import annotations
@@ -125,10 +125,10 @@ def test_of_a_copy_flip(name: str, caplog: pytest.LogCaptureFixture) -> None:
             case.batch()
             case.batch()
             assert case.read() == case.model, (seed, path)
-            told = case.found or any(
+            detected = case.found or any(
                 "is damaged" in text or "cannot be used" in text for text in caplog.messages
             )
-            outcomes[f"{kind}: {'found' if told else 'no matter'}"] += 1
+            outcomes[f"{kind}: {'found' if detected else 'no matter'}"] += 1
         finally:
             engine.discard(case.directory)
     sys.stderr.write(f"\n{name}: {dict(sorted(outcomes.items()))}\n")
@@ -146,11 +146,11 @@ def test_under_a_copy_that_is_open_are_found_with_the_row(tmp_path: Path) -> Non
     (key, value), *_ = [row for row in case.model["s"].items() if 50 < len(row[1]) < 2000]
     data = file.read_bytes()
     with file.open("r+b") as mapped:
-        at = data.find(value)
-        while at >= 0:
-            mapped.seek(at + 20)
-            mapped.write(bytes([data[at + 20] ^ 4]))
-            at = data.find(value, at + 1)
+        position = data.find(value)
+        while position >= 0:
+            mapped.seek(position + 20)
+            mapped.write(bytes([data[position + 20] ^ 4]))
+            position = data.find(value, position + 1)
     reader = copy.open_view().open("s")
     with pytest.raises(
         DamagedCopyError, match=r"local copy in .*/task is damaged: data-.*, store 's': a row does not match"

@@ -1,4 +1,4 @@
-"""A full disk below the local copies: a clear error, nothing damaged, and on it goes when there is room again.
+"""A full disk below the local copies: a clear error, no damage, and work continues once there is space again.
 
 The disk is a small file system in memory, mounted in a user namespace of its own; where that is not allowed, the test is
 skipped. A limit on the size of files stands in for it too: that works everywhere.
@@ -96,7 +96,7 @@ print("went on after batch", failed)
 def test_files_that_must_not_grow(engine: str, tmp_path: Path) -> None:
     directory = str(tmp_path / "task")
     work = (_SETUP + _LIMITED).format(engine=engine, directory=directory)
-    if engine == "memory":  # it has no file that grows: what is parked is what fails
+    if engine == "memory":  # its file does not grow: writing the parked changes fails
         work = work.replace("3 << 20", "300 << 10")
     done = subprocess.run([sys.executable, "-c", work], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

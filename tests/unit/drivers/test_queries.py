@@ -23,7 +23,7 @@ Content = dict[bytes, bytes]
 
 
 def write(engine: str, directory: str, orders: Connection[Any, Any]) -> None:
-    """Do in another process what a task's worker does: park a micro-batch, and apply the one before."""
+    """Do the work of a task's worker in another process: park a micro-batch, and apply the previous one."""
     while (order := orders.recv()) is not None:
         name, *arguments = order
         copy = COPIES[engine].open(directory)
@@ -34,12 +34,12 @@ def write(engine: str, directory: str, orders: Connection[Any, Any]) -> None:
 
 
 class Worker:
-    """A task's worker in a process of its own: LMDB lets a process open a file only once."""
+    """A task's worker in a separate process: LMDB lets a process open a file only once."""
 
     def __init__(self, engine: str, directory: str) -> None:
         spawned = multiprocessing.get_context("spawn")
-        self._orders, theirs = spawned.Pipe()
-        self._process = spawned.Process(target=write, args=(engine, directory, theirs))
+        self._orders, worker_end = spawned.Pipe()
+        self._process = spawned.Process(target=write, args=(engine, directory, worker_end))
         self._process.start()
 
     def do(self, *order: Any) -> None:
@@ -73,14 +73,14 @@ def content(stores: ByteStores) -> Content:
 
 
 def batches() -> Iterator[tuple[dict[bytes, bytes | None], Content]]:
-    """Yield the changes of micro-batches, and what the store holds after each."""
-    held: Content = {}
+    """Yield the changes of micro-batches, and the content of the store after each."""
+    stored: Content = {}
     for number in range(6):
         changes: dict[bytes, bytes | None] = {b"k%d" % key: b"%d" % number for key in range(number, 9, 2)}
         changes[b"k%d" % (number * 2 % 9)] = None
-        held = {**held, **{key: value for key, value in changes.items() if value is not None}}
-        held = {key: value for key, value in held.items() if changes.get(key, b"") is not None}
-        yield changes, held
+        stored = {**stored, **{key: value for key, value in changes.items() if value is not None}}
+        stored = {key: value for key, value in stored.items() if changes.get(key, b"") is not None}
+        yield changes, stored
 
 
 def test_each_committed_state_is_seen_before_and_after_it_is_applied(
@@ -89,21 +89,21 @@ def test_each_committed_state_is_seen_before_and_after_it_is_applied(
     manifest = Manifest()
     before: Content = {}
     pending: tuple[dict[str, list[Any]], Any] | None = None
-    for number, (changes, held) in enumerate(batches()):
+    for number, (changes, stored) in enumerate(batches()):
         if pending is not None:
             worker.do("apply", *pending)
-            assert content(queries.view(manifest)) == before  # the next micro-batch is at work
+            assert content(queries.view(manifest)) == before  # the next micro-batch is running
         manifest = advanced(manifest, f"token-{number}")
         pending = {"counts": list(changes.items())}, manifest.current
         worker.do("park", manifest.current, pending[0])
-        assert content(queries.view(manifest)) == held
+        assert content(queries.view(manifest)) == stored
         reader = queries.view(manifest).open("counts")
         if COPIES[engine].counts:
-            assert reader.approximate_count() == len(held)
-        assert {key: reader.get(key) for key in changes} == {key: held.get(key) for key in changes}
+            assert reader.approximate_count() == len(stored)
+        assert {key: reader.get(key) for key in changes} == {key: stored.get(key) for key in changes}
         backwards = list(reader.scan(b"k2", b"k7", reverse=True))
-        assert backwards == sorted(((k, v) for k, v in held.items() if b"k2" <= k < b"k7"), reverse=True)
-        before = held
+        assert backwards == sorted(((k, v) for k, v in stored.items() if b"k2" <= k < b"k7"), reverse=True)
+        before = stored
     queries.close()
 
 

@@ -1,4 +1,4 @@
-"""Real threads: each piece of work has one of its own, a thread that is ended stays ended, the others are used again."""
+"""Real threads: each piece of work has its own, a thread that ended is not restarted, the others are reused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.drivers.threads import TaskThreads
 
 
 def times(count: int, call: Callable[[], object]) -> Callable[[], bool]:
-    """Give work that calls a function so often."""
+    """Return work that calls a function that many times."""
     left = [count]
 
     def work() -> bool:

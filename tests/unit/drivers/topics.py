@@ -1,4 +1,4 @@
-"""A topic in this process, in the place of a broker: what is planned, fetched, lost and made again."""
+"""A topic in this process instead of on a broker; it can be planned, fetched, truncated and recreated."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Entry = tuple[bytes | None, bytes | None, int]
 
 
 class FakeTopic:
-    """One topic. Implements what is asked of ``TopicReader`` and ``Fetcher``.
+    """One topic. Implements ``TopicReader`` and ``Fetcher`` as far as tests need them.
 
     Attributes:
-        entries: Per partition what was ever written.
-        first: Per partition the first offset that is still there.
-        open_records: Per partition how many of the last records belong to an open transaction.
-        id: The broker's id of it.
+        entries: Per partition, all records ever written.
+        first: Per partition, the first offset that is not deleted.
+        open_records: Per partition, how many of the last records belong to an open transaction.
+        id: The broker's id of the topic.
         available: Whether the broker answers.
         fetched: The ranges that were read.
     """
 
-    def __init__(self, name: str, partitions: int, at_once: int = 2) -> None:
+    def __init__(self, name: str, partitions: int, chunk_size: int = 2) -> None:
         self.name = name
         self.entries: list[list[Entry]] = [[] for _ in range(partitions)]
         self.first = [0] * partitions
@@ -35,7 +35,7 @@ class FakeTopic:
         self.id = "first"
         self.available = True
         self.fetched: list[OffsetRange] = []
-        self._at_once = at_once
+        self._chunk_size = chunk_size
 
     def write(self, key: str | None, value: str | bytes | None, timestamp: int = 0) -> None:
         """Write a record to the partition of its key."""
@@ -45,7 +45,7 @@ class FakeTopic:
 
     @property
     def ends(self) -> dict[int, int]:
-        """How far it can be read now."""
+        """The end offsets: how far the topic can be read now."""
         return self.end_offsets({self.name: len(self.entries)})[self.name]
 
     def connect(self) -> None:
@@ -53,11 +53,11 @@ class FakeTopic:
 
     def fetch(self, planned: OffsetRange) -> Iterator[Records]:
         self.fetched.append(planned)
-        start = max(planned.start, self.first[planned.partition])
-        for at in range(start, planned.end, self._at_once):
-            end = min(at + self._at_once, planned.end)
-            keys, values, timestamps = zip(*self.entries[planned.partition][at:end], strict=True)
-            yield Records(list(keys), list(values), list(timestamps), list(range(at, end)))
+        first = max(planned.start, self.first[planned.partition])
+        for start in range(first, planned.end, self._chunk_size):
+            end = min(start + self._chunk_size, planned.end)
+            keys, values, timestamps = zip(*self.entries[planned.partition][start:end], strict=True)
+            yield Records(list(keys), list(values), list(timestamps), list(range(start, end)))
 
     def fetch_all(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, Iterator[Records]]]:
         for planned in ranges:
@@ -71,7 +71,7 @@ class FakeTopic:
 
     def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         ends = self.log_end_offsets(partitions)
-        return {t: {p: at - self.open_records[p] for p, at in ends[t].items()} for t in ends}
+        return {t: {p: end - self.open_records[p] for p, end in ends[t].items()} for t in ends}
 
     def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         if not self.available:

@@ -1,4 +1,4 @@
-"""The harness's own applications do what their oracles say, on the test driver, where nothing is killed."""
+"""The applications of the crash harness match their oracles on the test driver, where nothing is killed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def workload(app: App, count: int, seed: int = 5) -> list[ConsumedRecord]:
 def test_results_and_stores_are_those_of_the_oracle(app: App) -> None:
     records = workload(app, 3_000)
     expected = app.oracle(records)
-    # New processors would read again what is unfinished, for each record: nothing ends before the clock goes on.
+    # New processors would read the unfinished records again for each record: none finishes before the clock advances.
     topology, parallelism = app.topology(TOPICS), app.settings.get("parallelism", 1)
     can_be_asked = "ask" in topology.plan().external_topics
     assert bool(expected.stores) is can_be_asked

@@ -21,7 +21,7 @@ TOPICS = Topics("input", "output", "ask", "contents")
 
 
 def sleeping(topics: Topics) -> ms.Topology:
-    """Start a process in a session of its own, as daemons are, and wait for it."""
+    """Start a process in a separate session, like a daemon, and wait for it."""
     subprocess.run(["sleep", "60"], start_new_session=True, check=False)
     raise AssertionError("unreachable")
 

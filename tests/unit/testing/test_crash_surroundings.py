@@ -1,4 +1,4 @@
-"""What the harness breaks besides processes: a network that is cut, a clock that jumps, a disk that is full."""
+"""Faults of the harness besides killed processes: a cut network, a jumping clock, a full disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unit.small_disk import run_on_small_disk
 
 
 class Echo:
-    """A server that gives back what it gets."""
+    """An echo server."""
 
     def __init__(self, port: int) -> None:
         self._listening = socket.create_server(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""Faults in the test driver: what survives a crash, what is sent again, and which orders of arrival there are."""
+"""Faults in the test driver: state that survives a crash, records that are sent again, and orders of arrival."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def counting() -> ms.Topology:
 
 
 class Careless(ms.Processor[str, str, str, str]):
-    """Sends to a service before its state says so: a redelivered record is sent to it twice."""
+    """Calls a service before it updates its state: the service receives a redelivered record twice."""
 
     sent: list[str] = []  # noqa: RUF012 - what the world outside has seen
     closed = 0
@@ -140,9 +140,9 @@ def test_shuffled_arrivals_keep_the_order_of_each_partition() -> None:
     assert len(orders) > 25
     for order in orders:
         for partition in ("a0", "a1", "b"):
-            theirs = [value for value in order if value.startswith(partition)]
-            assert theirs == sorted(theirs)
-            assert len(theirs) == 4
+            of_partition = [value for value in order if value.startswith(partition)]
+            assert of_partition == sorted(of_partition)
+            assert len(of_partition) == 4
 
 
 def test_a_seed_repeats_an_order() -> None:

@@ -1,4 +1,4 @@
-"""A test driver goes on from where another was: with the same topology, or after an edit, by the rules of a checkpoint."""
+"""A test driver continues from the state of another, with the same or an edited topology, by the rules of a checkpoint."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ async def _delayed(value: str) -> str:
 
 
 class TestRefused:
-    """What a checkpoint refuses is refused here, and the driver stays as it was."""
+    """Edits that a checkpoint refuses are refused, and the driver does not change."""
 
     def refused(self, driver: Driver, topology: ms.Topology, match: str, **options: Any) -> None:
         with pytest.raises((IncompatibleTopologyError, SettingsError), match=match):

@@ -1,4 +1,4 @@
-"""Tables in tests: what they mean, and what a difference looks like."""
+"""Tables in tests: their meaning, and how differences are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics as objects: serdes of the test's own, times that go on by themselves, and the ways to read."""
+"""Topics as objects: serdes of the test, automatic timestamps, and the ways to read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def timestamps(driver: Driver) -> list[int]:
 
 
 def labelled(label: str) -> ms.Serde[Any]:
-    """Return a serde that appends a header with what it is told of topic, side and headers so far."""
+    """Return a serde that appends a header with the topic, the side and the headers that it receives."""
 
     def write(text: str, context: ms.serdes.SerdeContext) -> bytes:
         context.headers.append((label, f"{context.topic} {context.side} {len(context.headers)}".encode()))

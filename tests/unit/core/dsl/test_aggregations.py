@@ -16,7 +16,7 @@ def run(
     *rows: tuple[Any, ...],
     value: ms.Serde[Any] = ms.serdes.string,
 ) -> list[tuple[Any, Any, int]]:
-    """Pipe rows of key, value and perhaps a timestamp into `in`; give what the table says."""
+    """Pipe rows of key, value and optionally a timestamp into `in`, and return the updates of the table."""
     builder = ms.StreamsBuilder()
     define(builder).to_stream().to("out", value=value)
     with ms.testing.TopologyTestDriver(builder.build()) as driver:

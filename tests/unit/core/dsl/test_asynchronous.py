@@ -251,8 +251,10 @@ class TestAnswers:
             driver.pipe("in", "k", "v", timestamp=9, headers=(("h", b"x"),))
             (letter,) = driver.read("dead")
             assert (letter.key, letter.value, letter.timestamp) == (b"k", b"v", 9)
-            theirs = {name: letter_part for name, letter_part in letter.headers if name.startswith("__")}
-            assert theirs == {
+            kafka_headers = {
+                name: letter_part for name, letter_part in letter.headers if name.startswith("__")
+            }
+            assert kafka_headers == {
                 "__streams.errors.exception": b"",
                 "__streams.errors.message": b"no such product",
                 "__streams.errors.stacktrace": b"",
@@ -261,7 +263,7 @@ class TestAnswers:
                 "__streams.errors.offset": b"0",
             }
             assert dict(letter.headers) == {
-                **theirs,
+                **kafka_headers,
                 "h": b"x",
                 "millstream.error.stage": b"call",
                 "millstream.error.node": b"call",
@@ -672,7 +674,7 @@ def test_only_functions_are_called_and_only_key_value_stores_travel() -> None:
 
 
 class TestWhatCallsDoWrong:
-    """Whatever a function does, its record ends or waits, and those behind it go on."""
+    """Whatever a function does, its record finishes or waits, and the records behind it continue."""
 
     @staticmethod
     async def cancelled(value: str) -> str:

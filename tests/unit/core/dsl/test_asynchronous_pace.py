@@ -36,7 +36,7 @@ class Service:
 
 
 def run(rows: list[tuple[str, str]], service: Service, wanted: int, **options: Any) -> dict[str, int]:
-    """Pipe records; give per value when it came out, ms, until so many are out."""
+    """Pipe records; return per value the time in ms at which it was sent, until that many were sent."""
     builder = ms.StreamsBuilder()
     retry = ms.Retry(initial=20, cap=100)
     called = builder.stream("in").map_values_async(

@@ -1,4 +1,4 @@
-"""Windows of the user's own: calendars, one that never ends, and what a function of windows must not give."""
+"""Custom windows: calendars, one that never ends, and invalid results of a function of windows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Grid(ms.Windows):
 
 
 class Given(ms.Windows):
-    """The windows that a test gives."""
+    """Windows that a test supplies."""
 
     def __init__(self, found: list[tuple[int, int]]) -> None:
         super().__init__(10, 0)

@@ -1,4 +1,4 @@
-"""An application can insist on names of its own for state and internal topics."""
+"""An application can require explicit names for state and internal topics."""
 
 from __future__ import annotations
 

@@ -80,8 +80,8 @@ def test_a_fold_is_that_of_the_values_in_its_window(
             assert results
             for result in results:
                 _, start, end = result.key
-                held = [v for k, v, t in rows[:number] if k == key and start <= t < end + closed]
-                assert (result.key.key, result.value) == (key, pytest.approx(FOLDS[fold](held)))
+                expected_values = [v for k, v, t in rows[:number] if k == key and start <= t < end + closed]
+                assert (result.key.key, result.value) == (key, pytest.approx(FOLDS[fold](expected_values)))
 
 
 @pytest.mark.parametrize("grouping", ["tumbling", "own", "session"])

@@ -1,4 +1,4 @@
-"""Joins of tables by a foreign key, where the recordings say nothing: any order of messages, what is named, what is refused."""
+"""Joins of tables by a foreign key beyond the recordings: any order of messages, names, and refused arguments."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def out(driver: ms.testing.TopologyTestDriver) -> list[tuple[Any, Any, int]]:
 
 
 class Look(ms.Processor):
-    """Forwards what a global store has for the value of the record."""
+    """Forwards the row of a global store whose key is the value of the record."""
 
     def process(self, record: ms.Record) -> None:
         self.context.forward(record.with_value(self.context.state_store("names").get(record.value)))

@@ -45,7 +45,7 @@ def test_it_gives_what_a_list_of_earlier_records_gives(steps: list[Step], before
             if left - before <= right <= left + after:
                 texts = (f"l{number}", f"r{other}") if side == "left" else (f"l{other}", f"r{number}")
                 expected.append(("+".join(texts), timestamp))
-    # A grace as long as all of them keeps every record for as long as it could be met.
+    # A grace as long as the whole test keeps each record as long as it could be joined.
     assert joined(ms.JoinWindows(before, after, grace=1000), steps) == expected
 
 

@@ -1,4 +1,4 @@
-"""Joins, where Millstream differs from the recordings of Kafka Streams or they say nothing."""
+"""Joins where Millstream differs from the recordings of Kafka Streams, or no recording exists."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_kafka_streams_joins_it_all_the_same() -> None:
 
 
 def values_by_wall_clock(windows: ms.JoinWindows, steps: list[tuple[str, str, int] | int]) -> list[list[str]]:
-    """Return what a left join sends to `out` after each of its records, between which the wall clock advances."""
+    """Return what a left join sends to `out` after each record; the wall clock advances between the records."""
     given = []
     with ms.testing.TopologyTestDriver(stream_join("left_join", windows), wall_clock_ms=0) as driver:
         for step in steps:

@@ -1,4 +1,4 @@
-"""Late streams: what an aggregation leaves out, and what a join could not join with all there was."""
+"""Late streams: records that an aggregation drops, and records that a join could no longer join completely."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_each_stream_of_a_cogroup_has_its_own(kind: str) -> None:
     made[1].to("late-numbers")
     with TopologyTestDriver(builder.build()) as driver:
         driver.pipe("texts", "a", "x", 10_000)
-        driver.pipe("numbers", "a", 1, 2_000)  # not late: its stream has a time of its own
+        driver.pipe("numbers", "a", 1, 2_000)  # not late: its stream has its own time
         driver.pipe("texts", "a", "y", 2_000, [("h", b"1")])
         driver.pipe("numbers", "a", 2, 10_000)
         driver.pipe("numbers", "a", 3, 2_001)

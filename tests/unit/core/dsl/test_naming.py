@@ -1,4 +1,4 @@
-"""What an operator keeps is called by a path, which stays as it is when operators are inserted."""
+"""The state of an operator is named by a path, which does not change when operators are inserted."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from golden.micro_batches import MicroBatches, Row
 
 
 class Inputs(NamedTuple):
-    """What the cases are made of: two streams, of whose keys some are None, the first one as it came, and two tables."""
+    """Inputs of the cases: two streams with some null keys, the first one without a new key, and two tables."""
 
     stream: ms.KStream[Any, Any]
     other: ms.KStream[Any, Any]

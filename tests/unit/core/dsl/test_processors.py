@@ -16,7 +16,7 @@ SEEN = ms.stores.key_value("seen", TEXT, TEXT)
 
 
 class Before(ms.Processor[str, str, str, str]):
-    """Forwards what the key had before; brings its store along."""
+    """Forwards the previous value of the key; supplies its own store."""
 
     stores = (SEEN,)
 

@@ -1,4 +1,4 @@
-"""Suppressed tables: what is given when, one record at a time, and over restarts."""
+"""Suppressed tables: which results are sent when, one record at a time, and over restarts."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ Row = tuple[str, str | None, int]
 
 
 class Model:
-    """What is held back, as a dict of row to buffer time and newest update."""
+    """A model of the buffer: a dict of row to buffer time and newest update."""
 
     def __init__(self, limit: int, max_records: int | None) -> None:
         self.limit, self.max_records, self.time = limit, max_records, -1

@@ -82,7 +82,7 @@ def test_a_record_without_a_key_does_not_wait() -> None:
 
 
 def test_records_that_waited_are_themselves_again() -> None:
-    """Headers, metadata, and what is said when they fail, are their own, not those of the record that let them go."""
+    """Headers, metadata and error messages are those of the waiting record, not of the record that released it."""
     seen: list[Any] = []
 
     class Look(ms.Processor):

@@ -21,7 +21,7 @@ Define = Callable[[Any], ms.KTable[Any, Any]]
 def topology(
     define: Define, windows: Any = TUMBLING, emit: ms.EmitStrategy = ms.on_window_update
 ) -> ms.Topology:
-    """Send what a windowed aggregation gives as `<start>-<end>` and the result's text."""
+    """Send the results of a windowed aggregation as `<start>-<end>` and the result's text."""
     builder = ms.StreamsBuilder()
     table = define(builder.stream("in").group_by_key().windowed_by(windows, emit=emit))
     results = table.to_stream(lambda window, _: f"{window.key}@{window.start}-{window.end}")

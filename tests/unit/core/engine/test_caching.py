@@ -1,4 +1,4 @@
-"""What a cache forwards, when, and as whose update."""
+"""Which updates a cache forwards, when, and from which input record."""
 
 from __future__ import annotations
 
@@ -133,7 +133,9 @@ class TestACacheThatIsFull:
         host = counting(lambda b: b.table("in"), cache_bytes=3 * 210)
         rows = [(key, key, n) for n, key in enumerate("abcad")]
         outcome = host.run("in", *rows)
-        assert values(outcome) == ['"b"', '"c"', '"a"', '"d"'], "b left early, a had been updated again"
+        assert values(outcome) == ['"b"', '"c"', '"a"', '"d"'], (
+            "b is evicted first, because a was updated again"
+        )
         outcome = host.run("in", *[(key, f"{n}", n) for n, key in enumerate("abcadab")])
         assert [key for key, *_ in sent(outcome)] == ["b", "c", "d", "a", "b"]
 

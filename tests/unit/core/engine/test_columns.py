@@ -1,4 +1,4 @@
-"""Columns: what a task does when something in a batch is bad that only the store or a serde can see."""
+"""Columns: what a task does with invalid records that only the store or a serde detects."""
 
 from __future__ import annotations
 

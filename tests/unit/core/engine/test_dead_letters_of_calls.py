@@ -1,4 +1,4 @@
-"""Dead letters of calls: what the key and value of the letter are, and what is said when there is no topic for it."""
+"""Dead letters of calls: their key and value, and the error when there is no dead-letter topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task goes on where it was when operators were inserted in its topology, although nobody has named its state."""
+"""A task continues after operators were inserted in its topology, although its state has no explicit names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In-flight records of a task: what is issued, what a snapshot remembers, what counts after a restart."""
+"""In-flight records of a task: issued calls, snapshots, and restarts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IN = TopicPartition("in", 0)
 
 @pytest.fixture(autouse=True)
 def nothing_is_handed_over_ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let due times mean what they say; what comes of handing over before them is looked at by itself."""
+    """Hand calls over only when they are due; separate tests cover handing over earlier."""
     if request.cls is not TestAhead:
         monkeypatch.setattr(in_flight, "_AHEAD_MS", 0)
 
@@ -46,7 +46,7 @@ def answer(host: Host, outcome: Outcome) -> None:
 
 
 def stored(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot as it is read from the checkpoint."""
+    """Return a snapshot as the next task reads it from the checkpoint."""
     read = snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot))))
     assert read is not None
     return read
@@ -568,7 +568,7 @@ class TestLongPartitions:
         host = self.behind_slow_record(12_000)
         figures = host.step().calls["call"]
         assert (figures.with_async_worker, figures.held, figures.parked) == (1, 9_999, 2_001)
-        assert figures.most_per_key == 0  # keys play no part
+        assert figures.most_per_key == 0  # keys do not matter
         host.restart()
         assert TestDelayQueue.in_memory(host) == 10_000
         figures = host.step().calls["call"]

@@ -267,7 +267,7 @@ class TestAcknowledge:
 
 
 class Pool(ms.Processor[Any, Any, Any, Any]):
-    """Acknowledges what a list says, beside the current record, and fails where the value says so."""
+    """Acknowledges the records of a list; acknowledges the current record or fails if its value says so."""
 
     ended: ClassVar[list[Any]] = []
 

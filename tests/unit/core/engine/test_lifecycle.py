@@ -66,7 +66,7 @@ def test_every_task_has_processors_of_its_own() -> None:
         return made[-1]
 
     topology = ms.Topology().add_source("in", "in").add_processor("p", supplier, "in")
-    made.clear()  # the topology has asked for two, to see that they are two
+    made.clear()  # the topology called the supplier twice to check that it returns two processors
     host = Host(topology)
     host.restart()
     assert len(made) == 2

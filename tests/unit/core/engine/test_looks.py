@@ -1,4 +1,4 @@
-"""When results at the close of windows are looked for: at once, by the wall clock, or as late as Kafka Streams does."""
+"""When closed windows are checked for: at once, by the wall clock, or as late as in Kafka Streams."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def given_out(driver: TopologyTestDriver) -> list[tuple[str, int, int, int]]:
     return [(*record.key, record.value) for record in driver.read("out")]
 
 
-def test_a_look_waits_for_its_interval_of_wall_clock() -> None:
+def test_a_check_waits_for_its_interval_of_wall_clock() -> None:
     with TopologyTestDriver(counting("tumbling", ms.EmitStrategy.on_window_close(every=1000))) as driver:
         for timestamp in (0, 1500, 2500):
             driver.pipe("in", "a", "x", timestamp)
@@ -46,7 +46,7 @@ def test_a_look_waits_for_its_interval_of_wall_clock() -> None:
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
-def test_a_look_is_not_put_off_when_windows_are_about_to_be_dropped(kind: str) -> None:
+def test_a_check_is_not_postponed_when_windows_are_about_to_be_dropped(kind: str) -> None:
     with TopologyTestDriver(counting(kind, ms.EmitStrategy.on_window_close(every=10**9))) as driver:
         for timestamp in (1_000, 3_000):
             driver.pipe("in", "a", "x", timestamp)
@@ -61,7 +61,7 @@ def test_a_look_is_not_put_off_when_windows_are_about_to_be_dropped(kind: str) -
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
-def test_an_idle_input_closes_what_a_look_was_put_off_for(kind: str) -> None:
+def test_an_idle_input_closes_windows_whose_check_was_postponed(kind: str) -> None:
     emit = ms.EmitStrategy.on_window_close(every=10**9, close_idle_after=5_000)
     with TopologyTestDriver(counting(kind, emit)) as driver:
         for timestamp in (1_000, 9_000):

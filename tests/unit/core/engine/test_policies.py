@@ -1,4 +1,4 @@
-"""What happens to records that fail, per stage, and what is said about them."""
+"""What happens to records that fail, per stage, and how errors are reported."""
 
 from __future__ import annotations
 
@@ -108,12 +108,14 @@ def test_dead_letter_keeps_the_original_record_and_says_why_in_headers(
     }
     assert error.split(":")[0] in ("UnicodeDecodeError", "LookupError", "SerdeError")
     prefix = "__streams.errors."  # KIP-1034
-    theirs = {name.removeprefix(prefix): value or b"" for name, value in added if name.startswith(prefix)}
-    assert list(theirs) == ["exception", "message", "stacktrace", "topic", "partition", "offset"]
-    assert theirs["exception"].decode().split(".")[-1] == error.split(":")[0]
-    assert theirs["message"].decode() == error.partition(": ")[2]
-    assert theirs["stacktrace"].startswith(b"Traceback (most recent call last)")
-    assert [theirs[name] for name in ("topic", "partition", "offset")] == [b"in", b"3", b"1"]
+    kafka_headers = {
+        name.removeprefix(prefix): value or b"" for name, value in added if name.startswith(prefix)
+    }
+    assert list(kafka_headers) == ["exception", "message", "stacktrace", "topic", "partition", "offset"]
+    assert kafka_headers["exception"].decode().split(".")[-1] == error.split(":")[0]
+    assert kafka_headers["message"].decode() == error.partition(": ")[2]
+    assert kafka_headers["stacktrace"].startswith(b"Traceback (most recent call last)")
+    assert [kafka_headers[name] for name in ("topic", "partition", "offset")] == [b"in", b"3", b"1"]
 
 
 @pytest.mark.parametrize("stage", ["deserialize", "process", "produce"])

@@ -175,7 +175,7 @@ class TestManySchedules:
 
 
 class Switching(Ticking):
-    """Records say what happens to a schedule that calls a method."""
+    """Values of records decide what happens to a schedule that calls a method."""
 
     def process(self, record: ms.Record) -> None:
         if record.value == "start":
@@ -229,7 +229,7 @@ class TestSchedulesMadeLater:
         assert ticks == ["tick 3", "tick 12", "tick 20"]
 
     def test_of_stream_time_made_by_a_punctuator_are_due_at_once(self) -> None:
-        """Kafka Streams' PunctuationQueue goes on as long as its head is due, with what was added meanwhile."""
+        """Kafka Streams' PunctuationQueue runs while its head is due, including schedules added meanwhile."""
 
         class Chained(Ticking):
             def init(self, context: ms.ProcessorContext) -> None:
@@ -268,7 +268,7 @@ class TestCancelling:
 
         host = Host(processor_topology(Once))
         assert values(host.run("in", *rows_at(1, 11, 21))) == ["tick 1"]
-        host.restart()  # init makes it anew, but it stays cancelled
+        host.restart()  # init schedules it again, but it stays cancelled
         assert values(host.run("in", *rows_at(31))) == []
 
     def test_one_schedule_can_cancel_another_that_is_due_too(self) -> None:

@@ -33,7 +33,7 @@ def filled(**queues: list[int]) -> PartitionGroup:
 
 
 def take(group: PartitionGroup) -> tuple[QueueId, list[int]] | None:
-    """Take the next run; give its queue and timestamps."""
+    """Take the next run, and return its queue and timestamps."""
     chosen = group.choose()
     if chosen is None:
         return None

@@ -97,7 +97,7 @@ class TestAnEmptyInput:
         step(host, 0)
         assert values(step(host, IDLE)) == ["fast 1"]
         feed(host, "fast", 2)
-        assert values(step(host, IDLE + 1)) == ["fast 2"]  # slow is as dry as before
+        assert values(step(host, IDLE + 1)) == ["fast 2"]  # slow is still empty
         feed(host, "slow", 2)
         feed(host, "fast", 3)
         outcome = step(host, IDLE + 2)

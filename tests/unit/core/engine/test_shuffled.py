@@ -1,4 +1,4 @@
-"""What a task says of unfinished records that came to it through Spark's shuffle."""
+"""What a task reports about unfinished records that it received through Spark's shuffle."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_records_that_are_held_count_too() -> None:
     host = Host(behind(join=True), sub=1, max_task_idle_ms=1_000)
     other = TopicPartition("other", 0)
     host.task.inform(InputFacts((AGAIN, other), {other: 5}))
-    held = run(host, 3, "a")
-    assert (held.issue, held.shuffled) == ((), {AGAIN: first_offset(3, 0)})
+    outcome = run(host, 3, "a")
+    assert (outcome.issue, outcome.shuffled) == ((), {AGAIN: first_offset(3, 0)})
 
 
 def test_a_task_that_finishes_at_once_says_nothing() -> None:

@@ -56,7 +56,7 @@ def test_the_choice_goes_by_extracted_timestamps() -> None:
 
 
 def test_partition_time_is_that_of_the_queue() -> None:
-    """An extractor may put a record that has no time of its own where its predecessors are."""
+    """An extractor may give a record without a time the time of its predecessors."""
 
     def or_partition_time(record: ms.ConsumerRecord, partition_time: int) -> int:
         return int(record.value) if record.value else partition_time

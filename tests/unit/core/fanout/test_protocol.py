@@ -69,7 +69,7 @@ class World:
             self.begin_session(member)
 
     def begin_session(self, member: Member) -> None:
-        """What the client does: a new id, its record, and all that is in front of that record."""
+        """Do what the client does: take a new id, write its record, and read everything before that record."""
         member.number += 1
         member.waiting[:0] = [(key, value) for _, key, value in member.open]
         member.open.clear()
@@ -127,7 +127,7 @@ class World:
             self.committed[log, len(records)] = (key, value, member.name)
             records.append((key, value))
         for log in {log for log, _, _ in member.open}:
-            self.logs[log].append(None)  # the marker of the transaction takes an offset, too
+            self.logs[log].append(None)  # the marker of the transaction occupies an offset, too
         member.open.clear()
         return True
 
@@ -159,7 +159,7 @@ class World:
         self.control.append(self.seen().state(0).announced(ranges).entry())
 
     def cancel(self, index: int, _number: int) -> None:
-        """A producer that was restricted for too long takes the coordinator's id over and gives the change up."""
+        """A producer that was restricted for too long takes over the coordinator's id and abandons the change."""
         member = self.awake(index)
         if member is None or 0 not in member.ledger.held():
             return
@@ -208,7 +208,7 @@ class World:
                 count += 1
         assert count == len(self.committed), "a record is outside of the epochs, or of the range of its log"
         for values in found.values():
-            assert values == sorted(set(values)), "an inversion in a key, or a record twice"
+            assert values == sorted(set(values)), "records of a key out of order, or a record twice"
 
     def finish(self) -> None:
         """At last all producers run, and send everything: nothing is lost."""
@@ -275,7 +275,7 @@ def simulate(seed: int, without: str = "") -> World:
 
 def test_nothing_is_lost_doubled_or_out_of_order_in_any_of_these_runs() -> None:
     changes = [len(simulate(seed).seen().state(0).history.epochs) - 1 for seed in range(200)]
-    assert sum(changes) > 400, "the changes seldom come to an end, so the runs show little"
+    assert sum(changes) > 400, "changes rarely complete, so the runs test little"
 
 
 @pytest.mark.parametrize("without", MECHANISMS)

@@ -1,4 +1,4 @@
-"""The offset in Spark's checkpoint: what is stored stays readable, and is written as it was."""
+"""The offset in Spark's checkpoint: stored offsets stay readable, and the format does not change."""
 
 from __future__ import annotations
 

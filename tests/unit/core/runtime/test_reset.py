@@ -1,4 +1,4 @@
-"""Where an application begins anew."""
+"""Where an application starts after a reset."""
 
 from __future__ import annotations
 

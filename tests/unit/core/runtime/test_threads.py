@@ -58,7 +58,7 @@ def wanted(value: Any) -> bool:
     return bool(value)
 
 
-def front(build: Callable[[Stream], object]) -> list[str] | None:
+def threaded_nodes(build: Callable[[Stream], object]) -> list[str] | None:
     """Return the nodes that several threads may run; those at which they hand over are in brackets."""
     builder = ms.StreamsBuilder()
     build(builder.stream("in"))
@@ -116,7 +116,7 @@ def branched(stream: Stream) -> None:
 def test_a_front_ends_where_something_is_remembered(
     build: Callable[[Stream], object], expected: list[str] | None
 ) -> None:
-    assert front(build) == expected
+    assert threaded_nodes(build) == expected
 
 
 def test_what_two_ways_lead_to_is_no_part_of_a_front_if_one_of_them_comes_behind_its_end() -> None:
@@ -125,4 +125,4 @@ def test_what_two_ways_lead_to_is_no_part_of_a_front_if_one_of_them_comes_behind
         counted(stream)
         mapped(some.merge(stream))
 
-    assert front(build) == ["Filter", "[Aggregate]", "[Pass]"]
+    assert threaded_nodes(build) == ["Filter", "[Aggregate]", "[Pass]"]

@@ -1,4 +1,4 @@
-"""Throttling: what a token bucket lets through, second by second."""
+"""Throttling: how many records a token bucket admits, second by second."""
 
 from __future__ import annotations
 

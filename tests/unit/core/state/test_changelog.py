@@ -1,4 +1,4 @@
-"""Changelog records: what is published of a store is what it is rebuilt from."""
+"""Changelog records: a store is rebuilt from the records that were published for it."""
 
 from __future__ import annotations
 

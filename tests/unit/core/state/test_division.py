@@ -1,4 +1,4 @@
-"""Which state can be divided among key ranges, and what is said of the rest."""
+"""Which state can be divided among key ranges, and the errors for other state."""
 
 from __future__ import annotations
 

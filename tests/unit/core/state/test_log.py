@@ -1,4 +1,4 @@
-"""The manifest: what is appended, what is merged, what a copy lacks."""
+"""The manifest: appended segments, merges, and the segments that a copy lacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER: KeyGroup = ("store", 6)
 
 
 def grown(*sizes: int, group: KeyGroup = GROUP, manifest: Manifest | None = None) -> Manifest:
-    """Append one segment per size, each in a version of its own."""
+    """Append one segment per size, each in a separate version."""
     manifest = manifest or Manifest()
     for size in sizes:
         manifest = advanced(manifest, f"t{manifest.version + 1}")
@@ -138,7 +138,7 @@ class TestCompaction:
 
     def test_is_due_when_changes_outweigh_the_base(self) -> None:
         assert due(grown(10)) == []
-        assert due(grown(10, 10)) == []  # two segments are as good as one
+        assert due(grown(10, 10)) == []  # two segments are equivalent to one
         assert due(grown(10, 4, 5)) == []
         assert due(grown(10, 5, 5)) == [(GROUP, [0, 1, 2])]
 

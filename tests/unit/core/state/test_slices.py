@@ -21,7 +21,7 @@ TANGLED = [b"", b"\x00", b"\x00\x00", b"\x00\xff", b"a", b"a\x00", b"a\x00\x00",
 
 
 class Shop:
-    """Opens a store again and again over what was committed."""
+    """Opens a store repeatedly over the committed content."""
 
     def __init__(self) -> None:
         self.stores = MemoryStores()
@@ -113,7 +113,7 @@ class TestASlice:
         assert ([*drained.changes], drained.dropped) == (["s/600000"], ("s/0",))
 
     def test_is_not_searched_for_when_time_jumps(self) -> None:
-        """The slices that are dropped are those that are there, however many would have fitted in between."""
+        """Only existing slices are dropped, however many would fit into the expired time."""
         shop = Shop()
         store = shop.open(windows(MINUTE))
         store.put("a", 1, 0)

@@ -1,4 +1,4 @@
-"""Edited topologies: which number a sub-topology keeps, what is refused, and new names of stores."""
+"""Edited topologies: numbers that sub-topologies keep, refused edits, and renamed stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns: which topics they mean, what is refused, and what a checkpoint knows of them."""
+"""Patterns: the topics that they match, refused patterns, and patterns in checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sub-topologies can be divided into key ranges, and what is said of the others."""
+"""Which sub-topologies can be divided into key ranges, and the errors for the others."""
 
 from __future__ import annotations
 

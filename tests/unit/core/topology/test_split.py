@@ -22,7 +22,7 @@ def parts(plan: Plan) -> list[list[str]]:
 
 
 def where(plan: Plan) -> dict[str, bool]:
-    """Tell per internal topic whether it goes through the shuffle."""
+    """Return per internal topic whether it goes through the shuffle."""
     return {topic.name: topic.through_shuffle for topic in plan.internal_topics.values()}
 
 
@@ -103,7 +103,7 @@ def test_a_part_behind_a_shuffle_repartitions_through_a_topic() -> None:
 
 
 def consistent(plan: Plan) -> bool:
-    """Say whether everything that is sent to the shuffle is sent by a part that runs before it."""
+    """Return whether only parts that run before the shuffle send to it."""
     return all(
         plan.runs_before_shuffle(plan.subtopologies[topic.upstream])
         for topic in plan.internal_topics.values()

@@ -1,4 +1,4 @@
-"""Building a topology: what is wrong is said at once, in words that help."""
+"""Building a topology: mistakes are reported at once, with helpful messages."""
 
 from __future__ import annotations
 

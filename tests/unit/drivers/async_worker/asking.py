@@ -1,4 +1,4 @@
-"""What the tests of async workers have in common: a task as an async worker sees it, what an async worker ends with, waiting for its end."""
+"""Helpers of the tests of async workers: a task as an async worker sees it, its final outcomes, and waiting for its end."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Asker:
     def until_settled(self, within_s: float = 20) -> dict[int, Settled]:
         deadline = time.monotonic() + within_s
         while self.in_flight:
-            assert time.monotonic() < deadline, f"{len(self.held)} calls have come to nothing"
+            assert time.monotonic() < deadline, f"{len(self.held)} calls were never settled"
             assert not self.ask().lost
-            time.sleep(0.005)  # between two questions: an async worker answers, it does not call
+            time.sleep(0.005)  # polls: an async worker only answers questions
         return self.settled
 
 
@@ -67,7 +67,7 @@ def await_end(address: AsyncWorkerAddress, otherwise: str) -> None:
     deadline = time.monotonic() + 20
     while answers(address):
         assert time.monotonic() < deadline, otherwise
-        time.sleep(0.02)  # between two looks at another program's socket, which tells nobody of its end
+        time.sleep(0.02)  # polls the socket of another process, which does not report its end
 
 
 @contextmanager
@@ -85,5 +85,5 @@ def doubled(value: int) -> int:
     return 2 * value
 
 
-def added(one: int, other: int) -> int:
-    return one + other
+def added(first: int, second: int) -> int:
+    return first + second

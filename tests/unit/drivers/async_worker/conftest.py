@@ -1,4 +1,4 @@
-"""The connection that a test asks its async worker through; which one that is, each file says."""
+"""The connection between a test and its async worker; each file chooses its kind."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_coroutines_run_on_its_event_loop_many_at_a_time(connection: AsyncWorker
 
     asker = Asker(connection, doubled_later, max_in_flight=500, order="completion")
     asker.ask(*range(MANY))
-    results = {n: one.value for n, one in asker.until_settled().items() if isinstance(one, Done)}
+    results = {n: outcome.value for n, outcome in asker.until_settled().items() if isinstance(outcome, Done)}
     assert {n: result for n, (result, _) in results.items()} == {n: 2 * n for n in range(MANY)}
     assert max(seen for _, seen in results.values()) == 500
 
@@ -62,7 +62,9 @@ def test_coroutines_run_on_its_event_loop_many_at_a_time(connection: AsyncWorker
 def test_functions_run_on_threads_of_another_process(connection: AsyncWorkerConnection) -> None:
     asker = Asker(connection, process_of)
     asker.ask(1, 2)
-    (process, thread), _ = (one.value for one in asker.until_settled().values() if isinstance(one, Done))
+    (process, thread), _ = (
+        outcome.value for outcome in asker.until_settled().values() if isinstance(outcome, Done)
+    )
     assert process != os.getpid()
     assert thread.startswith("millstream-call")
 
@@ -82,7 +84,7 @@ def test_calls_go_on_between_two_questions(connection: AsyncWorkerConnection, tm
     asker = Asker(connection, note, max_in_flight=1, order="completion")
     asker.ask(*range(5))
     deadline = time.monotonic() + 20
-    while len(list(tmp_path.iterdir())) < 5:  # nobody asks meanwhile
+    while len(list(tmp_path.iterdir())) < 5:  # without questions meanwhile
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert len(asker.ask().settled) == 5
@@ -100,7 +102,7 @@ def test_calls_of_a_key_follow_each_other(connection: AsyncWorkerConnection, tmp
     asker.ask(*range(200), key=lambda value: value % 10)
     asker.until_settled()
     for key in range(10):
-        expected = [f"{what} {value}" for value in range(key, 200, 10) for what in ("begin", "end")]
+        expected = [f"{event} {value}" for value in range(key, 200, 10) for event in ("begin", "end")]
         assert (tmp_path / str(key)).read_text().splitlines() == expected
 
 
@@ -115,7 +117,7 @@ def test_failures_come_back_with_what_was_raised(connection: AsyncWorkerConnecti
     assert (failed.cause, type(failed.error)) == ("ValueError: no 3", ValueError)
 
 
-def test_a_retry_is_told_with_its_time_and_attempt(connection: AsyncWorkerConnection) -> None:
+def test_a_retry_is_reported_with_its_time_and_attempt(connection: AsyncWorkerConnection) -> None:
     asker = Asker(connection, lambda _: retry(), retry=Retry(initial=5_000, jitter=0))
     before = now_ms()
     asker.ask(3)
@@ -212,7 +214,7 @@ def test_an_async_worker_that_dies_loses_its_calls_and_the_next_one_takes_them(
     assert len(asker.until_settled()) == 50
 
 
-def test_what_cannot_be_pickled_is_told(connection: AsyncWorkerConnection) -> None:
+def test_what_cannot_be_pickled_is_reported(connection: AsyncWorkerConnection) -> None:
     lock = threading.Lock()
     asker = Asker(connection, lambda _: lock.locked())
     with pytest.raises(AsyncWorkerError, match=r"Create connections, .* at the first call"):

@@ -69,16 +69,16 @@ def await_exit(process: int) -> None:
         return
     try:
         ended, _, _ = select.select([descriptor], [], [], SOON_S)
-        assert ended, f"process {process} goes on"
+        assert ended, f"process {process} still runs"
     finally:
         os.close(descriptor)
 
 
-def await_true(what: Callable[[], bool]) -> None:
+def await_true(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SOON_S
-    while not what():
+    while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.005)  # between two looks at what another process does
+        time.sleep(0.005)  # polls the state of another process
 
 
 # What calls give and raise.
@@ -131,7 +131,7 @@ def test_a_plain_function_that_raises_stop_iteration_fails(
 
 
 @pytest.mark.parametrize("value", [Refuses(RuntimeError("no such module")), 1], ids=["argument", "function"])
-def test_what_it_cannot_unpickle_is_told_with_its_cause(
+def test_what_it_cannot_unpickle_is_reported_with_its_cause(
     connection: AsyncWorkerConnection, value: Any
 ) -> None:
     asker = Asker(
@@ -202,7 +202,7 @@ def test_a_child_of_a_function_does_not_hold_the_place_of_an_async_worker_that_d
             try:
                 asked.result(SOON_S)
             finally:
-                os.kill(child, signal.SIGKILL)  # which lets the thread go on as well
+                os.kill(child, signal.SIGKILL)  # which lets the thread continue as well
         assert after.until_settled(SOON_S) == {0: Done(2)}
     finally:
         await_exit(child)
@@ -211,7 +211,7 @@ def test_a_child_of_a_function_does_not_hold_the_place_of_an_async_worker_that_d
 # How it starts.
 
 
-def test_an_async_worker_that_cannot_start_is_told_at_once_with_what_it_printed(
+def test_an_async_worker_that_cannot_start_is_reported_at_once_with_what_it_printed(
     address: AsyncWorkerAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python"
@@ -303,7 +303,9 @@ def test_the_processes_of_a_pool_end_with_it() -> None:
 # Silence.
 
 
-def test_a_coroutine_that_blocks_the_event_loop_is_told(address: AsyncWorkerAddress, tmp_path: Path) -> None:
+def test_a_coroutine_that_blocks_the_event_loop_is_reported(
+    address: AsyncWorkerAddress, tmp_path: Path
+) -> None:
     begun, go_on = tmp_path / "begun", tmp_path / "go on"
 
     async def blocks(value: int) -> int:

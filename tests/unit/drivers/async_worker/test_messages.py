@@ -34,14 +34,14 @@ def arrived(*settled: Settled, apart: bool = False) -> list[Settled]:
     answer = unpacked(pickle.loads(answer_bytes(Answered(tuple(zip(tickets, settled))), apart)))
     assert answer is not None
     assert [ticket for ticket, _ in answer.settled] == tickets
-    return [one for _, one in answer.settled]
+    return [result for _, result in answer.settled]
 
 
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(
     "error", [KeywordsError("404", request=None), KeywordsError("404", request=threading.Lock())]
 )
-def test_an_error_that_does_not_survive_the_way_is_told_in_words(error: Exception, apart: bool) -> None:
+def test_an_error_that_does_not_survive_the_way_is_reported_as_text(error: Exception, apart: bool) -> None:
     done, failed = arrived(Done(1), Failed(3, "KeywordsError: 404", error), apart=apart)
     assert done == Done(1)
     assert isinstance(failed, Failed)

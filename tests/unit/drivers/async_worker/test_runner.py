@@ -44,9 +44,9 @@ def test_an_end_is_never_counted_before_it_was() -> None:
         assert ended_ms() * 1_000_000 >= before
 
 
-def question(batch: int, *orders: Any, held: int = 0) -> WorkerQuestion:
-    told = {"call": {("e", 1): set(range(held))}}
-    return WorkerQuestion("t", batch, now_ms(), told, {"call": columns(orders)}, {"call": b"options"})
+def question(batch: int, *orders: Any, unfinished_count: int = 0) -> WorkerQuestion:
+    unfinished = {"call": {("e", 1): set(range(unfinished_count))}}
+    return WorkerQuestion("t", batch, now_ms(), unfinished, {"call": columns(orders)}, {"call": b"options"})
 
 
 def order(number: int) -> Order:
@@ -55,10 +55,10 @@ def order(number: int) -> Order:
 
 async def until_settled(runner: Runner, loaded: dict[bytes, Any], many: int) -> list[Settled]:
     deadline = time.monotonic() + 8
-    while len(settled := runner.ask(question(1, held=many), loaded).settled) < many:
+    while len(settled := runner.ask(question(1, unfinished_count=many), loaded).settled) < many:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.005)
-    return [one for _, one in settled]
+    return [result for _, result in settled]
 
 
 def test_what_waits_for_a_thread_when_it_is_given_up_is_never_begun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +76,9 @@ def test_what_waits_for_a_thread_when_it_is_given_up_is_never_begun(monkeypatch:
         pool = runner._pool
         options = Calls(max_in_flight=3, timeout=100, order="completion")
         loaded = {b"function": call, b"options": options}
-        runner.ask(question(0, *map(order, range(3)), held=3), loaded)
+        runner.ask(question(0, *map(order, range(3)), unfinished_count=3), loaded)
         settled = await until_settled(runner, loaded, 3)
-        assert all(isinstance(one, Failed) for one in settled)
+        assert all(isinstance(result, Failed) for result in settled)
         go_on.set()
         pool.shutdown(wait=True)
 
@@ -92,7 +92,7 @@ def test_a_thread_that_hangs_is_not_counted_once_its_call_was_given_up() -> None
     async def scenario() -> None:
         runner = Runner()
         loaded = {b"function": lambda _: go_on.wait(8), b"options": Calls(timeout=50, order="completion")}
-        runner.ask(question(0, order(0), held=1), loaded)
+        runner.ask(question(0, order(0), unfinished_count=1), loaded)
         (failed,) = await until_settled(runner, loaded, 1)
         assert isinstance(failed, Failed)
         runner.ask(question(2), loaded)

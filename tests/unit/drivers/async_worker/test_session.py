@@ -27,14 +27,20 @@ def ticket(number: int, epoch: str) -> Ticket:
     return Ticket("call", number, 1, epoch)
 
 
-def order(at: Ticket, line: str = "k") -> Order:
-    return Order(at.number, at.turn, at.epoch, FUNCTION, ("v",), line, 1, None, "", 0)
+def order(call_ticket: Ticket, line: str = "k") -> Order:
+    return Order(
+        call_ticket.number, call_ticket.turn, call_ticket.epoch, FUNCTION, ("v",), line, 1, None, "", 0
+    )
 
 
 def question(
-    *orders: Order, held: tuple[Ticket, ...] = (), batch: int = 1, options: bytes = OPTIONS, now_ms: int = 0
+    *orders: Order,
+    unfinished: tuple[Ticket, ...] = (),
+    batch: int = 1,
+    options: bytes = OPTIONS,
+    now_ms: int = 0,
 ) -> WorkerQuestion:
-    every = [*held, *(Ticket("call", *each[:3]) for each in orders)]
+    every = [*unfinished, *(Ticket("call", *each[:3]) for each in orders)]
     return WorkerQuestion("0_0", batch, now_ms, grouped(every), {"call": columns(orders)}, {"call": options})
 
 
@@ -52,7 +58,7 @@ def test_an_answer_is_given_until_the_task_no_longer_holds_its_ticket() -> None:
     (start,) = starts(session)
     session.end("call", start.number, ["V"], 5)
     for _ in range(2):
-        answer = session.ask(question(held=(first,), batch=2), LOADED, 6)
+        answer = session.ask(question(unfinished=(first,), batch=2), LOADED, 6)
         assert (answer.settled, answer.lost) == (((first, Done("V")),), ())
     assert not session.idle
     assert session.ask(question(batch=3), LOADED, 7).settled == ()
@@ -67,10 +73,10 @@ def test_a_question_that_is_asked_again_makes_no_second_call() -> None:
 
 
 def test_what_it_does_not_know_is_lost() -> None:
-    session, held = Session("0_0"), ticket(0, "a")
-    assert session.ask(question(held=(held,)), LOADED, 0).lost == (held,)
+    session, earlier = Session("0_0"), ticket(0, "a")
+    assert session.ask(question(unfinished=(earlier,)), LOADED, 0).lost == (earlier,)
     gone = Ticket("gone", 0, 1, "a")
-    assert session.ask(question(held=(gone,)), LOADED, 0).lost == (gone,)
+    assert session.ask(question(unfinished=(gone,)), LOADED, 0).lost == (gone,)
 
 
 def test_calls_of_a_failed_attempt_at_a_batch_are_not_made() -> None:
@@ -100,7 +106,7 @@ def test_a_retry_waits_as_long_by_a_clock_of_the_application_that_is_ahead_or_be
     session.ask(question(order(first), now_ms=now + ahead_ms), LOADED, now)
     (start,) = starts(session, now)
     session.end("call", start.number, [Raised(OSError("down"))], now + 5)
-    answer = session.ask(question(held=(first,), batch=2, now_ms=now + 6 + ahead_ms), LOADED, now + 6)
+    answer = session.ask(question(unfinished=(first,), batch=2, now_ms=now + 6 + ahead_ms), LOADED, now + 6)
     (settled,) = answer.settled
     waits = Waits(now + ahead_ms + 15, 2, now + ahead_ms, "retry", "OSError: down")
     assert settled == (first, waits)
@@ -115,7 +121,7 @@ def test_a_time_that_a_function_names_is_one_of_the_applications_clock() -> None
     session.ask(question(order(first), now_ms=DAY_MS), LOADED, 0)
     (start,) = starts(session)
     session.end("call", start.number, [delay(until=DAY_MS + 500)], 1)
-    answer = session.ask(question(held=(first,), batch=2, now_ms=DAY_MS + 2), LOADED, 2)
+    answer = session.ask(question(unfinished=(first,), batch=2, now_ms=DAY_MS + 2), LOADED, 2)
     assert answer.settled == ((first, Waits(DAY_MS + 500, 1, None, "until")),)
 
 
@@ -124,7 +130,7 @@ def waiting(session: Session, first: Ticket, behind: Ticket) -> None:
     session.ask(question(order(first)), LOADED, 0)
     (start,) = starts(session)
     session.end("call", start.number, [Raised(OSError("down"))], 1)
-    answer = session.ask(question(order(behind), held=(first,), batch=2), LOADED, 2)
+    answer = session.ask(question(order(behind), unfinished=(first,), batch=2), LOADED, 2)
     waits = Waits(11, 2, 0, "retry", "OSError: down")
     assert answer.settled == ((first, waits), (behind, Returned()))
     assert begun(session, 3) == []
@@ -151,14 +157,14 @@ def test_answers_to_calls_under_other_options_change_nothing() -> None:
     session, first = Session("0_0"), ticket(0, "a")
     session.ask(question(order(first)), LOADED, 0)
     (old,) = starts(session)
-    assert session.ask(question(held=(first,), batch=2, options=OTHERS), LOADED, 1).lost == (first,)
+    assert session.ask(question(unfinished=(first,), batch=2, options=OTHERS), LOADED, 1).lost == (first,)
     second = first._replace(turn=2)
     session.ask(question(order(second), batch=2, options=OTHERS), LOADED, 1)
     (new,) = starts(session)
     session.end("call", old.number, ["late"], 2)
-    assert session.ask(question(held=(second,), batch=3, options=OTHERS), LOADED, 3).settled == ()
+    assert session.ask(question(unfinished=(second,), batch=3, options=OTHERS), LOADED, 3).settled == ()
     session.end("call", new.number, ["V"], 4)
-    assert session.ask(question(held=(second,), batch=3, options=OTHERS), LOADED, 5).settled == (
+    assert session.ask(question(unfinished=(second,), batch=3, options=OTHERS), LOADED, 5).settled == (
         (second, Done("V")),
     )
 
@@ -171,7 +177,7 @@ def test_a_question_of_a_batch_that_is_over_is_refused() -> None:
     assert begun(session) == []
 
 
-def test_it_tells_what_calls_wait_for_and_how_long_they_take() -> None:
+def test_it_reports_what_calls_wait_for_and_how_long_they_take() -> None:
     loaded = {**LOADED, OPTIONS: Calls(max_in_flight=2, rate_limit=(2, 1_000))}
     session = Session("0_0")
     orders = [order(ticket(n, "a"), line) for n, line in enumerate("aabcc")]
@@ -185,7 +191,7 @@ def test_it_tells_what_calls_wait_for_and_how_long_they_take() -> None:
     assert work.queued == Queued(key=1, rate=2)
 
 
-def test_it_tells_what_an_open_breaker_holds_back() -> None:
+def test_it_reports_what_an_open_breaker_holds_back() -> None:
     breaker = CircuitBreaker(failures=1, reset_after=1_000)
     loaded = {**LOADED, OPTIONS: Calls(max_in_flight=1, circuit_breaker=breaker)}
     session = Session("0_0")
@@ -206,7 +212,7 @@ def test_it_tells_what_an_open_breaker_holds_back() -> None:
     ],
     ids=["rate", "breaker", "at once"],
 )
-def test_it_tells_when_a_call_begins_next(options: Calls, next_ms: int) -> None:
+def test_it_reports_when_a_call_begins_next(options: Calls, next_ms: int) -> None:
     loaded = {**LOADED, OPTIONS: options}
     session = Session("0_0")
     orders = [order(ticket(n, "a"), line) for n, line in enumerate("abc")]
@@ -219,7 +225,7 @@ def test_it_tells_when_a_call_begins_next(options: Calls, next_ms: int) -> None:
     assert session.ask(question(*orders[1:], batch=2), loaded, 6).work["call"].next_ms == next_ms
 
 
-def test_it_tells_when_a_batch_that_is_not_full_begins() -> None:
+def test_it_reports_when_a_batch_that_is_not_full_begins() -> None:
     loaded = {**LOADED, OPTIONS: Calls(batch=(100, 10_000))}
     session = Session("0_0")
     orders = [order(ticket(n, "a"), line) for n, line in enumerate("abc")]
@@ -228,13 +234,13 @@ def test_it_tells_when_a_batch_that_is_not_full_begins() -> None:
     assert session.ask(question(*orders), loaded, 400).work["call"].next_ms == 9_600
 
 
-def test_it_tells_that_there_is_something_to_fetch() -> None:
+def test_it_reports_that_there_is_something_to_fetch() -> None:
     session, first, second = Session("0_0"), ticket(0, "a"), ticket(1, "a")
     session.ask(question(order(first, "k"), order(second, "l")), LOADED, 0)
-    one, other = starts(session)
-    session.end("call", one.number, ["V"], 5)
-    session.end("call", other.number, [Raised(OSError("down"))], 5)
+    first_call, second_call = starts(session)
+    session.end("call", first_call.number, ["V"], 5)
+    session.end("call", second_call.number, [Raised(OSError("down"))], 5)
     answered = session.ask(WorkerQuestion("0_0", 1, 6, None, {}, {"call": OPTIONS}), LOADED, 6)
     assert answered.work["call"].next_ms == 0
-    answered = session.ask(question(held=(first, second), batch=2), LOADED, 7)
+    answered = session.ask(question(unfinished=(first, second), batch=2), LOADED, 7)
     assert answered.work["call"].next_ms is None

@@ -24,9 +24,9 @@ class Answering:
     def __init__(self, before: Callable[[], object]) -> None:
         self._before = before
 
-    def committed(self, places: list[ClientPartition], timeout: float) -> list[ClientPartition]:
+    def committed(self, partitions: list[ClientPartition], timeout: float) -> list[ClientPartition]:
         self._before()
-        return [mark_offset(place.partition, MARK, place.topic) for place in places]
+        return [mark_offset(partition.partition, MARK, partition.topic) for partition in partitions]
 
 
 @pytest.fixture

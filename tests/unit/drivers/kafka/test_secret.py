@@ -1,4 +1,4 @@
-"""References to secrets: what travels is the reference, what a client gets is the secret of its own process."""
+"""References to secrets: only the reference is sent; a client resolves it in its own process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HIDDEN = "hunter2-hunter2"
 
 @pytest.fixture(params=["env", "file", "fetched", "written"])
 def reference(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    """A reference of each kind, to a secret that is there."""
+    """A reference of each kind, to an existing secret."""
     monkeypatch.setenv("SHOP_PASSWORD", HIDDEN)
     (tmp_path / "password").write_text(f"{HIDDEN}\n")
     path = str(tmp_path / "password")
@@ -63,15 +63,15 @@ def test_nothing_that_is_shipped_holds_the_secret(settings: Settings) -> None:
         clients.marks(),
         settings.client("producer", "shop"),
     ]
-    for one in shipped:
-        assert HIDDEN.encode() not in cloudpickle.dumps(one), one
+    for value in shipped:
+        assert HIDDEN.encode() not in cloudpickle.dumps(value), value
     assert HIDDEN not in repr(settings)
     assert settings.secrets_in_clients == ()
 
 
 def test_a_client_gets_the_secret_of_the_process_that_makes_it(settings: Settings) -> None:
-    there = pickle.loads(cloudpickle.dumps(settings.client("producer", "shop")))
-    client = made(dict, there)
+    configuration = pickle.loads(cloudpickle.dumps(settings.client("producer", "shop")))
+    client = made(dict, configuration)
     assert (client["sasl.password"], client["ssl.key.password"]) == (HIDDEN, HIDDEN)
 
 
@@ -96,7 +96,7 @@ def test_a_reference_keeps_its_identity(reference: object) -> None:
         (ms.secret.fetched(lambda: 7), r"returned int, not str"),  # type: ignore[arg-type, return-value]
     ],
 )
-def test_what_is_not_there_is_told_with_its_place(secret: Secret, message: str) -> None:
+def test_what_is_not_there_is_reported_with_its_location(secret: Secret, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         made(dict, {"sasl.password": secret})
 

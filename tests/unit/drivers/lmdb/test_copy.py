@@ -16,7 +16,7 @@ from millstream.core.ports import RESTORING, ByteReader, Version
 from millstream.drivers.lmdb.lmdb_copy import LmdbCopy, open_local_copy
 from millstream.drivers.lmdb.row_encoding import DATA_FILE, SHORT_BYTES, stored_key
 
-ONE, TWO = Version(1, "aa"), Version(2, "bb")
+FIRST, SECOND = Version(1, "aa"), Version(2, "bb")
 
 
 @pytest.fixture
@@ -26,10 +26,10 @@ def copy(tmp_path: Path) -> LmdbCopy:
 
 def test_a_view_is_of_one_moment(copy: LmdbCopy) -> None:
     """Whoever reads is not disturbed by an attempt of another process that writes."""
-    copy.apply({"s": [(b"a", b"1")], "t": [(b"a", b"1")]}, ONE)
+    copy.apply({"s": [(b"a", b"1")], "t": [(b"a", b"1")]}, FIRST)
     view = copy.open_view()
     readers = [view.open("s"), view.open("t")]
-    copy.apply({"s": [(b"a", b"2")], "t": [(b"a", None)]}, TWO)
+    copy.apply({"s": [(b"a", b"2")], "t": [(b"a", None)]}, SECOND)
     assert [reader.get(b"a") for reader in readers] == [b"1", b"1"]
     copy.close_view()
 
@@ -39,8 +39,8 @@ class TestAnotherProcess:
 
     @pytest.fixture
     def moved(self, copy: LmdbCopy) -> LmdbCopy:
-        copy.apply({"s": [(b"a", b"1"), (b"b", b"1")]}, ONE)
-        assert copy.version() == ONE
+        copy.apply({"s": [(b"a", b"1"), (b"b", b"1")]}, FIRST)
+        assert copy.version() == FIRST
         work = (
             "import sys; from millstream.core.ports import Version; from millstream.drivers.lmdb.lmdb_copy import open_local_copy\n"
             "open_local_copy(sys.argv[1]).apply({'s': [(b'a', b'2')]}, Version(2, 'bb'))"
@@ -52,22 +52,22 @@ class TestAnotherProcess:
     def test_is_noticed_before_changes_are_written(self, moved: LmdbCopy) -> None:
         with pytest.raises(CopyMovedError, match="another attempt writes it"):
             moved.apply({"s": [(b"a", b"wrong"), (b"b", b"wrong")]}, Version(2, "cc"))
-        assert moved.version() == TWO
+        assert moved.version() == SECOND
         assert [*moved.open_view().open("s").scan(None, None)] == [(b"a", b"2"), (b"b", b"1")]
 
     def test_is_noticed_before_the_first_of_many_transactions(self, moved: LmdbCopy) -> None:
         moved._budget = 1 << 16
         with pytest.raises(CopyMovedError):
             moved.apply({"s": [(b"%d" % n, b"wrong") for n in range(100)]}, Version(2, "cc"))
-        assert moved.version() == TWO
+        assert moved.version() == SECOND
 
     def test_is_noticed_before_anything_is_read(self, moved: LmdbCopy) -> None:
         with pytest.raises(CopyMovedError):
             moved.open_view()
         moved.close_view()
-        assert moved.open_view().open("s").get(b"a") == b"2", "what is asked for anew is of one moment"
+        assert moved.open_view().open("s").get(b"a") == b"2", "values that are read again are of one version"
 
-    def test_that_began_anew_is_noticed_when_the_file_is_opened_again(
+    def test_that_started_again_is_noticed_when_the_file_is_opened_again(
         self, copy: LmdbCopy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Both restore from nothing, so the version is the same. Only the file tells them apart."""
@@ -80,7 +80,7 @@ class TestAnotherProcess:
         subprocess.run([sys.executable, "-c", work, str(copy.directory.path)], check=True)
         monkeypatch.setattr("millstream.drivers.lmdb.lmdb_copy._MAX_STORES", 4)
         with pytest.raises(CopyMovedError):
-            copy.apply({"s": [(b"a", b"wrong")], "t": [(b"a", b"wrong")]}, ONE)
+            copy.apply({"s": [(b"a", b"wrong")], "t": [(b"a", b"wrong")]}, FIRST)
         assert copy.version() == RESTORING
 
 
@@ -92,7 +92,7 @@ class TestVerification:
         """Open a copy that a process of the run "one" has written, and that was damaged since, as another process would."""
         directory = str(tmp_path / "task")
         first = open_local_copy(directory, run="one")
-        first.apply({"s": [(b"a", b"value of a")]}, ONE)
+        first.apply({"s": [(b"a", b"value of a")]}, FIRST)
         first._env.close()
         file = tmp_path / "task" / DATA_FILE
         file.write_bytes(file.read_bytes().replace(b"value of a", b"value of b"))
@@ -110,7 +110,7 @@ class TestVerification:
         self, damaged: Callable[[str], LmdbCopy]
     ) -> None:
         copy = damaged("one")
-        assert copy.version() == ONE
+        assert copy.version() == FIRST
         with pytest.raises(DamagedCopyError):
             copy.open_view().open("s").get(b"a")
 
@@ -127,20 +127,20 @@ class TestVerification:
         assert damaged("one").why_empty() == "the local copy was damaged"
 
 
-def test_damage_that_is_found_while_writing_is_told_once(
+def test_damage_that_is_found_while_writing_is_reported_once(
     copy: LmdbCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise lmdb.CorruptedError("a page")
 
-    copy.apply({"s": [(b"a", b"1")]}, ONE)
+    copy.apply({"s": [(b"a", b"1")]}, FIRST)
     with monkeypatch.context() as patch:
         patch.setattr(copy, "_write", broken)
         with pytest.raises(DamagedCopyError, match="a page"):
-            copy.apply({"s": [(b"a", b"2")]}, TWO)
-    copy.apply({"s": [(b"a", b"2")]}, TWO)
+            copy.apply({"s": [(b"a", b"2")]}, SECOND)
+    copy.apply({"s": [(b"a", b"2")]}, SECOND)
     copy.close_view()
-    assert copy.version() == TWO, "the copy that was begun anew stays"
+    assert copy.version() == SECOND, "the recreated copy stays"
 
 
 class TestKeys:
@@ -157,7 +157,7 @@ class TestKeys:
 
     @pytest.fixture
     def reader(self, copy: LmdbCopy) -> ByteReader:
-        copy.apply({"s": [(key, b"%d" % n) for n, key in enumerate(self.KEYS)]}, ONE)
+        copy.apply({"s": [(key, b"%d" % n) for n, key in enumerate(self.KEYS)]}, FIRST)
         return copy.open_view().open("s")
 
     def test_have_any_length(self, reader: ByteReader) -> None:
@@ -178,7 +178,7 @@ class TestKeys:
     def test_that_look_like_another_as_it_is_stored_are_keys_of_their_own(self, copy: LmdbCopy) -> None:
         long = b"a" * 600
         alike = stored_key(long)[1:]
-        copy.apply({"s": [(long, b"1"), (alike, b"2")]}, ONE)
+        copy.apply({"s": [(long, b"1"), (alike, b"2")]}, FIRST)
         reader = copy.open_view().open("s")
         assert (reader.get(long), reader.get(alike)) == (b"1", b"2")
 

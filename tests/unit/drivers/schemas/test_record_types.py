@@ -37,7 +37,7 @@ class Order:
     id: UUID
     lines: list[Line]
     size: Size
-    at: datetime
+    created: datetime
     day: date
     paid: bool = False
     note: str | None = None
@@ -103,7 +103,7 @@ def test_the_schema_of_a_dataclass_has_its_fields_and_defaults() -> None:
     assert fields["size"]["type"]["symbols"] == ["small", "large"]
     assert "default" not in fields["prices"]
     assert json_schema(Order)["title"] == "Order"
-    assert set(json_schema(Order)["required"]) == {"id", "lines", "size", "at", "day"}
+    assert set(json_schema(Order)["required"]) == {"id", "lines", "size", "created", "day"}
 
 
 def test_another_type_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Serdes with a registry, without a server: what is written, how versions meet, and what an outage is."""
+"""Serdes with a registry, without a server: written bytes, schema versions, and outages."""
 
 from __future__ import annotations
 

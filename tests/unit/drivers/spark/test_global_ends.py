@@ -1,4 +1,4 @@
-"""Global positions: what the planner puts into an offset, and who is told of it."""
+"""Global positions: what the planner writes into an offset, and which tasks receive it."""
 
 from __future__ import annotations
 
@@ -179,8 +179,8 @@ class TestReading:
             )
             for task in tasks
         ]
-        told = pa.Table.from_batches(with_global_ends(rows, known, {TOPIC: {0: 7}})).to_pylist()
-        assert [(row["task"], row["kind"]) for row in told] == [
+        rows_with_ends = pa.Table.from_batches(with_global_ends(rows, known, {TOPIC: {0: 7}})).to_pylist()
+        assert [(row["task"], row["kind"]) for row in rows_with_ends] == [
             ("1_0", wire.GLOBAL),
             ("1_0", wire.RECORDS),
             ("0_0", wire.RECORDS),
@@ -188,7 +188,7 @@ class TestReading:
             ("1_1", wire.RECORDS),
             ("1_0", wire.RECORDS),
         ]
-        first = told[0]
+        first = rows_with_ends[0]
         assert (first["group"], first["batch"], first["now_ms"], decode_global_ends(first["payload"])) == (
             known.groups[tasks[0]],
             "c:7",
@@ -209,7 +209,11 @@ class Brokers:
         return {name: ends for topic in self._topics for name, ends in topic.end_offsets(partitions).items()}
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        return {name: at for topic in self._topics for name, at in topic.begin_offsets(partitions).items()}
+        return {
+            name: offsets
+            for topic in self._topics
+            for name, offsets in topic.begin_offsets(partitions).items()
+        }
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         return {}

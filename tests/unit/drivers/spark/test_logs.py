@@ -31,18 +31,18 @@ except LookupError:
 """
 
 
-def shown(told: WorkerLogs, before: str = "") -> str:
-    pickled = base64.b64encode(pickle.dumps(told)).decode()
+def shown(logs: WorkerLogs, before: str = "") -> str:
+    pickled = base64.b64encode(pickle.dumps(logs)).decode()
     command = [sys.executable, "-c", WORKER.replace("BEFORE", before), pickled]
     return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 
-def told(*, as_json: bool = False, least: int = logging.NOTSET) -> WorkerLogs:
+def worker_logs(*, as_json: bool = False, least: int = logging.NOTSET) -> WorkerLogs:
     return WorkerLogs((("", logging.WARNING), ("program", logging.DEBUG)), as_json, least, 0)
 
 
 def test_lines_say_when_how_serious_who_and_which_task() -> None:
-    first, second, *error = shown(told()).splitlines()
+    first, second, *error = shown(worker_logs()).splitlines()
     line = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} DEBUG program\.part \[pid \d+, task 0_3\]: details of it"
     assert re.fullmatch(line, first)
     assert second.endswith("task 0_3]: shown")
@@ -50,36 +50,38 @@ def test_lines_say_when_how_serious_who_and_which_task() -> None:
 
 
 def test_json_has_the_same_with_the_traceback() -> None:
-    first, second, error = map(json.loads, shown(told(as_json=True)).splitlines())
+    first, second, error = map(json.loads, shown(worker_logs(as_json=True)).splitlines())
     assert (first["level"], first["logger"], first["message"]) == ("debug", "program.part", "details of it")
     assert (second["task"], isinstance(second["process"], int)) == ("0_3", True)
     assert error["traceback"].endswith("LookupError: x")
 
 
 def test_quiet_shows_warnings_and_errors() -> None:
-    assert "details" not in shown(told(least=logging.WARNING))
-    assert "shown" in shown(told(least=logging.WARNING))
+    assert "details" not in shown(worker_logs(least=logging.WARNING))
+    assert "shown" in shown(worker_logs(least=logging.WARNING))
 
 
 def test_a_worker_that_has_a_handler_is_left_as_it_is() -> None:
-    assert shown(told(), "logging.basicConfig(format='own %(message)s')").splitlines()[0] == "own shown"
+    assert (
+        shown(worker_logs(), "logging.basicConfig(format='own %(message)s')").splitlines()[0] == "own shown"
+    )
 
 
-def test_the_program_tells_the_levels_that_it_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_reports_the_levels_that_it_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
     logger = logging.getLogger("a.program.of.this.test")
     logger.setLevel(logging.INFO)
     try:
         monkeypatch.setattr(
             logs, "_SHOWN", logs._Shown(as_json=True, least=logging.ERROR, own=logging.WARNING)
         )
-        here = WorkerLogs.here()
+        current = WorkerLogs.here()
     finally:
         logger.setLevel(logging.NOTSET)
-    assert (here.as_json, here.least) == (True, logging.ERROR)
-    assert dict(here.levels)["a.program.of.this.test"] == logging.INFO
-    assert dict(here.levels)["millstream"] == logging.WARNING
-    assert "" in dict(here.levels)
-    assert not [name for name in dict(here.levels) if name.startswith("py4j")]
+    assert (current.as_json, current.least) == (True, logging.ERROR)
+    assert dict(current.levels)["a.program.of.this.test"] == logging.INFO
+    assert dict(current.levels)["millstream"] == logging.WARNING
+    assert "" in dict(current.levels)
+    assert not [name for name in dict(current.levels) if name.startswith("py4j")]
 
 
 def test_the_program_itself_stays_as_it_is() -> None:

@@ -83,10 +83,10 @@ def test_an_outline_needs_nothing_of_the_users(spec: TopologySpec) -> None:
 
 
 def test_what_is_left_out_says_so_when_it_is_called() -> None:
-    def mine() -> None: ...
+    def helper() -> None: ...
 
-    left = from_outline(outline({"f": mine}))["f"]
-    with pytest.raises(TypeError, match=r"mine is not known where a topology is only planned"):
+    left = from_outline(outline({"f": helper}))["f"]
+    with pytest.raises(TypeError, match=r"helper is not known where a topology is only planned"):
         left()
 
 

@@ -155,8 +155,8 @@ def test_attributes_of_classes_are_there(name: str) -> None:
 def test_attributes_of_instances_are_set(name: str) -> None:
     module, breaks = SET_IN_CONSTRUCTORS[name]
     source = Path(importlib.import_module(module).__file__ or "").read_text()
-    there = f"self.{name} = " in source or f"self.{name}: " in source
-    assert there, f"{module} of this PySpark does not set {name}, so this breaks: {breaks}"
+    is_set = f"self.{name} = " in source or f"self.{name}: " in source
+    assert is_set, f"{module} of this PySpark does not set {name}, so this breaks: {breaks}"
 
 
 def test_classes_and_methods_of_the_jvm_are_there() -> None:
@@ -210,7 +210,7 @@ def test_no_other_private_attribute_is_used() -> None:
 
 
 def _modules() -> Iterator[str]:
-    """Return the modules of PySpark that are imported, or named as programs to run; what a module does not publish is one, too."""
+    """Return the modules of PySpark that are imported or run as programs, and names that a module does not publish."""
     for tree in trees():
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pyspark":
@@ -218,10 +218,10 @@ def _modules() -> Iterator[str]:
                 published = getattr(importlib.import_module(str(node.module)), "__all__", None)
                 if node.module in PUBLIC_MODULES and published is not None:
                     yield from (
-                        f"{node.module}.{one.name}" for one in node.names if one.name not in published
+                        f"{node.module}.{alias.name}" for alias in node.names if alias.name not in published
                     )
             elif isinstance(node, ast.Import):
-                yield from (one.name for one in node.names if one.name.split(".")[0] == "pyspark")
+                yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "pyspark")
             elif (
                 isinstance(node, ast.Constant)
                 and str(node.value).startswith("pyspark.")
@@ -241,7 +241,7 @@ def _looked_up(tree: ast.Module) -> Iterator[str]:
 
 
 def _defined(tree: ast.Module) -> Iterator[str]:
-    """Return what Millstream itself calls so: functions, fields, and attributes of its own instances."""
+    """Return names that Millstream defines itself: functions, fields, and attributes of its instances."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name

@@ -61,7 +61,7 @@ class Context:
 
 
 def output(batch: int) -> pa.RecordBatch:
-    """Give what a task puts out: a record to send, and its report."""
+    """Return the output of a task: a record to send, and its report."""
     report = TaskReport("0_0", {TopicPartition("in", 0): 1}).encode()
     records = wire.encode(Records([b"k"], [b"v"], [0]))
     columns = ([wire.SEND, wire.REPORT], ["out", ""], [f"c:{batch}:run"] * 2, [records, report])
@@ -71,7 +71,7 @@ def output(batch: int) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("exactly_once", [True, False])
-def test_an_attempt_after_another_that_may_have_sent_is_told(
+def test_an_attempt_after_another_that_may_have_sent_is_reported(
     exactly_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher, application = Publisher(), Application()

@@ -58,7 +58,7 @@ def test_the_first_commit_after_a_change_ends_it(running: Running) -> None:
     while not running.idle(1):
         idle_s += 1
     assert running.changes.get(timeout=30).workers == 1
-    assert idle_s == 61 - 1  # what the change took
+    assert idle_s == 61 - 1  # the duration of the change
 
 
 def test_time_without_micro_batches_is_counted_by_seconds(running: Running) -> None:

@@ -146,7 +146,7 @@ def test_a_query_that_waits_for_a_copy_wakes_its_tasks(running: RunningApplicati
         reports = [TaskReport("0_0", state=state), TaskReport("1_0")]
         running._requests.answer("batch", CommittedBatch(0, [report.encode() for report in reports]))
 
-    commit(StateReport(1, ("a",), {}))  # there is no copy
+    commit(StateReport(1, ("a",), {}))  # without a copy
     with ThreadPoolExecutor(1) as asking:
         answer = asking.submit(running.store("first").get, "k")
         while not (due := running._requests.answer("plan", PLAN).due):
@@ -271,7 +271,7 @@ class Query:
 
 
 class TestDraining:
-    """The planner asks between micro-batches; each test says what the tasks have reported by then."""
+    """The planner asks between micro-batches; each test decides what the tasks have reported by then."""
 
     @pytest.fixture
     def stop(self, running: RunningApplication) -> Iterator[Stop]:
@@ -338,7 +338,7 @@ class TestDraining:
 
 
 class Stop:
-    """A stop in a thread of its own, since it waits for the planner."""
+    """A stop in a separate thread, because it waits for the planner."""
 
     def __init__(self, running: RunningApplication) -> None:
         self._running = running

@@ -1,4 +1,4 @@
-"""What a start takes over from a checkpoint, and what it refuses to leave behind."""
+"""What a start takes over from a checkpoint, and state that it refuses to drop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def going_on(plan: Plan, before: Plan, renamed: dict[str, str] | None = None) ->
 
 
 def left(*counts: int) -> list[bytes]:
-    """What the tasks remember, each with so many unfinished records."""
+    """Return the manifests of tasks with these numbers of unfinished records."""
     return [encode_manifest(Manifest(), {"unfinished": {"call-unfinished": count}}) for count in counts]
 
 

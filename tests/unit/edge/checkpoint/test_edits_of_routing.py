@@ -1,4 +1,4 @@
-"""Edits that change how records reach tasks: every member of the class goes on with its state, or is refused."""
+"""Edits that change how records reach tasks: each edit continues with its state, or is refused."""
 
 from __future__ import annotations
 
@@ -117,12 +117,15 @@ def program(build: Build, grouper: PartitionGrouper = default_grouper, /, **part
 
 
 def counted(
-    front: Callable[[Any], Any] = lambda stream: stream, topic: str = "in", store: str = "c", then: str = "o"
+    transform: Callable[[Any], Any] = lambda stream: stream,
+    topic: str = "in",
+    store: str = "c",
+    then: str = "o",
 ) -> Build:
-    """Count the records of a topic by key, with something in front."""
+    """Count the records of a topic by key, with an operation in front."""
 
     def build(builder: ms.StreamsBuilder) -> None:
-        front(builder.stream(topic)).group_by_key().count(store=store).to_stream().to(then)
+        transform(builder.stream(topic)).group_by_key().count(store=store).to_stream().to(then)
 
     return build
 
@@ -137,8 +140,8 @@ def regrouped(builder: ms.StreamsBuilder) -> None:
 
 def through_kafka(builder: ms.StreamsBuilder) -> None:
     """The same repartition, but behind a part with a processor, so through a topic."""
-    front = builder.stream("in").process(Quiet)
-    front.repartition(partitions=4, name="w").group_by_key().count(store="c").to_stream().to("o")
+    quiet_stream = builder.stream("in").process(Quiet)
+    quiet_stream.repartition(partitions=4, name="w").group_by_key().count(store="c").to_stream().to("o")
 
 
 def joined(left: Callable[[Any], Any], right: Callable[[Any], Any]) -> Build:
@@ -175,35 +178,35 @@ def foreign(**options: Any) -> Build:
     return build
 
 
-def enriched(front: Callable[[Any], Any] = same) -> Build:
+def enriched(transform: Callable[[Any], Any] = same) -> Build:
     """Join with a global table, beside the counts."""
 
     def build(builder: ms.StreamsBuilder) -> None:
         known = builder.global_table("wide", store="g")
         stream = builder.stream("in").join(known, lambda k, v: k, lambda a, b: a)
-        front(stream).group_by_key().count(store="c").to_stream().to("o")
+        transform(stream).group_by_key().count(store="c").to_stream().to("o")
 
     return build
 
 
-def asked(front: Callable[[Any], Any]) -> Build:
-    return lambda builder: front(builder.stream("in")).map_values_async(str.upper, name="call").to("o")
+def asked(transform: Callable[[Any], Any]) -> Build:
+    return lambda builder: transform(builder.stream("in")).map_values_async(str.upper, name="call").to("o")
 
 
-def stateless(front: Callable[[Any], Any] = same) -> Build:
-    return lambda builder: front(builder.stream("in")).map_values(str.upper).to("o")
+def stateless(transform: Callable[[Any], Any] = same) -> Build:
+    return lambda builder: transform(builder.stream("in")).map_values(str.upper).to("o")
 
 
-def quiet(front: Callable[[Any], Any] = same) -> Build:
-    return lambda builder: front(builder.stream("in")).process(Quiet).to("o")
+def quiet(transform: Callable[[Any], Any] = same) -> Build:
+    return lambda builder: transform(builder.stream("in")).process(Quiet).to("o")
 
 
-def two_counts(front: Callable[[Any], Any]) -> Build:
-    """Two stores in one part, one of them with something in front."""
+def two_counts(transform: Callable[[Any], Any]) -> Build:
+    """Two stores in one part, one of them with an operation in front."""
 
     def build(builder: ms.StreamsBuilder) -> None:
         first = builder.stream("in").group_by_key().count(store="c").to_stream()
-        second = front(builder.stream("other")).group_by_key().count(store="d").to_stream()
+        second = transform(builder.stream("other")).group_by_key().count(store="d").to_stream()
         first.merge(second).to("o")
 
     return build
@@ -283,7 +286,7 @@ def test_is_refused(before: Program, now: Program, message: str) -> None:
         now.continuing(checkpoint)
     assert "new name" in str(error.value)
     assert "millstream reset" in str(error.value)
-    before.continuing(before.checkpoint(checkpoint))  # going back is no edit
+    before.continuing(before.checkpoint(checkpoint))  # restoring the original is no edit
 
 
 @pytest.mark.parametrize(("before", "now"), GOES_ON.values(), ids=GOES_ON)
@@ -329,14 +332,14 @@ def test_an_older_checkpoint_learns_at_its_first_start() -> None:
         program(counted(), parity).continuing(learnt)
 
 
-FRONTS = st.sampled_from([same, wide(2), wide(3), wide(4), wide(), wide(4, "v"), wide(3, "v")])
+TRANSFORMS = st.sampled_from([same, wide(2), wide(3), wide(4), wide(), wide(4, "v"), wide(3, "v")])
 GROUPERS = st.sampled_from([default_grouper, halves, parity, pairs])
 BUILDS = st.one_of(
-    FRONTS.map(counted),
-    st.builds(counted, FRONTS, st.just("other")),
+    TRANSFORMS.map(counted),
+    st.builds(counted, TRANSFORMS, st.just("other")),
     st.just(merged("in", "other")),
-    st.builds(joined, FRONTS, st.sampled_from([same, wide(2, "x"), wide(3, "x"), wide(None, "x")])),
-    FRONTS.map(two_counts),
+    st.builds(joined, TRANSFORMS, st.sampled_from([same, wide(2, "x"), wide(3, "x"), wide(None, "x")])),
+    TRANSFORMS.map(two_counts),
 )
 PROGRAMS = st.builds(
     lambda build, grouper, n, other: program(build, grouper, **{"in": n, "other": other}),
@@ -373,7 +376,7 @@ def test_what_goes_on_brings_every_key_to_its_state(before: Program, now: Progra
     for store in was.keys() & found.keys():
         if (
             len(was[store]) == len(found[store]) == 1
-        ):  # else a grouper of its own tears the keys of a store apart
+        ):  # otherwise a custom grouper separates the keys of a store
             assert was[store] == found[store], store
 
 

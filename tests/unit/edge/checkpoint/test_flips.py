@@ -1,4 +1,4 @@
-"""Bits that flip in the small files of an application's directory: no effect, found and made anew, or a named error."""
+"""Flipped bits in the small files of an application's directory: no effect, detected and recreated, or a specific error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FlowLimits: what is paused and throttled, and what of it is found again after a restart."""
+"""FlowLimits: pauses and throttles, and which of them survive a restart."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 def test_what_cannot_be_kept_is_not_paused(tmp_path: Path) -> None:
     orders = started(tmp_path)
-    (tmp_path / "paused.json").mkdir()  # nothing can be put in its place
+    (tmp_path / "paused.json").mkdir()  # it cannot be replaced
     with pytest.raises(ControlError, match="Nothing was changed"):
         orders.pause({"a"}, keep=True)
     assert orders.limits == FlowLimits()

@@ -1,4 +1,4 @@
-"""What the headers of dead letters say, which letters are chosen, and where records are sent back."""
+"""Headers of dead letters, the selection of letters, and the topics to which records are sent back."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def test_a_failure_behind_a_call_says_that_its_bytes_are_not_those_that_were_rea
 
 
 def test_a_letter_of_kafka_streams() -> None:
-    theirs = {"exception": "java.lang.ArithmeticException", "message": "/ by zero", "stacktrace": "at A", "topic": "in",
+    kafka_headers = {"exception": "java.lang.ArithmeticException", "message": "/ by zero", "stacktrace": "at A", "topic": "in",
               "partition": "1", "offset": "7"}  # fmt: skip
-    found = letter(*((f"__streams.errors.{name}", text) for name, text in theirs.items()))
+    found = letter(*((f"__streams.errors.{name}", text) for name, text in kafka_headers.items()))
     assert found.facts["error"] == "ArithmeticException: / by zero"
     assert (found.source, found.as_read, found.facts["traceback"]) == (TopicPartition("in", 1), True, "at A")
     assert [name for name, _ in found.sent_back()] == [REPLAYS, REPLAYED_FROM]

@@ -82,7 +82,7 @@ def _as_below_pysparks_jvm() -> None:
 
 
 class Server:
-    """A fork server, and what is started with it."""
+    """A fork server, and the processes that it starts."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -93,7 +93,7 @@ class Server:
             name: value for name, value in os.environ.items() if not name.startswith(("COV_", "MILLSTREAM_"))
         }
         set_by_spark = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "YES"}
-        path = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))  # Python leaves out what is repeated
+        path = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))  # Python ignores repeated entries
         self.environment = {**inherited, **set_by_spark, "PYTHONPATH": path}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "millstream.edge.forks.fork_server", str(self.socket)],

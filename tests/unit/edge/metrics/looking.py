@@ -1,4 +1,4 @@
-"""An application that exists only for what is seen of it."""
+"""A fake application for tests of metrics and pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The context of a trace goes with records: from input to output, through a processor that begins a span of its own."""
+"""The context of a trace follows records from input to output, through a processor that starts its own span."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines: each store has one, and one that is not installed is told before anything starts."""
+"""Engines: each store has one, and a missing engine is reported before anything starts."""
 
 from __future__ import annotations
 

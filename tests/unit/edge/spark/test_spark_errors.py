@@ -1,4 +1,4 @@
-"""What Spark says of a checkpoint, told with the place and a way out."""
+"""Spark's errors about a checkpoint are reported with its path and a solution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Status: what is being restored is shown until it is done, or the batch is."""
+"""Status: a restore is shown until it or its micro-batch is finished."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class TestIntake:
         assert (full[TopicPartition("in", 0)], full[TopicPartition("more", 0)]) == (0, 0)
 
     @pytest.mark.parametrize(("parked", "room"), [(9_999, 300), (10_000, 0)])
-    def test_goes_on_while_one_key_range_has_no_room_until_it_has_parked_too_many(
+    def test_goes_on_while_one_key_range_has_no_room_until_it_has_spilled_too_many(
         self, parked: int, room: int
     ) -> None:
         book = TaskReports()

@@ -1,4 +1,4 @@
-"""Which key is hot, over many steps, and what is shown of calls."""
+"""Which key is hot, over many steps, and how calls are shown."""
 
 from __future__ import annotations
 

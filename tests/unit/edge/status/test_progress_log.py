@@ -1,4 +1,4 @@
-"""What an application says while it runs."""
+"""What an application logs while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taps of an application: what is kept, what is dropped, and what is refused."""
+"""Taps of an application: kept, dropped and refused samples."""
 
 from __future__ import annotations
 

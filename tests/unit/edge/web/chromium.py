@@ -15,7 +15,7 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 
 
 class Chromium:
-    """One page of a browser with a profile of its own.
+    """One page of a browser with its own profile.
 
     Args:
         profile: An empty directory.
@@ -55,25 +55,25 @@ class Chromium:
         self._number, self._rest = 0, b""
         self.events: list[dict[str, Any]] = []
         pages = self.send("Target.getTargets")["targetInfos"]
-        target = next(one["targetId"] for one in pages if one["type"] == "page")
+        target = next(page["targetId"] for page in pages if page["type"] == "page")
         self._session = ""
         self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command; give its result."""
+        """Send a command and return its result."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if getattr(self, "_session", ""):
             message["sessionId"] = self._session
         os.write(self._to, json.dumps(message).encode() + b"\0")
         while True:
-            told = self._next()
-            if told.get("id") == self._number:
-                assert "error" not in told, told
-                return dict(told["result"])
-            self.events.append(told)
+            reply = self._next()
+            if reply.get("id") == self._number:
+                assert "error" not in reply, reply
+                return dict(reply["result"])
+            self.events.append(reply)
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
@@ -84,7 +84,7 @@ class Chromium:
         return dict(json.loads(message))
 
     def run(self, script: str) -> Any:
-        """Evaluate JavaScript; give the value, also that of a promise."""
+        """Evaluate JavaScript and return the value; awaits a promise."""
         done = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in done, done["exceptionDetails"]
         return done["result"].get("value")
@@ -118,13 +118,13 @@ class Chromium:
         file.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
 
     def requested(self) -> list[str]:
-        """Give the addresses that were asked for."""
+        """Return the requested addresses."""
         self.run("0")
         sent = [event for event in self.events if event.get("method") == "Network.requestWillBeSent"]
         return [event["params"]["request"]["url"] for event in sent]
 
     def complaints(self) -> list[str]:
-        """Give what the page has logged: errors of scripts, and what the policy of content kept away."""
+        """Return the log of the page: errors of scripts, and violations of the content security policy."""
         self.run("0")
         logged = [e["params"]["entry"]["text"] for e in self.events if e.get("method") == "Log.entryAdded"]
         thrown = [e["params"] for e in self.events if e.get("method") == "Runtime.exceptionThrown"]

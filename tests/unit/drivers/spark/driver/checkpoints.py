@@ -19,7 +19,9 @@ def write(file: Path, data: bytes) -> None:
     """Write a file with the checksums that Hadoop writes beside it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(data)
-    sums = b"".join(struct.pack(">I", zlib.crc32(data[at : at + CHUNK])) for at in range(0, len(data), CHUNK))
+    sums = b"".join(
+        struct.pack(">I", zlib.crc32(data[start : start + CHUNK])) for start in range(0, len(data), CHUNK)
+    )
     _sums_of(file).write_bytes(b"crc\0" + struct.pack(">i", CHUNK) + sums)
 
 
@@ -48,11 +50,11 @@ class Checkpoint:
         write(self.root / "state/0/_metadata/v2/0", b"v2\n{}")
         write(self.root / "state/0/_stateSchema/default/0_d5badee7", b"v3")
         for partition in range(self.partitions):
-            place = self.root / "state" / "0" / str(partition)
+            directory = self.root / "state" / "0" / str(partition)
             if changes:
-                write(place / f"{batch + 1}.changelog", bytes(range(256)) * 5)
+                write(directory / f"{batch + 1}.changelog", bytes(range(256)) * 5)
             if snapshot:
-                self._snapshot(place, batch + 1)
+                self._snapshot(directory, batch + 1)
 
     def commit(self, batch: int) -> None:
         write(self.root / "commits" / str(batch), b'v1\n{"nextBatchWatermarkMs":0}')
@@ -65,14 +67,14 @@ class Checkpoint:
             self.commit(batch)
         return self
 
-    def _snapshot(self, place: Path, version: int) -> None:
+    def _snapshot(self, directory: Path, version: int) -> None:
         shared = f"00000{version}-10e3308e.sst"
-        write(place / "SSTs" / shared, b"rows" * 500)
-        with zipfile.ZipFile(place / f"{version}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        write(directory / "SSTs" / shared, b"rows" * 500)
+        with zipfile.ZipFile(directory / f"{version}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
             files = [{"localFileName": "000008.sst", "dfsSstFileName": shared, "sizeBytes": 2000}]
             archive.writestr("metadata", "v1\n" + json.dumps({"sstFiles": files, "numKeys": -1}))
             archive.writestr("MANIFEST-000012", b"manifest" * 50)
-        write(place / f"{version}.zip", (place / f"{version}.zip").read_bytes())
+        write(directory / f"{version}.zip", (directory / f"{version}.zip").read_bytes())
 
 
 def newest(root: Path, directory: str) -> int:
@@ -90,7 +92,7 @@ def _gone(file: Path) -> None:
 
 
 def _changed(file: Path, data: bytes, *, checksum: bool = False) -> None:
-    """Write other content into a file; without its checksum, nothing outside says so."""
+    """Write other content into a file; unless ``checksum``, delete the checksum that would reveal it."""
     file.write_bytes(data)
     if not checksum:
         _sums_of(file).unlink(missing_ok=True)
@@ -103,8 +105,8 @@ def _flipped(file: Path) -> None:
 
 
 def _snapshot(root: Path) -> Path:
-    place = root / "state/0/0"
-    return max(place.glob("*.zip"), key=lambda path: int(path.stem))
+    directory = root / "state/0/0"
+    return max(directory.glob("*.zip"), key=lambda path: int(path.stem))
 
 
 def _shared(root: Path) -> Path:
@@ -151,19 +153,19 @@ class Damage:
     """A way to damage a checkpoint.
 
     Attributes:
-        name: What it is called in tests.
+        name: Its name in tests.
         do: Damages a checkpoint whose newest micro-batch is complete.
-        told: A pattern of what a start says; N is the newest micro-batch, M the one before, V the version of the state.
+        message: A pattern of the error at a start; N is the newest micro-batch, M the one before, V the version of the state.
     """
 
     name: str
     do: Callable[[Path], object]
-    told: str
+    message: str
 
     def pattern(self, batch: int) -> str:
         """Return the pattern for a newest micro-batch."""
         numbers = {"N": batch, "M": batch - 1, "V": batch + 1}
-        return re.sub(r"\b[NMV]\b", lambda match: str(numbers[match[0]]), self.told)
+        return re.sub(r"\b[NMV]\b", lambda match: str(numbers[match[0]]), self.message)
 
 
 def _of_offsets() -> list[Damage]:
@@ -284,11 +286,11 @@ def _of_state() -> list[Damage]:
 
 
 DAMAGES = [*_of_offsets(), *_of_commits(), *_of_state()]
-"""All that a start finds."""
+"""Damages that a start finds."""
 
 
 def _left_by_a_writer(root: Path) -> None:
-    """Leave what a killed writer leaves: temporary files, their checksums, a file whose checksum never came."""
+    """Create what a killed writer leaves: temporary files, their checksums, a file without a checksum."""
     for directory in ("offsets", "commits"):
         (root / directory / ".9.f11056c0.tmp").write_bytes(b"v")
         (root / directory / "..9.f11056c0.tmp.crc").write_bytes(b"crc\0")
@@ -307,4 +309,4 @@ HARMLESS = [
         "",
     ),
 ]
-"""What a start goes on from."""
+"""States from which a start continues."""

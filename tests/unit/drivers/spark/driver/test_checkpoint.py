@@ -1,4 +1,4 @@
-"""What the files of a checkpoint say."""
+"""Reading the files of a checkpoint."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def test_a_log_of_another_query(checkpoint: Checkpoint) -> None:
 
 
 def test_a_file_url_needs_no_session(tmp_path: Path) -> None:
-    place = tmp_path / "with space"
-    place.mkdir()
-    files = files_of(place.as_uri(), lambda: pytest.fail("a session was started"))
-    assert files == LocalFiles(place)
+    directory = tmp_path / "with space"
+    directory.mkdir()
+    files = files_of(directory.as_uri(), lambda: pytest.fail("a session was started"))
+    assert files == LocalFiles(directory)
     files.delete()
     assert not files.exists()
     files.delete()

@@ -1,4 +1,4 @@
-"""A damaged checkpoint is told file by file; what a crash leaves is no damage."""
+"""A damaged checkpoint is reported file by file; what a crash leaves is no damage."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def test_the_table_is_about_the_newest_micro_batch(checkpoint: Checkpoint) -> No
 
 
 @pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
-def test_a_damage_is_told(checkpoint: Checkpoint, case: Damage) -> None:
+def test_a_damage_is_reported(checkpoint: Checkpoint, case: Damage) -> None:
     case.do(checkpoint.root)
-    told = "; ".join(found(checkpoint.root))
-    assert re.search(case.pattern(NEWEST), told), told
+    message = "; ".join(found(checkpoint.root))
+    assert re.search(case.pattern(NEWEST), message), message
 
 
 @pytest.mark.parametrize("case", HARMLESS, ids=lambda case: case.name)
@@ -109,8 +109,8 @@ def test_a_large_state_is_compared_up_to_a_limit(
 def test_a_query_of_two_sources_is_not_an_application(checkpoint: Checkpoint) -> None:
     file = checkpoint.root / f"offsets/{NEWEST}"
     file.write_text(file.read_text() + "\n{}")
-    (told,) = found(checkpoint.root)
-    assert "it has version 'v1' with 2 sources, where 'v1' with one is expected" in told
+    (message,) = found(checkpoint.root)
+    assert "it has version 'v1' with 2 sources, where 'v1' with one is expected" in message
 
 
 def test_what_is_read_in_spite_of_it_is_refused_too(checkpoint: Checkpoint) -> None:

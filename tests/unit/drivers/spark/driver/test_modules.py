@@ -86,16 +86,16 @@ def test_what_is_installed_stays() -> None:
 def test_an_archive_is_the_same_for_the_same_content(load: Any, tmp_path: Path) -> None:
     load("shop_pack", shop_pack__in____init__="", shop_pack__in__part="x = 1")
     (tmp_path / "shop_pack" / "names.csv").write_text("a,b")
-    places = {"shop_pack": tmp_path / "shop_pack"}
-    archive = modules._archive(places)
+    directories = {"shop_pack": tmp_path / "shop_pack"}
+    archive = modules._archive(directories)
     assert zipfile.ZipFile(archive).namelist() == [
         "shop_pack/__init__.py",
         "shop_pack/names.csv",
         "shop_pack/part.py",
     ]
-    assert modules._archive(places) == archive
+    assert modules._archive(directories) == archive
     (tmp_path / "shop_pack" / "names.csv").write_text("a,c")
-    assert modules._archive(places) != archive
+    assert modules._archive(directories) != archive
 
 
 def test_too_much_is_refused(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ class Holding:
 
 
 class Telling:
-    """An async worker that tells of some work."""
+    """An async worker that reports this work."""
 
     def __init__(self, *works: Work) -> None:
         self.works = {str(n): work for n, work in enumerate(works)}
@@ -45,9 +45,9 @@ def waiting(next_ms: int | None, early_ms: int | None = None) -> Work:
 
 def wakes_in_ms(*works: Work) -> int:
     calls = TaskCalls(cast(Task, Holding()), BatchId("c", 1), 0, lambda _: Telling(*works))
-    at = calls.wake_at_ms(NOW_MS)
-    assert at is not None
-    return at - NOW_MS
+    wake_ms = calls.wake_at_ms(NOW_MS)
+    assert wake_ms is not None
+    return wake_ms - NOW_MS
 
 
 @pytest.mark.parametrize(

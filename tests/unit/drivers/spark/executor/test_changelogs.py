@@ -201,20 +201,20 @@ class Application:
             WORKERS[-1].work(self.now_ms)
 
     def lose_checkpoint(self) -> None:
-        """Begin with a new checkpoint, and a new async worker for it; what was delivered is in Kafka."""
+        """Start with a new checkpoint and a new async worker; delivered records are in Kafka."""
         self.new_worker()
         self.head, self.log, self.position = None, {}, self.committed
         self.initialization = Initialization(rebuild=True)
 
     def stored(self, directory: Path) -> dict[str, dict[bytes, bytes]]:
-        """Give the content of the stores in the state."""
+        """Return the content of the stores in the state."""
         manifest, _ = decode_manifest(self.head[0])
         copy = MemoryCopy(str(directory))
         StateLog(Handle(None, self.log).log, TaskId(0, 0)).restore(manifest, copy)
         return {store: dict(copy.open_view().open(store).scan(None, None)) for store in self.plan.changelogs}
 
     def published(self) -> dict[str, dict[bytes, bytes]]:
-        """Give the content of the changelog topics."""
+        """Return the content of the changelog topics."""
         return {
             store: {key: value for key, value in dict(KAFKA[topic]).items() if value is not None}
             for store, topic in self.plan.changelogs.items()

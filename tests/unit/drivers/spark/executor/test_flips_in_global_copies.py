@@ -20,7 +20,7 @@ from .test_global_stores import TOPIC, Hosts, counted
 
 
 def expected(topic: FakeTopic) -> dict[str, str]:
-    """Give what the store holds: values, and how often a key was changed since it was deleted."""
+    """Return the expected content of the store: values, and how often a key was changed since it was deleted."""
     content: dict[str, tuple[str, int]] = {}
     for entries in topic.entries:
         for key, value, _ in entries:
@@ -39,10 +39,10 @@ def write(topic: FakeTopic, chance: random.Random) -> None:
 
 
 def seen(hosts: Hosts) -> tuple[dict[str, Any], bool]:
-    """Give what a task sees, and whether damage was found: then its micro-batch begins anew, once."""
+    """Return what a task sees, and whether damage was found, after which its micro-batch starts again once."""
     with suppress(DamagedCopyError):
         return hosts.content(), False
-    gc.collect()  # what has read the damaged copy must let go of it
+    gc.collect()  # readers must release the damaged copy
     return hosts.content(), True
 
 
@@ -52,7 +52,7 @@ def test_change_nothing(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixt
     outcomes = Counter[str]()
     for seed in range(FLIPS):
         chance = random.Random(seed)
-        hosts = Hosts(tmp_path / str(seed), COPIES[name], FakeTopic(TOPIC, 3, at_once=50))
+        hosts = Hosts(tmp_path / str(seed), COPIES[name], FakeTopic(TOPIC, 3, chunk_size=50))
         hosts.topology = counted()
         for _ in range(chance.randrange(1, 4)):
             write(hosts.topic, chance)
@@ -68,8 +68,8 @@ def test_change_nothing(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixt
         assert content == expected(hosts.topic), (seed, path)
         write(hosts.topic, chance)
         assert seen(hosts)[0] == expected(hosts.topic), (seed, path)
-        told = found or any("is damaged" in text for text in caplog.messages)
+        detected = found or any("is damaged" in text for text in caplog.messages)
         caplog.clear()
-        outcomes["found" if told else "no matter"] += 1
+        outcomes["found" if detected else "no matter"] += 1
         COPIES[name].discard(str(hosts.directory()))
     assert outcomes["found"], outcomes

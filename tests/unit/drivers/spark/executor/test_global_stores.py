@@ -75,7 +75,7 @@ class Hosts:
         self.home, self.engine, self.topic = home, engine, topic
         self.topology = table()
         self.policies = ms.ErrorPolicies()
-        self.told: list[RestoreProgress] = []
+        self.reports: list[RestoreProgress] = []
 
     def spec(self, host: str = "a") -> GlobalStoresSpec:
         plan = self.topology.plan("app")
@@ -85,13 +85,13 @@ class Hosts:
         spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), self.policies, {}, lineage, counts)
         name = self.engine.name
         copies = CopiesSpec(str(self.home / host), {name: self.engine.opener}, {STORE: name}, 64 << 20)
-        return GlobalStoresSpec(spec, copies, GlobalTopics(self.topic, self.topic), self.told.append)
+        return GlobalStoresSpec(spec, copies, GlobalTopics(self.topic, self.topic), self.reports.append)
 
     def stores(self, planned: dict[int, int] | None = None, host: str = "a") -> GlobalStores:
         return GlobalStores(self.spec(host), "0_0", {TOPIC: planned or self.topic.ends}, 5)
 
     def content(self, planned: dict[int, int] | None = None, host: str = "a") -> dict[str, Any]:
-        """Give what a task on a host sees in a micro-batch."""
+        """Return what a task on a host sees in a micro-batch."""
         spec = self.topology.plan("app").global_parts[0].stores[STORE]
         with self.stores(planned, host) as stores:
             rows = open_store(spec, stores).all()
@@ -173,11 +173,11 @@ def test_a_copy_that_is_gone_is_filled_again_and_says_so(
     hosts.content()
     hosts.die()
     shutil.rmtree(hosts.home / "a")
-    hosts.told.clear()
+    hosts.reports.clear()
     assert hosts.content() == EXPECTED
-    line = hosts.told[0].line()
+    line = hosts.reports[0].line()
     assert "task 0_0, store goods: restoring from nothing to version 11, because the local copy is" in line
-    assert hosts.told[-1].line().startswith("task 0_0, store goods: restored from nothing to version 11")
+    assert hosts.reports[-1].line().startswith("task 0_0, store goods: restored from nothing to version 11")
 
 
 @pytest.mark.parametrize("version", [Version(11, "x", "y"), Version(-1, "restoring"), Version(11, "x")])
@@ -277,7 +277,7 @@ class TestProcessesOfAHost:
     def test_wait_for_the_one_that_fills(self, tmp_path: Path) -> None:
         path, taken, released = tmp_path / "store" / "lock", threading.Event(), threading.Event()
 
-        def hold() -> None:  # the lock belongs to an open file, so a thread is as good as a process
+        def hold() -> None:  # the lock belongs to an open file, so threads compete like processes
             lock = HostLock(path)
             lock.acquire()
             taken.set()
@@ -315,10 +315,10 @@ class TestProcessesOfAHost:
         with hosts.stores(), (hosts.directory().parent / "lock").open() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                held = False
+                locked = False
             except BlockingIOError:
-                held = True
-        assert held == (hosts.engine.name == "rocksdb")
+                locked = True
+        assert locked == (hosts.engine.name == "rocksdb")
 
 
 class TestATask:
@@ -326,12 +326,12 @@ class TestATask:
 
     def batch(self, hosts: Hosts, order: str) -> tuple[list[Any], TaskReport]:
         known = hosts.spec()
-        host = TaskHost(HostSpec(known.topology, known.copies, hosts.told.append, None, known.topics))
+        host = TaskHost(HostSpec(known.topology, known.copies, hosts.reports.append, None, known.topics))
         host.init(Handle(None, {}))
         positions = json.dumps({TOPIC: hosts.topic.ends}).encode()
         rows = [row(wire.GLOBAL), row(wire.RECORDS, ("k", order, 1))]
-        told = Row(**{**rows[0].asDict(), "payload": positions, "topic": ""})
-        out = list(host.handleInputRows(None, iter([rows[1], told]), None))
+        positions_row = Row(**{**rows[0].asDict(), "payload": positions, "topic": ""})
+        out = list(host.handleInputRows(None, iter([rows[1], positions_row]), None))
         return sent(out), report(out)
 
     def test_sees_the_table_of_its_micro_batch(self, hosts: Hosts) -> None:

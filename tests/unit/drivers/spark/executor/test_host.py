@@ -1,4 +1,4 @@
-"""The task host, with dicts in the place of Spark's state: batches, attempts that fail, and what passes through."""
+"""The task host, with dicts instead of Spark's state: batches, attempts that fail, and rows that pass through."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Value:
 
 
 class Handle:
-    """The state of one attempt: what was committed, and what the attempt writes over it."""
+    """The state of one attempt: the committed values, and the writes of the attempt."""
 
     def __init__(self, head: Any, log: dict[Any, Any]) -> None:
         self.head, self.log = Value(head), MapState(log)
@@ -125,8 +125,8 @@ def row(kind: int, *cells: Cells, start: int = 0, lane: str = "", topic: str = "
     )  # fmt: skip
 
 
-def told(lag: int = 0, until: int | None = None) -> Row:
-    """Give what the reader tells the task of its inputs."""
+def input_facts(lag: int = 0, until: int | None = None) -> Row:
+    """Return the row with which the reader informs the task of its inputs."""
     other = TopicPartition("other", 0)
     message = TaskInput({other: lag} if lag else {}, {} if until is None else {other: until})
     return Row(**{**row(wire.INPUTS).asDict(), "payload": message.encode()})
@@ -161,12 +161,12 @@ def test_batch_after_batch_counts_on(spark: Spark) -> None:
     done = report(second)
     counted = totals(done)
     assert (done.task, done.offsets) == ("0_0", {TopicPartition("in", 0): 3})
-    assert [counted[f"{what}_records"] for what in ("read", "processed", "sent")] == [1, 1, 1]
+    assert [counted[f"{counter}_records"] for counter in ("read", "processed", "sent")] == [1, 1, 1]
     assert (done.stream_time_ms, totals(done)["restored_changes"], done.first_record_ms) == (3, 0, 0)
 
 
 def tapped(*nodes: str) -> Row:
-    """Give what the reader tells the task of its taps."""
+    """Return the row with which the reader informs the task of its taps."""
     return Row(**{**row(wire.TAPS).asDict(), "payload": json.dumps(nodes).encode()})
 
 
@@ -244,7 +244,9 @@ class TestATaskWithTwoInputs:
 
     def test_keeps_what_it_may_not_process_yet(self, spark: Spark) -> None:
         spark.idle_ms = 0
-        first = spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5), ("a", "3", 8)), told(lag=5)])
+        first = spark.batch(
+            self.topology(), [row(wire.RECORDS, ("a", "1", 5), ("a", "3", 8)), input_facts(lag=5)]
+        )
         done = report(first)
         assert (sent(first), done.offsets, totals(done)["read_records"]) == (
             [],
@@ -256,10 +258,10 @@ class TestATaskWithTwoInputs:
             (("in", 0, "", 2, 4, 8),),
         )
         other = row(wire.RECORDS, ("b", "2", 6), topic="other")
-        second = spark.batch(self.topology(), [other, told(lag=5, until=7)])
+        second = spark.batch(self.topology(), [other, input_facts(lag=5, until=7)])
         assert sent(second) == [(b"a", b"1"), (b"b", b"2")]
         assert report(second).offsets == {TopicPartition("in", 0): 1, TopicPartition("other", 0): 1}
-        third = spark.batch(self.topology(), [told()])
+        third = spark.batch(self.topology(), [input_facts()])
         assert sent(third) == [(b"a", b"3")]
         assert (report(third).offsets, totals(report(third))["enforced_records"]) == (
             {TopicPartition("in", 0): 2},
@@ -268,11 +270,11 @@ class TestATaskWithTwoInputs:
 
     def test_commits_no_gap_behind_a_record_that_it_keeps(self, spark: Spark) -> None:
         spark.idle_ms = 0
-        spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5)), told(lag=5)])
+        spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5)), input_facts(lag=5)])
         gap = Row(**{**row(wire.RECORDS, start=1).asDict(), "end": 4})
-        held = spark.batch(self.topology(), [gap, told(lag=5)])
-        assert report(held).offsets == {TopicPartition("in", 0): 0}
-        assert report(spark.batch(self.topology(), [told()])).offsets == {TopicPartition("in", 0): 4}
+        waiting = spark.batch(self.topology(), [gap, input_facts(lag=5)])
+        assert report(waiting).offsets == {TopicPartition("in", 0): 0}
+        assert report(spark.batch(self.topology(), [input_facts()])).offsets == {TopicPartition("in", 0): 4}
 
     def test_of_which_it_is_told_nothing_waits_for_none(self, spark: Spark) -> None:
         spark.idle_ms = 0
@@ -293,7 +295,7 @@ def test_pieces_of_a_partition_are_put_in_order(spark: Spark) -> None:
     assert [value for _, value in sent(out)] == [b"0", b"1", b"2"]
     assert report(out).offsets == {
         TopicPartition("in", 0): 9
-    }  # offsets without records at the end are behind us too
+    }  # trailing offsets without records are processed too
 
 
 def test_a_tick_starts_a_task_without_records(spark: Spark) -> None:
@@ -356,8 +358,8 @@ def test_a_store_that_went_comes_back_empty(spark: Spark) -> None:
 MINUTE = 60_000
 
 
-class _Shelving(ms.Processor):
-    """Puts records into stores of several kinds, and forwards what is there."""
+class _Storing(ms.Processor):
+    """Puts records into stores of several kinds, and forwards their content."""
 
     def process(self, record: ms.Record) -> None:
         windows, versions, recent = map(self.context.state_store, ("windows", "versions", "recent"))
@@ -370,7 +372,7 @@ class _Shelving(ms.Processor):
 
 
 class _Windowing(ms.Processor):
-    """Puts records into its only store, a window store, and forwards what is there."""
+    """Puts records into its only store, a window store, and forwards its content."""
 
     def process(self, record: ms.Record) -> None:
         (name,) = self.context._stores  # type: ignore[attr-defined]
@@ -403,7 +405,7 @@ def shelving() -> ms.Topology:
     builder.add_state_store(ms.stores.window("windows", text, text, retention=2 * MINUTE, size=MINUTE))
     builder.add_state_store(ms.stores.versioned("versions", text, text, history_retention=2 * MINUTE))
     builder.add_state_store(ms.stores.lru("recent", text, text, capacity=2))
-    builder.stream("in").process(_Shelving, stores=["windows", "versions", "recent"]).to("out")
+    builder.stream("in").process(_Storing, stores=["windows", "versions", "recent"]).to("out")
     return builder.build()
 
 
@@ -411,7 +413,7 @@ def shelving() -> ms.Topology:
 def test_stores_that_know_time_remember_it_and_drop_what_has_expired(
     spark: Spark, tmp_path: Path, cut: bool
 ) -> None:
-    """Also when the local copy is lost, and the store is built again from what the log still has."""
+    """Also when the local copy is lost, and the store is rebuilt from the log."""
     keys, found = "aabcb", []
     for batch, key in enumerate(keys):
         if cut:
@@ -465,7 +467,9 @@ def test_threads_of_a_task_are_in_a_function_at_once(spark: Spark) -> None:
     builder = ms.StreamsBuilder()
     met = builder.stream("in").map_values(Meeting(3))
     met.group_by_key().reduce(lambda old, new: old + new).to_stream().to("out")
-    cells = [(key, value, at) for at, (key, value) in enumerate(zip("abcabc", "uvwxyz", strict=True))]
+    cells = [
+        (key, value, timestamp) for timestamp, (key, value) in enumerate(zip("abcabc", "uvwxyz", strict=True))
+    ]
     out = spark.batch(builder.build(), [row(wire.RECORDS, *cells)])
     assert sent(out) == [
         *((b"a", b"u!"), (b"b", b"v!"), (b"c", b"w!")),
@@ -516,7 +520,7 @@ class _Twice(ms.Processor):
 
 
 class TestPartitionTimesOfReaders:
-    """What a reader in front of the shuffle came to is in Spark's state."""
+    """Results of a reader in front of the shuffle are in Spark's state."""
 
     def topology(self, **source: Any) -> ms.Topology:
         builder = ms.StreamsBuilder()

@@ -27,7 +27,7 @@ TASK = TaskId(0, 0)
 
 
 def ran(mapper: Any, threads: int) -> tuple[list[Any], TaskReport]:
-    """Run two chunks of records of one range; give the rows that come out, and the report."""
+    """Run two chunks of records of one range, and return the output rows and the report."""
     builder = ms.StreamsBuilder()
     builder.stream("in").map_values(mapper).group_by(lambda key, value: value[0]).count()
     plan = builder.build().plan("app")
@@ -39,11 +39,11 @@ def ran(mapper: Any, threads: int) -> tuple[list[Any], TaskReport]:
     stage = MapStage(spec, TASK, OffsetRange("in", 0, 0, 8), PlannedRead("5f3a:4:c41d", WallClock(0)))
     rows: list[Any] = []
     for start in (0, 4):
-        chunk = records([(None, letter, at) for at, letter in enumerate("abcd")], start)
+        chunk = records([(None, letter, timestamp) for timestamp, letter in enumerate("abcd")], start)
         rows.extend(row for batch in stage.run(chunk) for row in batch.to_pylist())
-    (told,) = [row for batch in stage.finish() for row in batch.to_pylist()]
-    assert told["kind"] == wire.REPORT
-    return rows, TaskReport.decode(told["payload"])
+    (report_row,) = [row for batch in stage.finish() for row in batch.to_pylist()]
+    assert report_row["kind"] == wire.REPORT
+    return rows, TaskReport.decode(report_row["payload"])
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -62,7 +62,7 @@ def when(record: Any, partition_time: int) -> int:
 
 
 def extracted(cuts: list[int]) -> list[int]:
-    """Give the timestamps of records that are read in several micro-batches, each of which begins with what the last one left."""
+    """Return the timestamps of records that several micro-batches read; each starts with the state that the previous one left."""
     values = ["50:a", "20:b", "c", "d", "70:e", "f", "60:g", "h"]
     builder = ms.StreamsBuilder()
     builder.stream("in", timestamp=when).to("out")
@@ -115,8 +115,8 @@ def test_in_front_of_what_finishes_later_offsets_say_the_micro_batch_and_nothing
     offsets = [offset for row in rows for offset in wire.decode(row["payload"]).offsets]
     assert {batch_of(offset) for offset in offsets} == {4}
     assert len(set(offsets)) == 8
-    (told,) = [row for batch in stage.finish() for row in batch.to_pylist()]
-    assert TaskReport.decode(told["payload"]).offsets == {}
+    (report_row,) = [row for batch in stage.finish() for row in batch.to_pylist()]
+    assert TaskReport.decode(report_row["payload"]).offsets == {}
 
 
 def test_taps_sample_before_the_shuffle_up_to_the_limit_of_the_task() -> None:
@@ -129,8 +129,8 @@ def test_taps_sample_before_the_shuffle_up_to_the_limit_of_the_task() -> None:
     stage = MapStage(spec, TASK, OffsetRange("in", 0, 0, 120), read)
     for start in (0, 60):
         list(stage.run(records([("k", "v", 7)] * 60, start)))
-    (told,) = [row for batch in stage.finish() for row in batch.to_pylist()]
-    taps = TaskReport.decode(told["payload"]).taps
+    (report_row,) = [row for batch in stage.finish() for row in batch.to_pylist()]
+    taps = TaskReport.decode(report_row["payload"]).taps
     assert [(tap.node, tap.now_ms, tap.passed, len(tap.samples)) for tap in taps] == [
         ("read", 9, 60, 60),
         ("read", 9, 60, 40),

@@ -1,4 +1,4 @@
-"""Progress of a restore: when a line comes, and what it says."""
+"""Progress of a restore: when it is reported, and with which text."""
 
 from __future__ import annotations
 
@@ -52,22 +52,22 @@ class TestLines:
 class TestStoreProgress:
     @pytest.fixture(autouse=True)
     def set_up(self) -> None:
-        self.clock, self.told = Clock(), list[RestoreProgress]()
+        self.clock, self.reports = Clock(), list[RestoreProgress]()
 
     def progress(self, total: int) -> StoreProgress:
-        return StoreProgress(replace(BEGIN, total=total), self.told.append, self.clock)
+        return StoreProgress(replace(BEGIN, total=total), self.reports.append, self.clock)
 
-    def test_of_a_small_and_quick_restore_is_not_told(self) -> None:
+    def test_of_a_small_and_quick_restore_is_not_reported(self) -> None:
         progress = self.progress(1000)
         progress.advance(1000)
         progress.finish(1000)
-        assert self.told == []
+        assert self.reports == []
 
-    def test_of_a_large_restore_is_told_at_once_and_at_the_end(self) -> None:
+    def test_of_a_large_restore_is_reported_at_once_and_at_the_end(self) -> None:
         progress = self.progress(200_000)
         progress.advance(200_000)
         progress.finish(200_000)
-        assert [(p.done, p.finished) for p in self.told] == [(0, False), (200_000, True)]
+        assert [(p.done, p.finished) for p in self.reports] == [(0, False), (200_000, True)]
 
     def test_comes_once_a_second(self) -> None:
         progress = self.progress(1000)
@@ -75,8 +75,8 @@ class TestStoreProgress:
             self.clock.now += 0.125
             progress.advance(12.5)
         progress.finish(1000)
-        assert [round(p.seconds) for p in self.told] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10]
-        assert self.told[-1].finished
+        assert [round(p.seconds) for p in self.reports] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10]
+        assert self.reports[-1].finished
 
 
 class TestTelling:
@@ -115,6 +115,4 @@ class TestTelling:
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         log_progress(BEGIN)
-        assert (
-            caplog.records[0].levelno == logging.WARNING
-        )  # what Python prints when nobody has set up logging
+        assert caplog.records[0].levelno == logging.WARNING  # Python's output when logging is not configured

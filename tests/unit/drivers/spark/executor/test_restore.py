@@ -1,4 +1,4 @@
-"""Restores: in memory and through files, cut off anywhere, told while they run."""
+"""Restores: in memory and through files, interrupted at any point, with reports of their progress."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Task:
 
     def __init__(self, engine: Engine, home: Path, memory_bytes: int) -> None:
         self.engine, self.home = engine, home
-        self.told: list[RestoreProgress] = []
+        self.reports: list[RestoreProgress] = []
         self.state = MapState()
-        self.settings = RestoreSettings(memory_bytes, str(home), self.told.append)
+        self.settings = RestoreSettings(memory_bytes, str(home), self.reports.append)
         self.log = StateLog(self.state, TaskId(0, 3), self.settings)
         self.manifest = Manifest()
 
@@ -120,7 +120,7 @@ def test_of_a_copy_that_is_behind_fetches_only_what_it_lacks(task: Task) -> None
     task.copy("behind").close_view()
     for number in range(3):
         task.batch({b"new-%d" % number: b"x"})
-    # a key group may have been merged meanwhile, and then comes with what it had before
+    # a key group may have been merged meanwhile, and then includes its older content
     assert 3 <= task.log.restore(task.manifest, task.copy("behind")) < len(KEYS) / 10
     assert len(task.content("behind")) == len(expected()) + 3
 
@@ -147,17 +147,17 @@ def test_leaves_no_files_behind(task: Task) -> None:
     assert set(task.home.iterdir()) - before == {task.home / "new"}
 
 
-def test_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_is_reported_with_its_reason(tmp_path: Path) -> None:
     task = Task(COPIES["lmdb"], tmp_path, 64 << 20)
     task.batch({b"key-%08d" % n: b"x" for n in range(100_000)})
     task.log.restore(task.manifest, task.copy("new"))
-    first, *_, last = task.told
+    first, *_, last = task.reports
     assert (first.task, first.store, first.from_version, first.to_version) == ("0_3", "s", None, 1)
     assert (first.why, first.done, first.total) == ("the local copy is missing", 0, 100_000)
     assert (last.finished, last.done) == (True, 100_000)
     task.copy("new").apply({}, Version(1, "foreign"))
     task.log.restore(task.manifest, task.copy("new"))
-    assert "of an attempt that was not committed" in task.told[-1].why
+    assert "of an attempt that was not committed" in task.reports[-1].why
 
 
 def test_of_a_damaged_segment_names_it_and_leaves_no_version(task: Task) -> None:

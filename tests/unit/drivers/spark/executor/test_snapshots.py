@@ -33,8 +33,8 @@ def test_crosses_as_json() -> None:
 
 
 def test_of_a_task_that_waits_crosses_as_json() -> None:
-    at = ms.TopicPartition("in", 1)
-    waits = Snapshot(deadlines={at: FOREVER}, waiting=Waiting(at, "idle", 7))
+    partition = ms.TopicPartition("in", 1)
+    waits = Snapshot(deadlines={partition: FOREVER}, waiting=Waiting(partition, "idle", 7))
     assert crossed(waits) == waits
     assert not {"deadlines", "waiting"} & set(snapshot_to_json(Snapshot()))
 

@@ -1,4 +1,4 @@
-"""The log of a task in Spark's state, with a dict in the place of Spark's map state."""
+"""The log of a task in Spark's state, with a dict instead of Spark's map state."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_changes_of_an_attempt_that_failed_are_not_applied(log: StateLog, co
     log.restore(manifest, copy)
     log.write(
         manifest, {"s": [(b"a", b"lost")]}, copy
-    )  # the attempt's state is dropped by Spark, what it parked stays
+    )  # Spark drops the attempt's state, its parked changes stay
     committed = log.write(manifest, {"s": [(b"a", b"2")]}, copy)
     log.restore(committed, copy)
     assert content(copy) == {b"a": b"2"}
@@ -149,11 +149,11 @@ def test_a_copy_that_is_ahead_is_thrown_away(log: StateLog, copy: LocalCopy) -> 
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
     later = batch(log, manifest, copy, (b"b", b"2"))
     log.restore(later, copy)
-    log.restore(manifest, copy)  # the checkpoint was brought back from a backup
+    log.restore(manifest, copy)  # the checkpoint was restored from a backup
     assert content(copy) == {b"a": b"1"}
 
 
-def test_a_restore_that_was_cut_off_begins_anew(log: StateLog, copy: LocalCopy, other: LocalCopy) -> None:
+def test_a_restore_that_was_cut_off_starts_again(log: StateLog, copy: LocalCopy, other: LocalCopy) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"), (b"b", b"2"))
     other.apply({"s": [(b"a", b"1"), (b"ghost", b"9")]}, Version(-1, "restoring"))
     assert log.restore(manifest, other) == 2

@@ -1,4 +1,4 @@
-"""What the planner writes into offsets of inputs that meet in tasks, and what the reader makes of it for each task."""
+"""What the planner writes into offsets for inputs that meet in tasks, and what the reader derives from it for each task."""
 
 from __future__ import annotations
 
@@ -31,11 +31,15 @@ class Index:
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
         first = {p: -(-time_ms // self.steps[p]) for p, time_ms in times.items()}
-        return {p: TimedOffset(at, at * self.steps[p]) for p, at in first.items() if at < self.counts[p]}
+        return {
+            p: TimedOffset(offset, offset * self.steps[p])
+            for p, offset in first.items()
+            if offset < self.counts[p]
+        }
 
     def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TimedOffset]:
         last = {p: self.counts[p] - 1 for p in partitions}
-        return {p: TimedOffset(at, at * self.steps[p]) for p, at in last.items() if at >= 0}
+        return {p: TimedOffset(offset, offset * self.steps[p]) for p, offset in last.items() if offset >= 0}
 
 
 def joined(shuffled: bool = False) -> tuple[Plan, Layout]:
@@ -103,7 +107,7 @@ class TestThePlanner:
         ends, left = planned(50, 0, idle_ms=1_000, bounded=True)
         assert (ends["fast"], left.bounded) == ({0: 50}, True)
 
-    def test_does_not_read_what_is_paused_but_tells_it(self) -> None:
+    def test_does_not_read_what_is_paused_but_reports_it(self) -> None:
         ends, left = planned(50, 3, ends={"fast": {0: 50}}, paused=["slow"])
         assert ends == {"fast": {0: 50}, "slow": {0: 0}}
         assert (left.paused, left.lag) == ({"slow"}, {SLOW: 3})
@@ -120,7 +124,7 @@ def plan_with(remaining: RemainingInputs | None) -> BatchPlan:
     return BatchPlan(BatchId("5f3a", 1), Remembered(), inputs=remaining)
 
 
-def told(
+def facts_of(
     end: RemainingInputs, start: RemainingInputs | None = None, *, shuffled: bool = False, **more: Any
 ) -> dict[str, InputFacts]:
     plan, layout = joined(shuffled)
@@ -133,39 +137,39 @@ def told(
     }
 
 
-class TestWhatTasksAreTold:
+class TestFactsOfTasks:
     def test_reaches_the_tasks_that_get_records_or_are_woken(self) -> None:
         lag = RemainingInputs({SLOW: 3})
-        assert told(lag, lag) == {}
-        assert list(told(lag, lag, ranges=[OffsetRange("fast", 0, 0, 1)])) == ["0_0"]
-        assert list(told(lag, lag, ticked=["0_0"])) == ["0_0"]
+        assert facts_of(lag, lag) == {}
+        assert list(facts_of(lag, lag, ranges=[OffsetRange("fast", 0, 0, 1)])) == ["0_0"]
+        assert list(facts_of(lag, lag, ticked=["0_0"])) == ["0_0"]
 
     def test_reaches_the_tasks_that_may_go_on_now(self) -> None:
-        assert told(RemainingInputs({SLOW: 3}), RemainingInputs({SLOW: 2})) == {}
-        assert list(told(NOTHING_LEFT, RemainingInputs({SLOW: 2}))) == ["0_0"]
-        assert list(told(RemainingInputs(paused=frozenset(["slow"])), NOTHING_LEFT)) == ["0_0"]
-        assert list(told(NOTHING_LEFT)) == ["0_0"]
+        assert facts_of(RemainingInputs({SLOW: 3}), RemainingInputs({SLOW: 2})) == {}
+        assert list(facts_of(NOTHING_LEFT, RemainingInputs({SLOW: 2}))) == ["0_0"]
+        assert list(facts_of(RemainingInputs(paused=frozenset(["slow"])), NOTHING_LEFT)) == ["0_0"]
+        assert list(facts_of(NOTHING_LEFT)) == ["0_0"]
 
     def test_are_lag_and_times_and_pauses(self) -> None:
-        known = told(RemainingInputs({SLOW: 3}, {SLOW: 70}, frozenset(["fast"])))["0_0"]
+        known = facts_of(RemainingInputs({SLOW: 3}, {SLOW: 70}, frozenset(["fast"])))["0_0"]
         assert known == InputFacts((FAST, SLOW), {SLOW: 3}, {SLOW: 70}, False, frozenset(["fast"]))
 
     def test_are_the_inputs_of_a_run_to_the_end_that_are_done(self) -> None:
-        known = told(RemainingInputs({SLOW: 3}, bounded=True))["0_0"]
+        known = facts_of(RemainingInputs({SLOW: 3}, bounded=True))["0_0"]
         assert known.ended == {FAST}
 
     def test_have_no_lag_of_what_is_paused(self) -> None:
-        known = told(RemainingInputs({SLOW: 3}, paused=frozenset(["slow"])))["0_0"]
+        known = facts_of(RemainingInputs({SLOW: 3}, paused=frozenset(["slow"])))["0_0"]
         assert (known.lag, known.paused) == ({}, {"slow"})
 
     def test_take_what_feeds_an_input_through_the_shuffle_together(self) -> None:
         other = TopicPartition("fast", 1)
         lag = {FAST: 3, other: 4}
-        (known,) = told(RemainingInputs(lag, {FAST: 9, other: 8}), shuffled=True).values()
+        (known,) = facts_of(RemainingInputs(lag, {FAST: 9, other: 8}), shuffled=True).values()
         (shuffled,) = known.shuffled
         again = TopicPartition(shuffled, 0)
         assert (known.lag, known.until) == ({again: 7}, {again: 8})
-        (known,) = told(RemainingInputs(lag, {FAST: 9}), shuffled=True).values()
+        (known,) = facts_of(RemainingInputs(lag, {FAST: 9}), shuffled=True).values()
         assert (known.lag, known.until) == ({again: 7}, {})
 
     def test_are_nothing_without_a_plan_for_inputs(self) -> None:

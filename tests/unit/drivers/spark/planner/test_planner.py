@@ -1,4 +1,4 @@
-"""Planning under orders: what is paused is left out, and a run to the end waits for it and says so once."""
+"""Planning under orders: paused topics are not read, and a run to the end waits for them and reports that once."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ class Broker:
 
 
 class Application:
-    """What the application answers; each planning hears the next answer, and the last one again and again."""
+    """Answers of the application: each planning receives the next one, and the last one repeatedly."""
 
     def __init__(self) -> None:
         self.answers: list[PlanningOrders] = [PlanningOrders()]
         self.asked = 0
-        self.told: Any = None
+        self.last_data: Any = None
 
     def ask(self, question: str, data: Any) -> Any:
         self.asked += 1
-        self.told = data
+        self.last_data = data
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
@@ -113,7 +113,7 @@ def test_what_is_tapped_is_part_of_the_plan(planner: Planner, orders: Applicatio
     reads = ReadPlanner(planner._spec).reads(BatchPlan.from_json(start), BatchPlan.from_json(planned))
     assert [read.taps for read in reads] == [("in",)]
     orders.answers = [PlanningOrders()]
-    assert planner.next(planned) == planned, "a tap begins no micro-batch, and its end neither"
+    assert planner.next(planned) == planned, "neither a tap nor its end starts a micro-batch"
 
 
 def test_tasks_that_must_correct_their_changelogs_are_started_again_and_read_nothing(
@@ -187,7 +187,7 @@ def test_a_topic_is_read_as_far_as_the_calls_behind_the_shuffle_have_room(orders
 
 
 def re_keyed(orders: Application, limit: int) -> Planner:
-    """Plan for a topology that re-keys behind a store, of which at most so many records are read at once."""
+    """Return a planner of a topology that re-keys behind a store and reads at most ``limit`` records per micro-batch."""
     builder = ms.StreamsBuilder()
     builder.stream("in").process(Keeping).repartition(name="again", partitions=1).to("out")
     planner = planning(builder, orders, limit=limit)
@@ -251,7 +251,7 @@ def test_every_micro_batch_has_the_time_of_the_clock(
     assert start["now_ms"] == 5
     clock.now_ms = 70
     assert planner.next(start)["now_ms"] == 70
-    assert orders.told.now_ms == 70
+    assert orders.last_data.now_ms == 70
 
 
 class TestTheTriggerInterval:
@@ -268,7 +268,7 @@ class TestTheTriggerInterval:
     def test_lies_between_the_beginnings_of_micro_batches(self, orders: Application) -> None:
         planner = self.planner(orders, 3_600_000)
         first = planner.next(begun(planner))
-        assert first["topics"]["in"] == {"0": 3}  # what initialises the tasks is not waited for
+        assert first["topics"]["in"] == {"0": 3}  # the initialisation of tasks is not awaited
         orders.answers = [PlanningOrders()]
         assert planner.next(first) is first
 
@@ -316,7 +316,7 @@ def test_a_source_may_begin_some_time_ago(orders: Application) -> None:
     made: Any = SourceSpec(spec, Recent(), None, orders, 1_000, 1 << 20, 1, "earliest", Initialization())  # type: ignore[arg-type]
     first = Planner(made).first()
     assert first["topics"] == {"in": {"0": 7}, "other": {"0": 10}}
-    assert all(0 <= first["now_ms"] - 3_600_000 - at < 60_000 for at in Recent.asked)
+    assert all(0 <= first["now_ms"] - 3_600_000 - start_ms < 60_000 for start_ms in Recent.asked)
 
 
 class Committed(Broker):
@@ -471,12 +471,12 @@ class TestOrigins:
     def test_are_told_to_the_application_once_all_tasks_have_reported(self, orders: Application) -> None:
         planner = self.planner(orders)
         start = begun(planner)
-        assert (start["origins"], orders.told.origins) == ([], None)
+        assert (start["origins"], orders.last_data.origins) == ([], None)
         orders.answers = [PlanningOrders(rates={"in": 3})]
         planned = planner.next(start)
         assert planned["origins"] == [[planned["batch"], {"in": {"0": 0}}]]
         planner.next(planned)
-        assert begun_to_json(orders.told.origins) == planned["origins"]
+        assert begun_to_json(orders.last_data.origins) == planned["origins"]
 
     def test_stay_over_a_restart_while_nobody_knows_what_is_unfinished(self, orders: Application) -> None:
         before = self.planner(orders)
