@@ -1,4 +1,4 @@
-"""Bits that flip: nobody gets a wrong answer from a damaged copy, and none is in the way of the next start.
+"""Flipped bits: a damaged copy never returns wrong values, and never prevents the next start.
 
 Each case makes a copy with random commits, flips a random bit of a random file of it, and continues as a new process
 would, with the log available: what is read is compared with the model. ``MILLSTREAM_FLIPS=1000`` for the long form.

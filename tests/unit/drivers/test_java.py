@@ -39,7 +39,7 @@ except MillstreamError as error:
 
 
 def _run(program: str, tmp_path: Path, **environment: str) -> list[str]:
-    """Run a program in which no Java is installed, unless the environment says so."""
+    """Run a program that finds no installed Java, except by ``environment``."""
     source = Path(__file__).parents[3] / "src"
     given = {"PATH": str(tmp_path / "bin"), "PYTHONPATH": f"{tmp_path / 'packages'}:{source}", **environment}
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""How much memory a local copy takes, measured in processes of their own."""
+"""The memory of a local copy, measured in separate processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command of the harness, as far as it goes without a broker."""
+"""The command of the crash harness, as far as it works without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics with several partitions in the test driver, and inputs that are waited for or held back."""
+"""Topics with several partitions in the test driver, and inputs that a task waits for or that are held back."""
 
 from __future__ import annotations
 

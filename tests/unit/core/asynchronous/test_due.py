@@ -1,4 +1,4 @@
-"""Calls that are handed over before they are due: they begin when they are, and hold up nobody but their own key."""
+"""Calls that are handed over before they are due: they start when they are due, and hold up only their own key."""
 
 from __future__ import annotations
 

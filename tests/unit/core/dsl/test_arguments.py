@@ -1,4 +1,4 @@
-"""What builds a topology refuses None, and what cannot be called, where it is said.
+"""Methods that build a topology refuse None, and arguments that are not callable, at the call.
 
 The cases are made from the signatures: a new method, parameter or function of the public API is a case by itself. Each parameter
 whose annotation does not admit None is given None, and the message must name it.

@@ -1,4 +1,4 @@
-"""Processors in streams: stores that they bring along, and keys that stay."""
+"""Processors in streams: stores that they supply, and unchanged keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Before(ms.Processor[str, str, str, str]):
 
 
 class Longest(ms.ValueTransformer[str, str, str]):
-    """Brings its store along from a function."""
+    """Supplies its store by a function."""
 
     @staticmethod
     def stores() -> list[ms.stores.StoreSpec]:
@@ -130,7 +130,7 @@ COUNTS = ms.stores.key_value("wrapped-calls", ms.serdes.string, ms.serdes.int64)
 
 
 class Around:
-    """Counts calls in a store that it brings along, and lets what it wraps do the rest."""
+    """Counts calls in its own store, and delegates to the processor that it wraps."""
 
     stores = (COUNTS,)
 

@@ -1,4 +1,4 @@
-"""Versioned tables: rows with history, whose late updates change the past and nothing else."""
+"""Versioned tables: rows with history; late updates change only the past."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ MUCH = 1 << 20
 
 
 def counting(build: Callable[[ms.StreamsBuilder], ms.KTable[Any, Any]], **host: Any) -> Host:
-    """Make a host of a table whose updates go to "out" as JSON."""
+    """Return a host of a table that sends its updates to "out" as JSON."""
     builder = ms.StreamsBuilder()
     build(builder).to_stream().to("out", value=JSON)
     return Host(builder.build(), **{"cache_bytes": MUCH, **host})

@@ -14,7 +14,7 @@ STORE = ms.stores.key_value("seen", ms.serdes.string, ms.serdes.string)
 
 
 def fan_out(step: Any) -> ms.Topology:
-    """One processor with the children left and right, each to a topic of its own name."""
+    """One processor with the children left and right, each with a topic of the same name."""
     return (
         ms.Topology()
         .add_source("in", "in")

@@ -58,7 +58,7 @@ def test_times_cross_the_wire(
 
 
 def test_times_without_those_of_values_are_still_read() -> None:
-    """A snapshot of a release that knew no times of values has records whose times are those of keys."""
+    """Snapshots of releases without timestamps of values have records with the timestamps of keys."""
     batch = wire.to_arrow(Records([b"to"], [b""], [5], [0])).append_column("before", pa.array([7]))
     times = wire.decode(wire.encode_batch(batch.replace_schema_metadata({b"times": b"9 8"}))).times
     assert times == PartitionTimes([7], [7], [7], Times(9, 8, 8))

@@ -1,4 +1,4 @@
-"""Error handlers: functions of the user that decide what becomes of a record that failed, in every way records are taken."""
+"""Error handlers: functions of the user that decide what happens to a failed record, in every processing mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows and held-back updates of an idle input close by the wall clock, the same however often a task is looked at."""
+"""Windows and suppressed updates of an idle input close by the wall clock, independently of how often a task is woken."""
 
 from __future__ import annotations
 

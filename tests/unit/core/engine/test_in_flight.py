@@ -600,7 +600,7 @@ class TestLongPartitions:
 
 
 class TestRenamed:
-    """An operator whose name was generated gets another one by an edit; its store keeps the name that was given."""
+    """An edit changes the generated name of an operator; its store keeps its explicit name."""
 
     @staticmethod
     def edited(host: Host, *, name: str) -> None:

@@ -12,7 +12,7 @@ A, B, C = (QueueId(TopicPartition("in", number)) for number in range(3))
 
 
 def chunk(timestamps: list[int], first_offset: int = 0, *, rows: list[int] | None = None) -> Chunk:
-    """Make a chunk whose values are its timestamps; `rows` leaves out the raw records that are not in it."""
+    """Return a chunk with its timestamps as values; `rows` selects the raw records that it contains."""
     raw_timestamps = timestamps if rows is None else [0] * (max(rows, default=-1) + 2)
     count = len(raw_timestamps)
     raw = Records(

@@ -1,4 +1,4 @@
-"""Time in key ranges is that of the partition, whatever the ranges have got of it."""
+"""Time in key ranges is that of the partition, whichever of its records the ranges have received."""
 
 from __future__ import annotations
 

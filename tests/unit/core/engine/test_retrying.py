@@ -1,4 +1,4 @@
-"""``ms.Retrying``: how often a record is tried, after which exceptions, and what becomes of it then."""
+"""``ms.Retrying``: the number of attempts, the exceptions that are retried, and the result after the last attempt."""
 
 from __future__ import annotations
 

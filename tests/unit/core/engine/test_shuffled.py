@@ -26,7 +26,7 @@ def behind(*, twice: bool = False, join: bool = False) -> ms.Topology:
 
 
 def run(host: Host, batch: int, *values: str, lane: str = "in-0") -> Outcome:
-    """Bring records of a micro-batch through the shuffle, and take a step."""
+    """Feed records of a micro-batch as they arrive through the shuffle, and take a step."""
     chunk = records([(value, value, 1) for value in values], first_offset(batch, 0))
     host.task.feed(AGAIN, chunk, 0, lane=lane)
     return host.step()

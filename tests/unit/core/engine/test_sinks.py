@@ -177,7 +177,7 @@ def test_windowed_and_other_keys_can_share_a_topic() -> None:
 
 
 class TestRecordsThatAreTooLarge:
-    """Whatever a sink is like, the policy decides before anything is handed to the producer."""
+    """For every kind of sink, the error policy decides before a record is handed to the producer."""
 
     ROWS = (("a", "x" * 50, 1), ("b", "x" * 500, 2), ("c", "y" * 50, 3))
 

@@ -1,4 +1,4 @@
-"""Processors whose methods nobody would wait for, or that answer in place of a call."""
+"""Processors with coroutine methods that would not be awaited, or with invalid results of callbacks."""
 
 from __future__ import annotations
 

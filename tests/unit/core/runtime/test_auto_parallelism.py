@@ -21,7 +21,7 @@ MOST = 8
 
 
 def even(seconds: float, work: float, waiting: int = 100) -> Load:
-    """Make a load whose work is spread evenly over any number of workers."""
+    """Return a load that is spread evenly over any number of workers."""
     return Load(seconds, {workers: work / workers for workers in allowed(16)}, waiting)
 
 

@@ -1,4 +1,4 @@
-"""What has become of topics: partitions added, deleted and made again."""
+"""Changes of topics: added partitions, deleted and recreated topics."""
 
 from __future__ import annotations
 

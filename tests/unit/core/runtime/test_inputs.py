@@ -1,4 +1,4 @@
-"""Co-processed: which topics are planned together. And that all others are not."""
+"""Co-processed topics are planned together, all others are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which topics bring records to a sub-topology through Spark's shuffle."""
+"""Which topics feed a sub-topology through Spark's shuffle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where records came from that went through Spark's shuffle, as far as a commit has to know."""
+"""The source offsets of records that went through Spark's shuffle, which commits need."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ FAR: Offsets = {"t": {0: 1_000_000}}
 
 
 def planned(throttle: Throttle, positions: Offsets, ends: Offsets) -> Offsets:
-    """Plan as far as is allowed, and take the tokens."""
+    """Plan as far as the throttle allows, and take the tokens."""
     reached = throttle.limited(positions, ends)
     throttle.taken(positions, reached)
     return reached

@@ -27,7 +27,7 @@ class Kind:
     """How tests use a kind of store: each has a value per key at one time, and most can be iterated over.
 
     Attributes:
-        spec: Makes a specification with these serdes.
+        spec: Returns a specification with these serdes.
         put: Sets the value of a key, None deletes it.
         get: Returns the value of a key.
         walk: Iterates over keys and values, forwards or backwards; None where a kind cannot.

@@ -1,4 +1,4 @@
-"""Async workers as processes of their own, asked as tasks ask them."""
+"""Async workers as separate processes, called as tasks call them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that end with clients that are still there, one of which may never be gone."""
+"""Programs that end with open clients, one of which may never terminate."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def copy(tmp_path: Path) -> LmdbCopy:
 
 
 def test_a_view_is_of_one_moment(copy: LmdbCopy) -> None:
-    """Whoever reads is not disturbed by an attempt of another process that writes."""
+    """A reader is not affected by an attempt of another process that writes."""
     copy.apply({"s": [(b"a", b"1")], "t": [(b"a", b"1")]}, FIRST)
     view = copy.open_view()
     readers = [view.open("s"), view.open("t")]

@@ -1,4 +1,4 @@
-"""Schemas of Python types, and objects that come back as they were."""
+"""Schemas of Python types, and round trips of objects."""
 
 from __future__ import annotations
 

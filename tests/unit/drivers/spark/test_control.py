@@ -1,4 +1,4 @@
-"""The control socket: nobody who connects and says nothing holds the application up."""
+"""The control socket: a client that connects and sends nothing does not block the application."""
 
 from __future__ import annotations
 

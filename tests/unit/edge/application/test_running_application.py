@@ -373,7 +373,7 @@ def reported(running: RunningApplication, batch: int, figures: CallReport) -> No
 
 
 class TestBehindTheShuffle:
-    """A topic in front is committed as far as all tasks behind it have finished its records, once they all have reported."""
+    """An input topic is committed as far as all tasks behind it have finished its records, once all have reported."""
 
     READ: ClassVar = replace(PLAN, positions={"in": {0: 90}}, ends={"in": {0: 95}})
     BEGUN: ClassVar = (Begun(6, {"in": {0: 40}}), Begun(7, {"in": {0: 70}}))

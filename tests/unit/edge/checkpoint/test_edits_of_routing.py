@@ -44,7 +44,7 @@ def parity(partitions: Partitions) -> Sequence[frozenset[TopicPartition]]:
 
 
 def pairs(partitions: Partitions) -> Sequence[frozenset[TopicPartition]]:
-    """Put two and two together: a topic that grows makes new groups."""
+    """Group partitions in pairs: a topic that grows creates new groups."""
     widest = range((max(partitions.values()) + 1) // 2)
     return [
         frozenset(TopicPartition(t, p) for t, n in partitions.items() for p in range(n) if p // 2 == group)
@@ -351,7 +351,7 @@ PROGRAMS = st.builds(
 
 
 def homes(found: Continuity, layout: Layout) -> dict[tuple[str, bool], set[tuple[int, ...]]]:
-    """The tasks to which some keys bring their records to each store, by every way there is; from producers, or from repartitions."""
+    """The tasks that receive the records of some keys for each store, by every path; from producers, or from repartitions."""
     routing = found.lineage(layout, {}).routing
     keys = [str(n).encode() for n in range(40)]
     return {
@@ -381,7 +381,7 @@ def test_what_goes_on_brings_every_key_to_its_state(before: Program, now: Progra
 
 
 class TestRecordsThatTasksHold:
-    """They have been read, so nobody reads them again."""
+    """They have been read, so they are not read again."""
 
     def manifests(self, topic: str) -> list[bytes]:
         queue = QueueId(TopicPartition(topic, 0), "")

@@ -1,4 +1,4 @@
-"""Positions of replays: whatever was replayed in whatever order, exactly that is remembered."""
+"""Positions of replays: exactly the replayed offsets are stored, in any order of replays."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_when_the_clock_goes_back_tasks_are_woken_that_wait_for_a_time() -> None
 
 
 class TestIntake:
-    """Partitions are read as far as the tasks that their records come to have room for calls."""
+    """Partitions are read as far as the tasks that receive their records have room for calls."""
 
     @staticmethod
     def room(**of_tasks: int) -> dict[TopicPartition, int]:

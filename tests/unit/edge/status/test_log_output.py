@@ -1,4 +1,4 @@
-"""Where lines go that nobody has configured: programs of their own, because logging is a matter of the whole process."""
+"""Log output without configuration; in separate programs, because logging is configured per process."""
 
 from __future__ import annotations
 

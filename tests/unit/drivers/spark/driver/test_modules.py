@@ -1,4 +1,4 @@
-"""Which of a program's modules travel to workers: its own that are needed, none that is installed."""
+"""Which modules of a program are sent to workers: its own that are needed, no installed ones."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_sibling_module_and_what_it_imports(load: Any, tmp_path: Path) -> None
 def test_a_module_in_a_zip_file_is_followed_but_not_sent(
     load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with ``spark-submit --py-files``: Spark sends the file, which may import what lies beside the program."""
+    """As with ``spark-submit --py-files``: Spark sends the file, which may import modules beside the program."""
     archive = tmp_path / "given.zip"
     with zipfile.ZipFile(archive, "w") as written:
         written.writestr("shop_zipped/__init__.py", "from shop_zipped.inner import f")

@@ -1,4 +1,4 @@
-"""Grouping keys: Spark's hash of them puts tasks where they should be."""
+"""Grouping keys: Spark's hash of them assigns tasks to the intended partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python of workers: it imports the installed PySpark, and what this program can import, whatever Spark puts in front."""
+"""The Python of workers: it imports the installed PySpark, and the modules that this program can import, whichever paths Spark prepends."""
 
 from __future__ import annotations
 

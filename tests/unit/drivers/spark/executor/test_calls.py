@@ -16,7 +16,7 @@ NOW_MS = 10_000
 
 
 class Holding:
-    """A task with a call under way, as far as this looks at it."""
+    """A fake task with a call in flight."""
 
     id = "0_0"
     calls: ClassVar[dict[str, Any]] = {}

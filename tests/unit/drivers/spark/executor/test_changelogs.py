@@ -58,7 +58,7 @@ class Reader:
 
 
 class Worker:
-    """An async worker; time passes in it only when the test says so."""
+    """An async worker whose time passes only when a test advances it."""
 
     def __init__(self, calls: Calls, dice: random.Random, failures: Mapping[str, int]) -> None:
         self.dispatcher = Dispatcher(calls, seed="app")

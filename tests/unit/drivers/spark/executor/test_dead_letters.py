@@ -1,4 +1,4 @@
-"""The dead letter of a record that stops the application: sent from the worker, whatever crosses to it as cloudpickle."""
+"""The dead letter of a record that stops the application: sent from the worker, with settings that are sent to it as cloudpickle."""
 
 from __future__ import annotations
 

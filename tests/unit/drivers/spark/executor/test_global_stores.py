@@ -1,4 +1,4 @@
-"""Global stores on a host: filled to the planned offsets, by whoever comes first, whatever has become of the copy."""
+"""Global stores on a host: filled to the planned offsets by the first task that needs them, in any state of the copy."""
 
 from __future__ import annotations
 

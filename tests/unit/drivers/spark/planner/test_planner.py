@@ -320,7 +320,7 @@ def test_a_source_may_begin_some_time_ago(orders: Application) -> None:
 
 
 class Committed(Broker):
-    """Some partitions have a committed offset; perhaps a reset has put them down."""
+    """Some partitions have a committed offset, optionally set by a reset."""
 
     def __init__(self, offsets: Any, *, by_reset: bool = False) -> None:
         self.offsets, self.by_reset = offsets, by_reset
@@ -376,7 +376,7 @@ class TestNoOffsetReset:
 
 
 class Cluster(Broker):
-    """Topics that can disappear, and be made again."""
+    """Topics that can be deleted and recreated."""
 
     def __init__(self, **ids: str) -> None:
         self.ids = ids
