@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 import millstream as ms
 from millstream.testing import EmbeddedKafka
-from millstream.testing.crash.broker_topics import TRANSACTIONS, commits_of, told_transactions, went_back
+from millstream.testing.crash.broker_topics import TRANSACTIONS, commits_of, transaction_lines, went_back
 from millstream.testing.crash.journal import journals_of
 from millstream.testing.crash.stream import Feeder, Watch, lacks_coordinator
 
@@ -84,7 +84,7 @@ def test_an_open_transaction_is_seen_and_an_aborted_one_is_not_read(own: Embedde
     watch.close()
 
     def lines() -> list[str]:
-        return [line.split(" ", 2)[2] for line in told_transactions(own.consume(TRANSACTIONS), last=9)]
+        return [line.split(" ", 2)[2] for line in transaction_lines(own.consume(TRANSACTIONS), last=9)]
 
     # The coordinator writes its own last state after the marker that ends the transaction in the partition.
     eventually(
