@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.core.asynchronous.call import Call, Raised, Start, grouped
+from millstream.core.asynchronous.call import Call, Raised, Start, Waits, grouped
 from millstream.core.asynchronous.dispatcher import Dispatcher
 from millstream.core.asynchronous.result_buffer import ResultBuffer
 from millstream.core.engine.asynchronous import backlog, backpressure, in_flight
@@ -33,7 +33,11 @@ SEEDS = st.integers(0, 2**32)
 
 
 class Cluster:
-    """A task that lives for one micro-batch at a time, and an async worker beside it; each may die."""
+    """A task that lives for one micro-batch at a time, and an async worker beside it; each may die.
+
+    Attributes:
+        ahead_ms: By how much the clock of the task is ahead of the async worker's, which nobody sets.
+    """
 
     repeats_sends = True
 
@@ -45,7 +49,7 @@ class Cluster:
         self.snapshot: Snapshot | None = None
         self.position = 0
         self.epoch = 0
-        self.now = 0
+        self.now, self.ahead_ms = 0, 10_000_000
         self.out: list[Any] = []
         self.committed = 0
         self.finished: set[int] = set()
@@ -77,16 +81,19 @@ class Cluster:
     def micro_batch(self, *, crash: bool) -> None:
         self.epoch += 1
         task = self.new_task()
-        task.init(self.now)
+        now_ms = self.now + self.ahead_ms
+        task.init(now_ms)
         held = grouped(task.under_way()).get("call", {})
         task.lost(self.result_buffer.begin("call", held))
         for ticket, settled in self.result_buffer.results():
-            task.done(ticket, settled)
+            task.done(ticket, settled.moved(self.ahead_ms) if isinstance(settled, Waits) else settled)
         end = min(self.position + self.dice.randrange(6), len(self.rows))
         task.feed(IN, records(self.rows[self.position : end], self.position), end)
-        outcome = task.step(self.now)
+        outcome = task.step(now_ms)
         for call in outcome.issue:
-            self.result_buffer.offer(call, self.now)
+            begun_ms = None if call.begun_ms is None else call.begun_ms - self.ahead_ms
+            due_ms = call.due_ms and call.due_ms - self.ahead_ms
+            self.result_buffer.offer(call._replace(begun_ms=begun_ms, due_ms=due_ms), self.now)
         if not crash:
             self.out += sent(outcome)
             self.commit(task, outcome, end)
@@ -181,6 +188,8 @@ def test_whatever_dies_each_record_retires_once_and_in_order(
             if wild and dice.random() < 0.1:
                 visits["async worker lost"] += bool(cluster.running)
                 cluster.new_async_worker()
+            if wild and dice.random() < 0.1:
+                cluster.ahead_ms -= 100_000
             for _ in range(dice.randrange(6)):
                 cluster.work()
             visits["on the shelf"] += cluster.remembered("shelved_records") > 0
