@@ -21,15 +21,15 @@ from simulation.world import World
 
 @contextmanager
 def installed(world: World) -> Iterator[None]:
-    """Put the models in the place of what is outside, and of clocks and randomness."""
+    """Replace external systems, clocks and randomness by the models."""
     scheduler = world.scheduler
     clock = SimpleNamespace(
         monotonic=lambda: scheduler.now_ms / 1000, sleep=lambda s: scheduler.step("sleeps")
     )
     spec = world.host_spec()
-    told = logging.getLogger("millstream")
-    level = told.level
-    told.setLevel(logging.CRITICAL)
+    logger = logging.getLogger("millstream")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(produce, "Producer", lambda settings: Producer(world.broker, settings))
         patch.setattr(delivery, "Consumer", lambda settings: Consumer(world.broker, settings))
@@ -55,7 +55,7 @@ def installed(world: World) -> Iterator[None]:
         try:
             yield
         finally:
-            told.setLevel(level)
+            logger.setLevel(level)
 
 
 def _sender_of(world: World, make: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any]) -> Any:
