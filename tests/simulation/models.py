@@ -49,8 +49,11 @@ def installed(world: World) -> Iterator[None]:
         patch.setattr(statelog, "secrets", SimpleNamespace(token_hex=world.token))
         patch.setattr(task_run, "uuid4", lambda: SimpleNamespace(hex=world.token(16)))
         patch.setattr(host, "_spec", lambda pickled: spec)
-        partition_of = SimpleNamespace(partitionId=lambda: world.placed[world.acting][0])
-        patch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: partition_of))
+        context = SimpleNamespace(
+            partitionId=lambda: world.placed[world.acting][0],
+            attemptNumber=lambda: world.attempts[world.acting].number,
+        )
+        patch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
         patch.setattr(running_application, "ControlServer", lambda *given: None)
         try:
             yield

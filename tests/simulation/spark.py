@@ -214,10 +214,12 @@ class Attempt:
 
     Attributes:
         actor: What runs it.
+        number: How many attempts of the task were begun before it, as Spark's ``attemptNumber``.
         result: What it gave.
     """
 
     actor: Actor
+    number: int = 0
     result: Any = None
 
     @property
@@ -254,7 +256,9 @@ class TaskSet:
             QueryFailedError: If a task has failed too often.
         """
         results: dict[int, Any] = {}
-        self.attempts = {number: [self.begin(number)] for number in range(self.tasks)}
+        self.attempts = {number: [] for number in range(self.tasks)}
+        for number in range(self.tasks):
+            self._begin(number)
         while len(results) < self.tasks:
             self.scheduler.step("waits for tasks", lambda: self._news(results))
             for number in range(self.tasks):
@@ -278,10 +282,15 @@ class TaskSet:
         elif sum(attempt.state == "failed" for attempt in attempts) >= self.most:
             raise QueryFailedError(f"task {number} has failed {self.most} times")
         elif all(attempt.state == "failed" for attempt in attempts):
-            attempts.append(self.begin(number))
+            self._begin(number)
         elif len(attempts) < self.most and self.scheduler.random.random() < 0.3:
             self.scheduler.note(f"task {number} is tried beside itself")
-            attempts.append(self.begin(number))
+            self._begin(number)
+
+    def _begin(self, number: int) -> None:
+        attempt = self.begin(number)
+        attempt.number = len(self.attempts[number])
+        self.attempts[number].append(attempt)
 
 
 class QueryFailedError(Exception):

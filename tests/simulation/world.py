@@ -128,6 +128,7 @@ class World:
         self.driver = Process("driver")
         self.placed: dict[Actor, tuple[int, Host, Any]] = {}
         """Partition, host and worker of each attempt."""
+        self.attempts: dict[Actor, Attempt] = {}
         self.senders: dict[Actor, Any] = {}
         """The producer of each attempt that sends at least once."""
         self.fed = False
@@ -302,7 +303,7 @@ class World:
             f"{name}{number}#{self._attempts}@{worker.process.name}", worker.process, live
         )
         self.placed[actor] = (number, host, worker)
-        attempt = Attempt(actor)
+        attempt = self.attempts[actor] = Attempt(actor)
         return attempt
 
     # The end.
