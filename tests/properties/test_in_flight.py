@@ -83,8 +83,8 @@ class Cluster:
         task = self.new_task()
         now_ms = self.now + self.ahead_ms
         task.init(now_ms)
-        held = grouped(task.under_way()).get("call", {})
-        task.lost(self.result_buffer.begin("call", held))
+        under_way = grouped(task.under_way()).get("call", {})
+        task.lost(self.result_buffer.begin("call", under_way))
         for ticket, settled in self.result_buffer.results():
             task.done(ticket, settled.moved(self.ahead_ms) if isinstance(settled, Waits) else settled)
         end = min(self.position + self.dice.randrange(6), len(self.rows))
@@ -108,7 +108,7 @@ class Cluster:
         assert committed >= self.committed, "the committable offset never goes back"
         if progress is not None:
             runs = progress.unfinished
-            self.unfinished = [at for first, length in runs for at in range(first, first + length)]
+            self.unfinished = [offset for first, length in runs for offset in range(first, first + length)]
             assert (progress.position, committed) == (end, min(self.unfinished, default=end))
             finished = {*range(end)}.difference(self.unfinished) | self.ended_in_store()
             assert finished >= self.finished
@@ -116,13 +116,15 @@ class Cluster:
         self.committed = committed
 
     def ended_in_store(self) -> set[int]:
-        """Give the offsets of records whose calls have ended, and that wait for those in front of them."""
+        """Return the offsets of records whose calls have ended, but which wait for earlier records."""
         store = open_store(self.sub.stores["call-unfinished"], self.stores, At(0), {})
-        return {one.origin.offset for one in InFlightStore(store).read() if one.origin and one.settled}
+        return {
+            record.origin.offset for record in InFlightStore(store).read() if record.origin and record.settled
+        }
 
-    def remembered(self, what: str) -> Any:
+    def remembered(self, key: str) -> Any:
         memory = self.snapshot.operators.get("call-unfinished", {}) if self.snapshot is not None else {}
-        return memory.get(what, 0)
+        return memory.get(key, 0)
 
     def work(self) -> None:
         """A millisecond passes at the async worker."""
@@ -166,7 +168,7 @@ def test_whatever_dies_each_record_retires_once_and_in_order(
 ) -> None:
     monkeypatch.setattr(backlog, "_LONG_KEY", 3)
     monkeypatch.setattr(backlog, "_BLOCKED_KEY", 2)
-    if order == "partition":  # of which as many are at hand as are handed over
+    if order == "partition":  # which keeps as many records in memory as it hands over
         monkeypatch.setattr(backpressure, "MIN_IN_FLIGHT", 5)
         monkeypatch.setattr(backpressure, "_TIMES_IN_FLIGHT", 1)
     monkeypatch.setattr(in_flight, "_AHEAD_MS", 2)
@@ -192,8 +194,8 @@ def test_whatever_dies_each_record_retires_once_and_in_order(
                 cluster.ahead_ms -= 100_000
             for _ in range(dice.randrange(6)):
                 cluster.work()
-            visits["on the shelf"] += cluster.remembered("shelved_records") > 0
-            visits["parked"] += bool(cluster.remembered("overflow_keys"))
+            visits["delayed"] += cluster.remembered("shelved_records") > 0
+            visits["spilled"] += bool(cluster.remembered("overflow_keys"))
             visits["finished beyond"] += bool(cluster.finished) and cluster.committed < max(cluster.finished)
             if len(cluster.out) == count and cluster.position == count:
                 break
@@ -217,9 +219,9 @@ def test_whatever_dies_each_record_retires_once_and_in_order(
     runs()
     visits.demand(crash=50, **{"async worker lost": 10, "finished beyond": 20})
     if order != "partition":
-        visits.demand(**{"on the shelf": 20})
+        visits.demand(delayed=20)
     if order != "completion":
-        visits.demand(parked=20)
+        visits.demand(spilled=20)
 
 
 def check_keys(cluster: Cluster, expected: list[Any]) -> None:
@@ -241,9 +243,9 @@ def test_attempts_go_on_counting_over_restarts() -> None:
             for _ in range(dice.randrange(6)):
                 cluster.work()
         attempts: dict[int, list[int]] = defaultdict(list)
-        for offset, at, attempt in cluster.journal:
+        for offset, time_ms, attempt in cluster.journal:
             attempts[offset].append(attempt or 0)
-            assert at
+            assert time_ms
         for first, then in pairwise(attempts[0]):
             visits["again"] += first == then
             assert then in (first, first + 1)
