@@ -1,7 +1,7 @@
-"""Calls to the outside world: Confluent's Parallel Consumer, then Millstream, from the same topic to topics on the same broker.
+"""Calls to an external system: Confluent's Parallel Consumer, then Millstream, from the same topic to topics on the same broker.
 
 One partition, 10,000 keys, a call of 10 ms per record, results in the order of their key. A thread per call that sleeps there, a
-coroutine that sleeps here: each as its users are told to.
+coroutine that sleeps here: each as its documentation recommends.
 
 Both are timed from outside, by the broker: topics of results have the time at which a record was appended
 (``message.timestamp.type=LogAppendTime``). Two figures are made of it:
@@ -68,7 +68,7 @@ class CallPair:
     Attributes:
         peer: Parallel Consumer.
         ours: Millstream.
-        batches: Durations of our micro-batches by phase, as Spark tells them, in milliseconds.
+        batches: Durations of our micro-batches by phase, according to Spark, in milliseconds.
     """
 
     peer: CallSide
@@ -116,7 +116,7 @@ class CallResult:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Give what goes into the file of results."""
+        """Return the object for the file of results."""
         ratios = [pair.ratio for pair in self.pairs]
         return {
             "in_flight": self.in_flight,
@@ -165,14 +165,14 @@ def calls(stage: Stage, in_flight: int, pairs: int) -> CallResult:
 
 
 def rate(appended_ms: Sequence[int]) -> float:
-    """Give the results per second without the start, from the times at which they were appended, in their order."""
+    """Return the results per second without the start, from the sorted times at which they were appended."""
     first, last = (math.ceil(len(appended_ms) * share) for share in _WARM_SHARES)
-    begin = max(range(first - 1, last), key=lambda at: appended_ms[at + 1] - appended_ms[at])
+    begin = max(range(first - 1, last), key=lambda index: appended_ms[index + 1] - appended_ms[index])
     return (len(appended_ms) - 1 - begin) * 1_000 / max(appended_ms[-1] - appended_ms[begin], 1)
 
 
 def by_key(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> dict[bytes | None, list[bytes | None]]:
-    """Give the values of each key in their order."""
+    """Return the values of each key in their order."""
     found: dict[bytes | None, list[bytes | None]] = defaultdict(list)
     for key, value in pairs:
         found[key].append(value)
@@ -183,7 +183,7 @@ def difference(
     found: Mapping[bytes | None, Sequence[bytes | None]],
     wanted: Mapping[bytes | None, Sequence[bytes | None]],
 ) -> str | None:
-    """Say what is wrong with the values of the keys, None if nothing."""
+    """Return what is wrong with the values of the keys, None if nothing."""
     results, records = sum(map(len, found.values())), sum(map(len, wanted.values()))
     if results != records:
         return f"{results:,} results instead of {records:,}"
@@ -203,8 +203,8 @@ def _pair(
     sink = stage.topic(f"ours-{in_flight}", 1, _APPENDED)
     arguments = {"source": source, "sink": sink, "records": records, "max_in_flight": in_flight}
     arguments["servers"] = stage.kafka.bootstrap_servers
-    told = run_ours("calls", arguments, scratch=stage.directory("ours"), timeout_s=_TIMEOUT_S)
-    return CallPair(peer, _side(stage, sink, wanted, told), told["batches"])
+    figures = run_ours("calls", arguments, scratch=stage.directory("ours"), timeout_s=_TIMEOUT_S)
+    return CallPair(peer, _side(stage, sink, wanted, figures), figures["batches"])
 
 
 def _run_peer(stage: Stage, in_flight: int, source: str, sink: str, records: int) -> dict[str, Any]:
@@ -219,12 +219,12 @@ def _run_peer(stage: Stage, in_flight: int, source: str, sink: str, records: int
 
 
 def _side(
-    stage: Stage, sink: str, wanted: Mapping[bytes | None, Sequence[bytes | None]], told: dict[str, Any]
+    stage: Stage, sink: str, wanted: Mapping[bytes | None, Sequence[bytes | None]], figures: dict[str, Any]
 ) -> CallSide:
     results = stage.kafka.consume(sink)
     if len(results) < 2:
-        raise ChildError(f"{len(results)} results came out of a run that should give them all: {sink}")
+        raise ChildError(f"{len(results)} results of a run that should have all of them: {sink}")
     appended_ms = [result.timestamp for result in results]
     wrong = difference(by_key((result.key, result.value) for result in results), wanted)
-    whole = len(results) * 1_000 / max(appended_ms[-1] - told["begin_ms"], 1)
-    return CallSide(rate(appended_ms), whole, told["processor_s"], wrong)
+    whole = len(results) * 1_000 / max(appended_ms[-1] - figures["begin_ms"], 1)
+    return CallSide(rate(appended_ms), whole, figures["processor_s"], wrong)

@@ -99,7 +99,7 @@ def digest(job: str, pairs: Pairs) -> Digest:
 
 
 def difference(found: Digest, wanted: Digest) -> str | None:
-    """Say what is wrong with an output, None if nothing."""
+    """Return what is wrong with an output, None if nothing."""
     if found.records != wanted.records:
         return f"{found.records:,} records in the output instead of {wanted.records:,}"
     wrong = sum(found.last.get(key) != value for key, value in wanted.last.items())
@@ -112,7 +112,7 @@ def difference(found: Digest, wanted: Digest) -> str | None:
 
 
 def ends(servers: str, topic: str) -> dict[int, int]:
-    """Give the end offset of each partition of a topic."""
+    """Return the end offset of each partition of a topic."""
     consumer = Consumer(_reader(servers))
     try:
         partitions = consumer.list_topics(topic, timeout=_SILENCE_S).topics[topic].partitions

@@ -67,7 +67,7 @@ class JoinResult:
         return []
 
     def as_json(self) -> dict[str, Any]:
-        """Give what goes into the file of results."""
+        """Return the object for the file of results."""
         return {
             "records": self.records,
             "ratio": round(self.ratio, 3),
@@ -110,7 +110,7 @@ def join(stage: Stage, rounds: int) -> JoinResult:
 
 
 def _history(name: str, count: int) -> list[Piece]:
-    """Give records spread over ten days."""
+    """Return records spread over ten days."""
     keys = np.random.default_rng(count).integers(0, _KEYS, count).tolist()
     return [
         (key_bytes(key), f"{name}-{number}".encode(), _BEGIN_MS + number * _TEN_DAYS_MS // count)
@@ -119,11 +119,11 @@ def _history(name: str, count: int) -> list[Piece]:
 
 
 def _merged(histories: dict[str, list[Piece]], rates: str) -> dict[bytes, list[bytes]]:
-    """Give the results per key of a plain merge, sorted by time, then by topic."""
+    """Return the results per key of a plain merge, sorted by time, then by topic."""
     pieces = [
-        (at, topic, number, key, value)
+        (timestamp, topic, number, key, value)
         for topic, history in histories.items()
-        for number, (key, value, at) in enumerate(history)
+        for number, (key, value, timestamp) in enumerate(history)
     ]
     table: dict[bytes, bytes] = {}
     results: dict[bytes, list[bytes]] = {}
@@ -142,4 +142,4 @@ def _different(expected: dict[bytes, list[bytes]], stage: Stage, sink: str) -> i
     for key, value in check.read(servers, sink, check.ends(servers, sink)):
         results.setdefault(key, []).append(value)
     pairs = (zip_longest(expected.get(key, ()), results.get(key, ())) for key in {*expected, *results})
-    return sum(one != other for each in pairs for one, other in each)
+    return sum(wanted != found for each in pairs for wanted, found in each)

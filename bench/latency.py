@@ -31,7 +31,7 @@ class LatencyResult:
     batches: Sequence[dict[str, int]]
 
     def as_json(self) -> dict[str, Any]:
-        """Give what goes into the file of results."""
+        """Return the object for the file of results."""
         return {
             "visible_s": {"median": round(median(self.visible_s), 3), "max": round(max(self.visible_s), 3)},
             "batch_s": {"median": round(median(self.batch_s), 3), "max": round(max(self.batch_s), 3)},
@@ -50,5 +50,5 @@ def latency(stage: Stage) -> LatencyResult:
         "warmups": _WARMUPS,
         "records": _RECORDS,
     }
-    told = run_ours("latency", arguments, scratch=stage.directory("latency"), timeout_s=_TIMEOUT_S)
-    return LatencyResult(told["visible_s"], told["batch_s"], told["batches"])
+    figures = run_ours("latency", arguments, scratch=stage.directory("latency"), timeout_s=_TIMEOUT_S)
+    return LatencyResult(figures["visible_s"], figures["batch_s"], figures["batches"])

@@ -36,41 +36,41 @@ class Workload:
     begin_ms: int | None = None
 
     def blocks(self) -> Iterator[list[tuple[bytes, bytes]]]:
-        """Give the keys and values, in blocks."""
+        """Yield the keys and values, in blocks."""
         rng = np.random.default_rng(self.seed)
         for start in range(0, self.records, _BLOCK):
             size = min(_BLOCK, self.records - start)
             keys = rng.integers(0, self.keys, size).tolist()
             text = rng.integers(ord("a"), ord("z") + 1, size * VALUE_BYTES, dtype=np.uint8).tobytes()
-            values = (text[at : at + VALUE_BYTES] for at in range(0, len(text), VALUE_BYTES))
+            values = (text[begin : begin + VALUE_BYTES] for begin in range(0, len(text), VALUE_BYTES))
             yield [(key_bytes(key), value) for key, value in zip(keys, values, strict=True)]
 
     def timestamps(self) -> Iterator[int]:
-        """Give the timestamp of each record, 0 where it is left to the producer."""
+        """Return the timestamp of each record, 0 where the producer sets it."""
         if self.begin_ms is None:
             return repeat(0, self.records)
         return (self.begin_ms + number * SPAN_MS // self.records for number in range(self.records))
 
 
 def rows_topic(source: str) -> str:
-    """Give the name of the topic of the table that the records of a topic are joined with."""
+    """Return the name of the topic of the table that the records of a topic are joined with."""
     return f"{source}-rows"
 
 
 def rows(workload: Workload) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Give the table that a workload is joined with: a row for each of its keys, in blocks."""
+    """Yield the table that a workload is joined with: a row for each of its keys, in blocks."""
     for start in range(0, workload.keys, _BLOCK):
         numbers = range(start, min(start + _BLOCK, workload.keys))
         yield [(key_bytes(number), row_bytes(number)) for number in numbers]
 
 
 def row_bytes(number: int) -> bytes:
-    """Give the row of the key with a number."""
+    """Return the row of the key with a number."""
     return b"row-%08d" % number
 
 
 def key_bytes(number: int) -> bytes:
-    """Give the key with a number."""
+    """Return the key with a number."""
     return b"key-%08d" % number
 
 

@@ -76,7 +76,7 @@ class Counting:
         """Kill the executor of a task, delete its copies, and go on."""
         placed, before = self.running.status().placed, self.running.metrics()
         where = next(iter(placed.values()))
-        lost = [task for task, at in placed.items() if at == where]
+        lost = [task for task, executor in placed.items() if executor == where]
         began = time.monotonic()
         executors()[where.rpartition("/")[2]].kill()
         for task in lost:
@@ -103,7 +103,7 @@ def _await_executors() -> None:
     while len(executors()) < _EXECUTORS:
         if time.monotonic() > deadline:
             raise TimeoutError("no other executor came")
-        time.sleep(0.2)  # Spark tells nobody
+        time.sleep(0.2)  # Spark has no event for it
 
 
 def measured(servers: str, keys: int, rounds: int, losses: int) -> Iterator[str]:

@@ -39,8 +39,8 @@ class Machine:
 
 def this_machine() -> Machine:
     """Describe the machine that this runs on; cores are those this process may use."""
-    said = subprocess.run([find_java(), "-version"], capture_output=True, text=True, check=False)
-    java = re.search(r'version "([^"]+)"', said.stderr + said.stdout)
+    completed = subprocess.run([find_java(), "-version"], capture_output=True, text=True, check=False)
+    java = re.search(r'version "([^"]+)"', completed.stderr + completed.stdout)
     return Machine(
         system=f"{platform.system()} {platform.machine()}",
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -56,10 +56,10 @@ def this_machine() -> Machine:
 
 def _commit() -> str:
     """Return the commit that is measured; with a plus sign if files have been changed since."""
-    said = subprocess.run(
+    completed = subprocess.run(
         ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"],
         capture_output=True,
         text=True,
         check=False,
     )
-    return said.stdout.strip() or "unknown"
+    return completed.stdout.strip() or "unknown"

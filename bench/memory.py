@@ -57,7 +57,7 @@ class MemoryResult:
         return [f"memory: {self.trouble}"] if self.trouble else []
 
     def as_json(self) -> dict[str, Any]:
-        """Give what goes into the file of results."""
+        """Return the object for the file of results."""
         return {
             "records": self.records * len(self.peak_mib),
             "ratio": round(self.ratio, 3),
@@ -78,5 +78,7 @@ def memory(stage: Stage) -> MemoryResult:
         "keys": stage.keys,
         "rounds": _ROUNDS,
     }
-    told = run_ours("memory", arguments, scratch=stage.directory("memory"), timeout_s=_TIMEOUT_S)
-    return MemoryResult(told["records"], told["peak_mib"], told["mean_mib"], told["workers"], told["wrong"])
+    figures = run_ours("memory", arguments, scratch=stage.directory("memory"), timeout_s=_TIMEOUT_S)
+    return MemoryResult(
+        figures["records"], figures["peak_mib"], figures["mean_mib"], figures["workers"], figures["wrong"]
+    )

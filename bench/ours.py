@@ -45,13 +45,13 @@ _WARM_BATCHES = 2
 def running(
     job: str, servers: str, source: str, sink: str, **settings: Any
 ) -> Iterator[ms.RunningApplication]:
-    """Run a job from a topic to another; see :func:`at_work`."""
-    with at_work(jobs.topology(job, source, sink), servers, sink, **settings) as app:
+    """Run a job from a topic to another; see :func:`run_topology`."""
+    with run_topology(jobs.topology(job, source, sink), servers, sink, **settings) as app:
         yield app
 
 
 @contextmanager
-def at_work(
+def run_topology(
     topology: Topology, servers: str, sink: str, *, until: Literal["end"] | None = None, **settings: Any
 ) -> Iterator[ms.RunningApplication]:
     """Run a topology with a state of its own, and the default settings but for those given and caches: as the peer, it has none."""
@@ -215,31 +215,31 @@ def transactions(
 
 def join(servers: str, orders: str, rates: str, sinks: list[dict[str, str]], records: int) -> dict[str, Any]:
     """Join two full topics, in the order of time and in whatever order they come."""
-    told: dict[str, Any] = {"seconds": {}, "enforced": {}, "held": {}}
+    figures: dict[str, Any] = {"seconds": {}, "enforced": {}, "held": {}}
     halves = (0.0, 0.0)
     for turn in sinks:
         for way, sink in turn.items():
             topology = jobs.joined(orders, rates, sink)
             with (
-                at_work(topology, servers, sink, until="end", max_task_idle_ms=WAYS[way]) as app,
+                run_topology(topology, servers, sink, until="end", max_task_idle_ms=WAYS[way]) as app,
                 _sampling(_worker_rss_mib) as samples,
             ):
                 await_processed(app, records)
                 counted = app.metrics()
             seconds = (counted["last_batch_ms"] - counted["first_record_ms"]) / 1000
-            told["seconds"].setdefault(way, []).append(seconds)
-            told["enforced"][way] = counted["enforced_records"]
-            told["held"][way] = counted["buffered_records_max"]
+            figures["seconds"].setdefault(way, []).append(seconds)
+            figures["enforced"][way] = counted["enforced_records"]
+            figures["held"][way] = counted["buffered_records_max"]
             if way == "waiting":
                 largest = [max(sample) for sample in samples if sample]
                 middle = len(largest) // 2
                 halves = max(largest[: middle or 1]), max(largest[middle:])
-    return {**told, "worker_mib": halves}
+    return {**figures, "worker_mib": halves}
 
 
 def calls(servers: str, source: str, sink: str, records: int, max_in_flight: int) -> dict[str, Any]:
     """Make a call for each record of a topic that is already full, until all results are in a topic."""
-    with at_work(jobs.called(source, sink, max_in_flight), servers, sink) as app:
+    with run_topology(jobs.called(source, sink, max_in_flight), servers, sink) as app:
         before = processor_s()
         _await_written(app, servers, sink, records)
         used = processor_s() - before
@@ -264,7 +264,7 @@ def _updates(numbers: Any) -> list[tuple[bytes, bytes]]:
 
 
 def _worker_rss_mib() -> list[float]:
-    """Give the resident memory of each Python worker of Spark's tasks."""
+    """Return the resident memory of each Python worker of Spark's tasks."""
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
@@ -295,7 +295,7 @@ def _sampling(take: Callable[[], list[float]]) -> Iterator[list[list[float]]]:
 
 
 def _tail(servers: str, topic: str) -> Consumer:
-    """Give a consumer of a topic that has no records yet, without delays of its own."""
+    """Return a consumer of a topic without records, which adds no delays."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -328,11 +328,11 @@ def await_processed(app: ms.RunningApplication, records: int) -> None:
 
 def _await_written(app: ms.RunningApplication, servers: str, topic: str, records: int) -> None:
     """Wait until a topic of one partition holds a number of records."""
-    consumer, place = _tail(servers, topic), TopicPartition(topic, 0)
+    consumer, partition = _tail(servers, topic), TopicPartition(topic, 0)
     try:
         _wait(
             app,
-            lambda: consumer.get_watermark_offsets(place, timeout=10)[1] >= records,
+            lambda: consumer.get_watermark_offsets(partition, timeout=10)[1] >= records,
             f"{records} results",
             poll_s=_GENTLE_POLL_S,
         )
@@ -341,7 +341,7 @@ def _await_written(app: ms.RunningApplication, servers: str, topic: str, records
 
 
 def await_progress(app: ms.RunningApplication, batch: int) -> None:
-    """Wait until Spark has told how long a batch took, which is after it has committed it."""
+    """Wait until Spark has reported how long a batch took, which is after its commit."""
     query = _query(app)
     _wait(
         app,
@@ -351,7 +351,7 @@ def await_progress(app: ms.RunningApplication, batch: int) -> None:
 
 
 def _wait(
-    app: ms.RunningApplication, condition: Callable[[], bool], what: str, poll_s: float = _POLL_S
+    app: ms.RunningApplication, condition: Callable[[], bool], description: str, poll_s: float = _POLL_S
 ) -> None:
     deadline = time.monotonic() + _TIMEOUT_S
     while not condition():
@@ -359,18 +359,18 @@ def _wait(
         if status.error is not None:
             raise RuntimeError(status.error)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited for {what}, in vain; {status}")
-        time.sleep(poll_s)  # between two looks at an application, which tells nobody of its progress
+            raise TimeoutError(f"waited for {description}, in vain; {status}")
+        time.sleep(poll_s)  # an application has no event for its progress
 
 
 def _query(app: ms.RunningApplication) -> StreamingQuery:
-    # The one look behind the public surface: an application does not tell (yet) how long Spark took for its batches.
+    # The only use of a private name: an application does not report (yet) how long Spark took for its batches.
     assert app._run.query.current is not None
     return app._run.query.current
 
 
 def took_by_batch(app: ms.RunningApplication) -> dict[int, dict[str, int]]:
-    """Give the phases of each batch that had input, in milliseconds.
+    """Return the phases of each batch that had input, in milliseconds.
 
     Not the first one, which only initialises the tasks, and not Spark's notes that there was nothing to do.
     """
@@ -386,7 +386,7 @@ def _phases(app: ms.RunningApplication) -> list[dict[str, int]]:
 
 
 def batches_s(app: ms.RunningApplication, first: int, end: int) -> list[float]:
-    """Give how long each batch from ``first`` until before ``end`` took."""
+    """Return how long each batch from ``first`` until before ``end`` took."""
     took = took_by_batch(app)
     return [took[batch]["triggerExecution"] / 1000 for batch in range(first, end)]
 

@@ -26,7 +26,7 @@ class ChildError(RuntimeError):
 
 
 def run_for_json(command: Sequence[str], *, scratch: Path, timeout_s: float) -> dict[str, Any]:
-    """Run a command and give the object in the last line of its output that is one.
+    """Run a command and return the object in the last line of its output that contains one.
 
     Args:
         command: Program and arguments.
@@ -62,9 +62,9 @@ def run_for_json(command: Sequence[str], *, scratch: Path, timeout_s: float) -> 
                 child.wait()
     objects = [line for line in output.splitlines() if line.startswith("{") and line.endswith("}")]
     if child.returncode != 0 or not objects:
-        said = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
         raise ChildError(
-            f"{' '.join(command[:4])} ... {ending}, {len(objects)} results printed. Its log ends with:\n{said}"
+            f"{' '.join(command[:4])} ... {ending}, {len(objects)} results printed. Its log ends with:\n{tail}"
         )
     result: dict[str, Any] = json.loads(objects[-1])
     return result
@@ -77,10 +77,10 @@ def run_ours(part: str, arguments: Mapping[str, Any], *, scratch: Path, timeout_
 
 
 def processor_s() -> float:
-    """Give the processor time that this process and all that it has started took so far, seconds.
+    """Return the processor time of this process and all processes that it has started so far, seconds.
 
-    What :func:`run_for_json` starts knows its family by the scratch directory in their environment: an async worker is nobody's
-    child. The time of those that have ended is with whoever waited for their end.
+    Processes of :func:`run_for_json` share the scratch directory in their environment, because an async worker is not their
+    child. The time of ended processes is counted by the process that waited for them.
     """
     home, total = os.environ["TMPDIR"], 0.0
     for process in psutil.process_iter():

@@ -117,9 +117,9 @@ def _ask(store: ms.StoreReader, rate: int, over: threading.Event, taken: list[fl
         due = int((time.monotonic() - began) * rate)
         while len(taken) < due and not over.is_set():
             key = key_bytes(chance.randrange(KEYS))
-            at = time.perf_counter()
+            asked = time.perf_counter()
             store.get(key)
-            taken.append((time.perf_counter() - at) * 1000)
+            taken.append((time.perf_counter() - asked) * 1000)
 
 
 if __name__ == "__main__":

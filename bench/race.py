@@ -60,7 +60,7 @@ class Pair:
     Attributes:
         peer: Kafka Streams.
         ours: Millstream.
-        batches: Durations of our batches by phase, as Spark tells them, in milliseconds.
+        batches: Durations of our batches by phase, according to Spark, in milliseconds.
     """
 
     peer: Side
@@ -106,7 +106,7 @@ class RaceResult:
         return [f"{self.job}, {name}: {side.wrong}" for name, side in sides if side.wrong]
 
     def as_json(self) -> dict[str, Any]:
-        """Give what goes into the file of results."""
+        """Return the object for the file of results."""
         ratios = [pair.ratio for pair in self.pairs]
         return {
             "records": self.records,
@@ -169,12 +169,12 @@ def race(stage: Stage, job: str, source: str, workload: Workload, wanted: check.
     arguments = {"job": job, "source": source, "sink": sink, "records": records}
     arguments["servers"] = stage.kafka.bootstrap_servers
     arguments["known"] = [stage.kafka.pid, os.getpid()]
-    told = run_ours("race", arguments, scratch=stage.directory("ours"), timeout_s=_TIMEOUT_S)
-    return Pair(peer, _side(stage, job, sink, wanted, told), told["batches"])
+    figures = run_ours("race", arguments, scratch=stage.directory("ours"), timeout_s=_TIMEOUT_S)
+    return Pair(peer, _side(stage, job, sink, wanted, figures), figures["batches"])
 
 
 def run_peer(stage: Stage, job: str, source: str, sink: str, records: int) -> dict[str, Any]:
-    """Run the job in Kafka Streams; return what it says."""
+    """Run the job in Kafka Streams; return its figures."""
     jars = resolve_jars(
         f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}", folder=f"kafka-streams-{KAFKA_VERSION}"
     )
@@ -192,17 +192,17 @@ def run_peer(stage: Stage, job: str, source: str, sink: str, records: int) -> di
     guarantee = "exactly_once_v2" if job in EXACTLY_ONCE else "at_least_once"
     command += [str(records), _THREADS, guarantee, _CACHE_BYTES, stage.kafka.bootstrap_servers]
     meter, before = Meter([stage.kafka.pid, os.getpid()]), children_s()
-    told = run_for_json(command, scratch=scratch, timeout_s=_TIMEOUT_S)
-    return {**told, "usage": meter.used(children_s() - before, told["gc_s"])}
+    figures = run_for_json(command, scratch=scratch, timeout_s=_TIMEOUT_S)
+    return {**figures, "usage": meter.used(children_s() - before, figures["gc_s"])}
 
 
-def _side(stage: Stage, job: str, sink: str, wanted: check.Digest, told: dict[str, Any]) -> Side:
+def _side(stage: Stage, job: str, sink: str, wanted: check.Digest, figures: dict[str, Any]) -> Side:
     servers = stage.kafka.bootstrap_servers
     found = check.digest(job, check.read(servers, sink, check.ends(servers, sink)))
     return Side(
-        told["records_per_s"],
-        told["seconds"],
-        told["seconds_with_start"],
-        told["usage"],
+        figures["records_per_s"],
+        figures["seconds"],
+        figures["seconds_with_start"],
+        figures["usage"],
         check.difference(found, wanted),
     )

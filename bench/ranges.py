@@ -60,11 +60,11 @@ def _pairs(stage: Stage, job: str, pairs: int, parallelism: int) -> dict[str, An
     for _ in range(pairs):
         for name, workers in (("without", 1), ("with", parallelism)):
             sink = stage.topic(name)
-            asked = {"job": job, "source": source, "sink": sink, "records": stage.records}
-            asked |= {"servers": stage.kafka.bootstrap_servers, "parallelism": workers}
-            said = run_ours("race", asked, scratch=stage.directory("run"), timeout_s=_TIMEOUT_S)
+            arguments = {"job": job, "source": source, "sink": sink, "records": stage.records}
+            arguments |= {"servers": stage.kafka.bootstrap_servers, "parallelism": workers}
+            figures = run_ours("race", arguments, scratch=stage.directory("run"), timeout_s=_TIMEOUT_S)
             _check(stage, sink, wanted)
-            found.setdefault(name, []).append(said)
+            found.setdefault(name, []).append(figures)
         if job in _WITH_PEER:
             sink = stage.topic("peer")
             found.setdefault("peer", []).append(run_peer(stage, job, source, sink, stage.records))

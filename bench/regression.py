@@ -80,13 +80,13 @@ def _run(stage: Stage, job: str, source: str, wanted: check.Digest) -> float:
         "sink": sink,
         "records": stage.records,
     }
-    said = run_ours("race", arguments, scratch=stage.directory(job), timeout_s=_TIMEOUT_S)
+    figures = run_ours("race", arguments, scratch=stage.directory(job), timeout_s=_TIMEOUT_S)
     servers = stage.kafka.bootstrap_servers
     wrong = check.difference(check.digest(job, check.read(servers, sink, check.ends(servers, sink))), wanted)
     if wrong:
         raise SystemExit(f"{job}: {wrong}")
     unit = (unit + _unit_s()) / 2
-    used: float = said["processor_s_without_start"]
+    used: float = figures["processor_s_without_start"]
     return used / (stage.records / 1_000_000) / unit
 
 

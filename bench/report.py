@@ -85,7 +85,7 @@ class Results:
         return [line for result in checked if result is not None for line in result.wrong]
 
     def as_json(self) -> dict[str, Any]:
-        """Give the content of the file of results."""
+        """Return the content of the file of results."""
         others = {
             "latency": self.latency,
             "store-size": self.store_size,
@@ -100,7 +100,9 @@ class Results:
             "jobs": {race.job: race.as_json() for race in self.races},
             **{name: result.as_json() for name, result in others.items() if result is not None},
             "calls": [found.as_json() for found in self.calls],
-            "states": [{"part": state.part, "figure": state.figure, **state.told} for state in self.states],
+            "states": [
+                {"part": state.part, "figure": state.figure, **state.figures} for state in self.states
+            ],
         }
 
     def write(self, path: Path) -> None:
@@ -127,10 +129,10 @@ class Results:
         )
 
 
-def _table(title: str, what: str, *figures: str) -> Table:
+def _table(title: str, row_subject: str, *figures: str) -> Table:
     """Make a table without rows: what a row is about, and its figures."""
     table = Table(title=title)
-    table.add_column(what)
+    table.add_column(row_subject)
     for name in figures:
         table.add_column(name, justify="right")
     return table
@@ -152,19 +154,19 @@ def _race_table(races: Sequence[RaceResult]) -> Table:
         "peer with start",
     )
     for race in races:
-        told, ratios, bar = race.as_json(), [pair.ratio for pair in race.pairs], RATIO_BARS.get(race.job)
+        figures, ratios, bar = race.as_json(), [pair.ratio for pair in race.pairs], RATIO_BARS.get(race.job)
         table.add_row(
             race.job,
-            f"{told['records_per_s']:,}",
-            f"{told['peer_records_per_s']:,}",
+            f"{figures['records_per_s']:,}",
+            f"{figures['peer_records_per_s']:,}",
             f"{race.ratio:.2f} x" if bar is None else _judged(f"{race.ratio:.2f} x", race.ratio >= bar),
             f"{min(ratios):.2f}-{max(ratios):.2f}",
             "" if bar is None else f">= {bar} x",
-            f"{told['processor_s']:.1f}",
-            f"{told['peer_processor_s']:.1f}",
-            f"{told['others']:.0%}",
-            f"{told['seconds_with_start']:.1f} s",
-            f"{told['peer_seconds_with_start']:.1f} s",
+            f"{figures['processor_s']:.1f}",
+            f"{figures['peer_processor_s']:.1f}",
+            f"{figures['others']:.0%}",
+            f"{figures['seconds_with_start']:.1f} s",
+            f"{figures['peer_seconds_with_start']:.1f} s",
         )
     return table
 
@@ -219,8 +221,8 @@ def _call_table(found: Sequence[CallResult]) -> Table:
         "peer",
     )
     for result in found:
-        told, bar = result.as_json(), CALL_RATE_BARS[result.in_flight]
-        ours, peer = told["ours"], told["peer"]
+        figures, bar = result.as_json(), CALL_RATE_BARS[result.in_flight]
+        ours, peer = figures["ours"], figures["peer"]
         table.add_row(
             f"{result.in_flight:,}",
             _judged(f"{ours['rate']:,}", ours["rate"] >= bar),
@@ -239,8 +241,8 @@ def _call_table(found: Sequence[CallResult]) -> Table:
 def _state_table(states: Sequence[StateResult]) -> Table:
     table = _table("The state of a task by itself, on one core", "what", "figure", "bar", "detail")
     for state in states:
-        what, figure, met, bar, detail = state.row
-        table.add_row(what, _judged(figure, met), bar, detail)
+        subject, figure, met, bar, detail = state.row
+        table.add_row(subject, _judged(figure, met), bar, detail)
     return table
 
 
@@ -268,7 +270,7 @@ def _add_join(table: Table, found: JoinResult) -> None:
 
 
 def _phases(results: Results) -> dict[str, list[dict[str, int]]]:
-    """Give the phases of our batches, by what they were batches of."""
+    """Return the phases of our batches, by the benchmark that they belong to."""
     found = {race.job: [batch for pair in race.pairs for batch in pair.batches] for race in results.races}
     if results.latency is not None:
         found["10 records"] = list(results.latency.batches)
@@ -285,11 +287,14 @@ def _phases(results: Results) -> dict[str, list[dict[str, int]]]:
 def _phase_table(found: dict[str, list[dict[str, int]]]) -> Table:
     names = ["triggerExecution", "latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets"]
     table = _table(
-        "Where a batch of ours spends its time (medians, ms, as Spark tells)", "batches of", "batches", *names
+        "Where a batch of ours spends its time (medians, ms, according to Spark)",
+        "batches of",
+        "batches",
+        *names,
     )
-    for what, batches in found.items():
+    for subject, batches in found.items():
         middles = [f"{median(batch.get(name, 0) for batch in batches):.0f}" for name in names]
-        table.add_row(what, str(len(batches)), *middles)
+        table.add_row(subject, str(len(batches)), *middles)
     return table
 
 

@@ -105,7 +105,7 @@ def measured(case: Case, servers: str, source: str, sink: str, rounds: int) -> d
 def _rounds(
     running: ms.RunningApplication, case: Case, servers: str, source: str, rounds: int
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Give the micro-batch of each round that counts, and the processor time that it took."""
+    """Yield the micro-batch of each round that counts, and the processor time that it took."""
     producer = Producer({"bootstrap.servers": servers})
     for number in range(_WARM + rounds):
         running.pause()  # the records of a round belong into one micro-batch
@@ -124,7 +124,7 @@ def _rounds(
 
 
 def _processor_ms() -> dict[str, float]:
-    """Give the processor time of what this process has started, in milliseconds; that of ended ones is with who waited for them."""
+    """Return the processor time of child processes in ms; the time of ended ones is counted by the process that waited for them."""
     used = {"JVM": 0.0, "Python": 0.0}
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
@@ -136,7 +136,7 @@ def _processor_ms() -> dict[str, float]:
 
 
 def job_ms(lines: Sequence[str]) -> dict[int, int]:
-    """Give how long the jobs of each micro-batch ran, from the lines of Spark's event log."""
+    """Return how long the jobs of each micro-batch ran, from the lines of Spark's event log."""
     batches: dict[int, int] = {}
     began: dict[int, tuple[int, int]] = {}
     for line in lines:
@@ -146,13 +146,13 @@ def job_ms(lines: Sequence[str]) -> dict[int, int]:
             if batch is not None:
                 began[event["Job ID"]] = int(batch), event["Submission Time"]
         elif event["Event"] == "SparkListenerJobEnd" and event["Job ID"] in began:
-            of, at = began[event["Job ID"]]
-            batches[of] = batches.get(of, 0) + event["Completion Time"] - at
+            of, begin_ms = began[event["Job ID"]]
+            batches[of] = batches.get(of, 0) + event["Completion Time"] - begin_ms
     return batches
 
 
 def phases_of(durations: Mapping[str, int], job: int) -> dict[str, float]:
-    """Give the phases of a micro-batch, in milliseconds.
+    """Return the phases of a micro-batch, in milliseconds.
 
     Args:
         durations: Spark's own.
@@ -170,7 +170,7 @@ def phases_of(durations: Mapping[str, int], job: int) -> dict[str, float]:
 
 
 def fitted(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float]:
-    """Give the fixed part and the part per unit that explain values best, by least squares."""
+    """Return the fixed part and the part per unit that explain values best, by least squares."""
     mean_size, mean = sum(sizes) / len(sizes), sum(values) / len(values)
     spread = sum((size - mean_size) ** 2 for size in sizes)
     slope = sum((size - mean_size) * (value - mean) for size, value in zip(sizes, values)) / spread
@@ -178,17 +178,17 @@ def fitted(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; give the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.scaling")
     parser.add_argument("--axes", default=",".join(AXES), help=f"of {','.join(AXES)}")
-    parser.add_argument("--at", type=int, help="only the case at this place of its axis")
+    parser.add_argument("--at", type=int, help="only the case with this index in its axis")
     parser.add_argument("--rounds", type=int, default=10, help="micro-batches per case that count (10)")
     parser.add_argument("--out", type=Path, help="file of results")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.case:
-        told = json.loads(options.case)
-        print(json.dumps(measured(Case(**told.pop("case")), **told)))
+        case = json.loads(options.case)
+        print(json.dumps(measured(Case(**case.pop("case")), **case)))
         return 0
     found = {axis: list(_cases(axis, options.rounds, options.at)) for axis in options.axes.split(",")}
     if options.out:
@@ -199,7 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _cases(axis: str, rounds: int, at: int | None) -> Iterator[tuple[Case, dict[str, list[float]]]]:
+def _cases(axis: str, rounds: int, index: int | None) -> Iterator[tuple[Case, dict[str, list[float]]]]:
     console = Console(width=None if sys.stdout.isatty() else 150)
     runs: list[tuple[Case, dict[str, list[float]]]] = []
     with (
@@ -207,22 +207,22 @@ def _cases(axis: str, rounds: int, at: int | None) -> Iterator[tuple[Case, dict[
         EmbeddedKafka(heap="1g") as kafka,
     ):
         for number, case in enumerate(AXES[axis]):
-            if at not in (None, number):
+            if index not in (None, number):
                 continue
             topics = f"source-{number}", f"sink-{number}"
             for topic in topics:
                 kafka.create_topic(topic, case.partitions if topic == topics[0] else 1)
-            told = {
+            arguments = {
                 "case": asdict(case),
                 "servers": kafka.bootstrap_servers,
                 "source": topics[0],
                 "sink": topics[1],
                 "rounds": rounds,
             }
-            command = [sys.executable, "-m", "bench.scaling", "--case", json.dumps(told)]
+            command = [sys.executable, "-m", "bench.scaling", "--case", json.dumps(arguments)]
             times = run_for_json(command, scratch=Path(scratch), timeout_s=_TIMEOUT_S)
-            told_ms = ", ".join(f"{phase} {median(times[phase]):.0f}" for phase in PHASES)
-            console.print(f"{case}, load {os.getloadavg()[0]:.1f}: {told_ms}")
+            medians = ", ".join(f"{phase} {median(times[phase]):.0f}" for phase in PHASES)
+            console.print(f"{case}, load {os.getloadavg()[0]:.1f}: {medians}")
             runs.append((case, times))
             yield case, times
     _show(console, axis, runs)

@@ -53,7 +53,7 @@ def _run(stage: Stage, job: str, flames: Path, recording: Path) -> None:
     source, workload = fill(stage)
     if job in WITH_ROWS:
         fill_rows(stage, source, workload)
-    asked = {
+    arguments = {
         "job": job,
         "servers": stage.kafka.bootstrap_servers,
         "source": source,
@@ -77,15 +77,16 @@ def _run(stage: Stage, job: str, flames: Path, recording: Path) -> None:
     )
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     home = stage.directory("run")
-    said = subprocess.run(
-        [*spy, sys.executable, "-m", "bench.ours", "race", json.dumps(asked)],
+    completed = subprocess.run(
+        [*spy, sys.executable, "-m", "bench.ours", "race", json.dumps(arguments)],
         cwd=home,
         env={**os.environ, "PYTHONPATH": path, "SPARK_SUBMIT_OPTS": recorder, "TMPDIR": str(home)},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    if not any(line.startswith("{") for line in said.stdout.splitlines()):  # py-spy ends well whatever it ran
+    # py-spy succeeds even if the program that it ran has failed.
+    if not any(line.startswith("{") for line in completed.stdout.splitlines()):
         raise SystemExit(f"{job} did not come to its end; what it wrote is above")
     _await_written(recording)
 
@@ -106,12 +107,12 @@ def _collapsed(recording: Path) -> str:
     """Return the stacks of a recording with their numbers of samples, the outermost method first."""
     reader = Path(find_java()).resolve().parent / "jfr"
     command = [str(reader), "print", "--json", "--stack-depth", str(_DEPTH)]
-    said = subprocess.run(
+    completed = subprocess.run(
         [*command, "--events", "jdk.ExecutionSample", str(recording)],
         capture_output=True,
         check=True,
     )
-    events: list[dict[str, Any]] = json.loads(said.stdout)["recording"]["events"]
+    events: list[dict[str, Any]] = json.loads(completed.stdout)["recording"]["events"]
     found = Counter(_stack(event["values"]) for event in events)
     return "".join(f"{stack} {count}\n" for stack, count in found.most_common())
 

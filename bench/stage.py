@@ -35,13 +35,13 @@ class Stage:
     def topic(
         self, purpose: str, partitions: int = PARTITIONS, config: Mapping[str, str | int] | None = None
     ) -> str:
-        """Create a topic that nobody has used."""
+        """Create a new topic."""
         name = f"{purpose}-{next(self._numbers)}"
         self.kafka.create_topic(name, partitions, config)
         return name
 
     def directory(self, purpose: str) -> Path:
-        """Create a directory that nobody has used."""
+        """Create a new directory."""
         path = self.scratch / f"{purpose}-{next(self._numbers)}"
         path.mkdir()
         return path

@@ -36,7 +36,7 @@ from millstream.drivers.spark.executor.statelog import StateLog
 STORE = "store"
 KEY_BYTES, VALUE_BYTES = 12, 88
 _SAMPLE_S = 0.02
-_LOADED_AT_ONCE = 250_000
+_LOAD_BATCH_RECORDS = 250_000
 
 
 class FileState:
@@ -44,28 +44,28 @@ class FileState:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w+b")
-        self._places: dict[Any, tuple[int, int]] = {}
+        self._extents: dict[Any, tuple[int, int]] = {}
         self._end = 0
 
     def getValue(self, key: Any) -> Any:  # noqa: N802 - Spark's name
         """Read a segment."""
-        place = self._places.get(key)
-        return None if place is None else (os.pread(self._file.fileno(), place[1], place[0]),)
+        extent = self._extents.get(key)
+        return None if extent is None else (os.pread(self._file.fileno(), extent[1], extent[0]),)
 
     def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802 - Spark's name
         """Write a segment."""
         (data,) = value
-        self._places[key] = (self._end, len(data))
+        self._extents[key] = (self._end, len(data))
         self._end += os.pwrite(self._file.fileno(), data, self._end)
 
     def removeKey(self, key: Any) -> None:  # noqa: N802 - Spark's name
         """Remove a segment."""
-        place = self._places.pop(key, None)
-        if place is not None:
-            _punch(self._file.fileno(), *place)
+        extent = self._extents.pop(key, None)
+        if extent is not None:
+            _punch(self._file.fileno(), *extent)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_places": self._places, "_end": self._end}
+        return {"_extents": self._extents, "_end": self._end}
 
     def reopen(self, path: Path) -> None:
         """Open the file again, in the process that this was handed to."""
@@ -89,13 +89,13 @@ class Worker:
         return self._open(str(self.home / name), self.memory_bytes)
 
     def copy_bytes(self, name: str = "copy") -> int:
-        """Give what a copy takes on disk, without what is parked beside it."""
+        """Return the size of a copy on disk, without the parked changes beside it."""
         files = (path for path in (self.home / name).rglob("*") if path.is_file())
         return sum(path.stat().st_blocks * 512 for path in files if not path.name.startswith("parked-"))
 
     def log(self) -> StateLog:
-        """Give the log, as a batch makes it."""
-        settings = RestoreSettings(self.memory_bytes, str(self.home), self._told)
+        """Return the log, as a batch creates it."""
+        settings = RestoreSettings(self.memory_bytes, str(self.home), self._add_line)
         return StateLog(self.state, TaskId(0, 0), settings)
 
     def restore(self, name: str = "copy") -> tuple[float, int]:
@@ -117,7 +117,7 @@ class Worker:
             self.manifest = log.write(self.manifest, {STORE: changes}, copy)
         return time.monotonic() - began
 
-    def _told(self, progress: RestoreProgress) -> None:
+    def _add_line(self, progress: RestoreProgress) -> None:
         self.lines.append(progress.line())
 
 
@@ -180,12 +180,12 @@ def big_state(records: int, engine: str, memory_bytes: int, updates: int, rounds
 
 
 def _load(worker: Worker, records: int) -> float:
-    """Write all keys to the log, in an order that is not theirs, without a copy; give the seconds."""
+    """Write all keys to the log, in random order, without a copy; return the seconds."""
     rng = np.random.default_rng(1)
     order = rng.permutation(records)
     seconds = 0.0
     copy = worker.copy("parked")
-    for part in np.array_split(order, max(records // _LOADED_AT_ONCE, 1)):
+    for part in np.array_split(order, max(records // _LOAD_BATCH_RECORDS, 1)):
         changes = _changes(part, rng)
         began = time.monotonic()
         with wire.paused_gc():
@@ -221,11 +221,11 @@ def _read(worker: Worker, numbers: Any) -> float:
 
 
 def _changes(numbers: Any, rng: Any) -> list[StoreChange]:
-    """Give a change for each number, with a random value."""
+    """Return a change for each number, with a random value."""
     values = rng.bytes(len(numbers) * VALUE_BYTES)
     changed = {
-        b"key-%08d" % number: values[at : at + VALUE_BYTES]
-        for number, at in zip(numbers.tolist(), range(0, len(values), VALUE_BYTES), strict=True)
+        b"key-%08d" % number: values[start : start + VALUE_BYTES]
+        for number, start in zip(numbers.tolist(), range(0, len(values), VALUE_BYTES), strict=True)
     }
     return list(changed.items())
 
@@ -241,7 +241,7 @@ def _worker(engine: str, memory_bytes: int) -> Iterator[Worker]:
 
 @contextmanager
 def _peak() -> Iterator[list[int]]:
-    """Give the largest resident memory of this process during the block, when it has ended."""
+    """Yield a list with the largest resident memory of this process during the block, valid when it has ended."""
     most, ended = [0], threading.Event()
 
     def sample() -> None:
@@ -264,13 +264,13 @@ def _rss() -> int:
 
 
 def _settle() -> None:
-    """Give freed memory back, so that one part of a measurement does not count for the next."""
+    """Return freed memory to the system, so that one part of a measurement does not count for the next."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _punch(file: int, start: int, size: int) -> None:
-    """Give the disk space of a removed segment back, where the system can."""
+    """Free the disk space of a removed segment, where the system can."""
     if sys.platform.startswith("linux"):
         keep_size, punch_hole = 1, 2
         ctypes.CDLL(None).fallocate(file, keep_size | punch_hole, ctypes.c_int64(start), ctypes.c_int64(size))

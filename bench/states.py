@@ -30,35 +30,39 @@ class StateResult:
 
     Attributes:
         part: ``restore``, ``space`` or ``big-state``.
-        told: What the process said.
+        figures: The output of the process.
     """
 
     part: str
-    told: dict[str, Any]
+    figures: dict[str, Any]
 
     @property
     def figure(self) -> float:
         """Records per second from nothing; the most that log or copy took of the live data; memory in parts of the bound."""
-        told = self.told
+        figures = self.figures
         if self.part == "restore":
-            return float(told["nothing_records_per_s"])
+            return float(figures["nothing_records_per_s"])
         if self.part == "space":
-            return max(*told["log"], *told["copy"])
-        return max(told[f"{doing}_bytes"] for doing in ("restore", "batch", "read")) / told["bound_bytes"]
+            return max(*figures["log"], *figures["copy"])
+        return (
+            max(figures[f"{doing}_bytes"] for doing in ("restore", "batch", "read")) / figures["bound_bytes"]
+        )
 
     @property
     def row(self) -> tuple[str, str, bool, str, str]:
         """What was measured, the figure, whether it meets its bar, the bar, and a detail."""
-        told, figure = self.told, self.figure
-        what = f"{self.part}, {told['engine']}, {told['records']:,} keys of 100 bytes"
+        figures, figure = self.figures, self.figure
+        subject = f"{self.part}, {figures['engine']}, {figures['records']:,} keys of 100 bytes"
         if self.part == "restore":
-            stale = f"stale: {told['stale_records']:,} records in {told['stale_s']:.2f} s"
-            return what, f"{figure:,.0f}/s", figure >= RESTORE_BAR, f">= {RESTORE_BAR:,}/s", stale
+            stale = f"stale: {figures['stale_records']:,} records in {figures['stale_s']:.2f} s"
+            return subject, f"{figure:,.0f}/s", figure >= RESTORE_BAR, f">= {RESTORE_BAR:,}/s", stale
         if self.part == "space":
-            most = f"log {max(told['log']):.2f}, copy {max(told['copy']):.2f} of the live data"
-            return what, f"{figure:.2f} x", figure <= SPACE_BAR, f"<= {SPACE_BAR} x", most
-        rates = f"restored at {told['restore_records_per_s']:,.0f}/s, read at {told['reads_per_s']:,.0f}/s"
-        return what, f"{figure:.2f} of the bound", figure <= MEMORY_BAR, f"<= {MEMORY_BAR}", rates
+            most = f"log {max(figures['log']):.2f}, copy {max(figures['copy']):.2f} of the live data"
+            return subject, f"{figure:.2f} x", figure <= SPACE_BAR, f"<= {SPACE_BAR} x", most
+        rates = (
+            f"restored at {figures['restore_records_per_s']:,.0f}/s, read at {figures['reads_per_s']:,.0f}/s"
+        )
+        return subject, f"{figure:.2f} of the bound", figure <= MEMORY_BAR, f"<= {MEMORY_BAR}", rates
 
 
 def states(stage: Stage, part: str) -> list[StateResult]:

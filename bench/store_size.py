@@ -42,7 +42,7 @@ class StoreRun:
     wrong: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Give what goes into the file of results."""
+        """Return the object for the file of results."""
         return {
             "keys": self.keys,
             "batch_s": {"median": round(median(self.batch_s), 3), "max": round(max(self.batch_s), 3)},
@@ -79,11 +79,11 @@ class StoreSizeResult:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Give what goes into the file of results."""
-        means = mean(self.large.batch_s) / mean(self.small.batch_s)
+        """Return the object for the file of results."""
+        mean_ratio = mean(self.large.batch_s) / mean(self.small.batch_s)
         return {
             "updates": self.updates,
-            "ratio": {"median": round(self.ratio, 3), "mean": round(means, 3)},
+            "ratio": {"median": round(self.ratio, 3), "mean": round(mean_ratio, 3)},
             "wrong": self.wrong,
             "small": self.small.as_json(),
             "large": self.large.as_json(),
@@ -108,5 +108,5 @@ def _run(stage: Stage, keys: int, updates: int) -> StoreRun:
         "rounds": _ROUNDS,
         "warmups": _WARMUPS,
     }
-    told = run_ours("store-size", arguments, scratch=stage.directory("store"), timeout_s=_TIMEOUT_S)
-    return StoreRun(**told)
+    figures = run_ours("store-size", arguments, scratch=stage.directory("store"), timeout_s=_TIMEOUT_S)
+    return StoreRun(**figures)

@@ -36,8 +36,8 @@ class TransactionResult:
     @property
     def medians(self) -> tuple[float, float]:
         """Median duration of a batch at least once and exactly once, seconds."""
-        one, other = (median(self.batch_s[guarantee]) for guarantee in GUARANTEES)
-        return one, other
+        first, second = (median(self.batch_s[guarantee]) for guarantee in GUARANTEES)
+        return first, second
 
     @property
     def ratio(self) -> float:
@@ -51,7 +51,7 @@ class TransactionResult:
         return [f"transactions: {self.trouble}"] if self.trouble else []
 
     def as_json(self) -> dict[str, Any]:
-        """Give what goes into the file of results."""
+        """Return the object for the file of results."""
         return {
             "records": self.records,
             "ratio": round(self.ratio, 3),

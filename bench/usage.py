@@ -16,7 +16,7 @@ class Usage:
 
     Attributes:
         processor_s: Core-seconds of all its processes, start included.
-        idle: Share of the machine's core-seconds that nobody took.
+        idle: Share of the machine's core-seconds that no process used.
         others: Share that was taken by neither the side, nor the broker, nor the benchmark. Above 0.05 the run was disturbed.
         gc_s: How long its JVM collected garbage, seconds.
     """

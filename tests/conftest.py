@@ -68,7 +68,7 @@ def pytest_unconfigure() -> None:
 
 @atexit.register
 def leave() -> None:
-    """End when everything is closed that wants to be, without taking the interpreter apart.
+    """Exit after everything is closed, without the teardown of the interpreter.
 
     Tests leave the clients of brokers behind that they have killed, in whatever refers to them. To destroy them, which can
     take for ever (see `millstream.drivers.kafka.clients`), shows nothing: that programs end has tests of its own.

@@ -1,7 +1,7 @@
 """Look up known vulnerabilities of what is installed in `.venv`. `make audit` installs what this needs.
 
 pip-audit skips what its advisory service does not know, and calls the rest clean. Behind a mirror of PyPI without advisories that
-is everything. So a package that was not looked up counts as a failure here: an audit says of each that nothing is known, or fails.
+is everything. So a package that was not looked up counts as a failure here: an audit confirms for each that nothing is known, or fails.
 """
 
 import json
@@ -39,16 +39,16 @@ def judged(found: Iterable[Mapping[str, Any]], service: str) -> tuple[int, list[
 def _not_looked_up(skipped: list[str], total: int, service: str) -> list[str]:
     if not skipped and total:
         return []
-    told = (
+    message = (
         f"{len(skipped)} of {total} packages were NOT audited: the service {service!r} knows nothing of them, or a mirror stands "
         "before it that has no advisories. Try `make audit SERVICE=osv`, or audit where the service can be reached. They are: "
         f"{', '.join(skipped) or 'none'}"
     )
-    return [told]
+    return [message]
 
 
 def main(site_packages: str, service: str) -> int:
-    """Run pip-audit over a directory of packages and tell what it found."""
+    """Run pip-audit over a directory of packages and print what it found."""
     options = [
         "--skip-editable",
         "--progress-spinner=off",

@@ -1,10 +1,10 @@
 """Measure the structure of `src`: sizes, names, import circles, prose. `make house` prints the table.
 
-The limits are those of CONTRIBUTING.md. A figure that has a limit names each place that breaks it with `--all`.
+The limits are those of CONTRIBUTING.md. A figure that has a limit lists each location that breaks it with `--all`.
 
-`--check`, which `make check` runs, compares the limits with `house.json`, the places that broke them when the check began. It
-fails for a place that is not there, for one that has grown, and for one that is better than it says there, so that the file
-only shrinks: `--shrink` takes out of it what is mended, and adds nothing.
+`--check`, which `make check` runs, compares the limits with `house.json`, the locations that broke them when the check began. It
+fails for a location that is not listed, has grown, or is better than listed, so that the file only shrinks: `--shrink` removes
+what is repaired, and adds nothing.
 """
 
 import ast
@@ -62,11 +62,11 @@ class Figure:
     """One row of the table: how many, and where."""
 
     subject: str
-    places: tuple[str, ...]
+    locations: tuple[str, ...]
 
     @property
     def count(self) -> int:
-        return len(self.places)
+        return len(self.locations)
 
 
 def modules() -> list[Module]:
@@ -162,7 +162,7 @@ def source_lines(found: Iterable[Module]) -> Iterator[str]:
 
 
 Measure: TypeAlias = Callable[[Iterable[Module]], Iterator[str]]
-"""The places of a figure; those of a limit end with their size."""
+"""The locations of a figure; those of a limit end with their size."""
 
 LIMITS: Final[dict[str, Measure]] = {
     f"modules over {FILE_LINES} lines": long_files,
@@ -185,43 +185,43 @@ OVER_MODULES: Final[dict[str, Measure]] = {
 
 
 Broken: TypeAlias = Mapping[str, Mapping[str, int]]
-"""By limit: each place that breaks it, with its size."""
+"""By limit: each location that breaks it, with its size."""
 
 
 def broken() -> Broken:
-    """Return the places that break a limit. A module in an import circle has no size; one more in the circle is one place more."""
+    """Return the locations that break a limit. A module in an import cycle has no size; each module of the cycle is a location."""
     found = modules()
-    places: dict[str, dict[str, int]] = {}
+    locations: dict[str, dict[str, int]] = {}
     for limit, measure in LIMITS.items():
-        sizes = places[limit] = {}
-        for place in measure(found):
-            name, _, size = place.rpartition(": ")
+        sizes = locations[limit] = {}
+        for location in measure(found):
+            name, _, size = location.rpartition(": ")
             sizes[name] = max(sizes.get(name, 0), int(size))
     in_circles = chain.from_iterable(circle.partition(": ")[2].split(", ") for circle in circles())
-    return {**places, "modules in import circles": dict.fromkeys(in_circles, 0)}
+    return {**locations, "modules in import circles": dict.fromkeys(in_circles, 0)}
 
 
 def compared(now: Broken, before: Broken) -> Iterator[str]:
-    """Say what has changed since the baseline was written."""
+    """Yield what has changed since the baseline was written."""
     for limit, sizes in now.items():
         known = before.get(limit, {})
-        for place in sorted({**known, **sizes}):
-            was, size = known.get(place), sizes.get(place)
+        for location in sorted({**known, **sizes}):
+            was, size = known.get(location), sizes.get(location)
             if was is None:
-                yield f"{limit}: {place}{f' ({size})' if size else ''} is new; make it smaller"
+                yield f"{limit}: {location}{f' ({size})' if size else ''} is new; make it smaller"
             elif size is None or size < was:
-                yield f"{limit}: {place} is better than {BASELINE.name} says; run `make house-shrink`"
+                yield f"{limit}: {location} is better than {BASELINE.name} says; run `make house-shrink`"
             elif size > was:
-                yield f"{limit}: {place} has grown from {was} to {size}; make it smaller"
+                yield f"{limit}: {location} has grown from {was} to {size}; make it smaller"
 
 
 def shrunk(now: Broken, before: Broken) -> Broken:
-    """Return the baseline without what is mended. It has no new places, and none is larger than it was."""
+    """Return the baseline without repaired locations. It has no new ones, and none is larger than it was."""
     return {
         limit: {
-            place: min(was, now[limit][place])
-            for place, was in sorted(before.get(limit, {}).items())
-            if place in now[limit]
+            location: min(was, now[limit][location])
+            for location, was in sorted(before.get(limit, {}).items())
+            if location in now[limit]
         }
         for limit in now
     }
@@ -250,10 +250,10 @@ def _docstrings(found: Iterable[Module]) -> Iterator[tuple[str, str]]:
 
 
 def _repeated(names: Iterable[tuple[str, str]]) -> Iterator[str]:
-    places: dict[str, list[str]] = defaultdict(list)
-    for name, place in names:
-        places[name].append(place)
-    return (f"{name}: {', '.join(where)}" for name, where in sorted(places.items()) if len(where) > 1)
+    locations: dict[str, list[str]] = defaultdict(list)
+    for name, location in names:
+        locations[name].append(location)
+    return (f"{name}: {', '.join(where)}" for name, where in sorted(locations.items()) if len(where) > 1)
 
 
 def check(*, shrink: bool) -> str | None:
@@ -265,13 +265,13 @@ def check(*, shrink: bool) -> str | None:
     return "\n".join(compared(now, before)) or None
 
 
-def print_figures(*, every_place: bool) -> None:
+def print_figures(*, every_location: bool) -> None:
     """Print the table."""
     for figure in figures():
         print(f"{figure.count:7,}  {figure.subject}")
-        listed = figure.count < 200 and every_place
+        listed = figure.count < 200 and every_location
         print(
-            *(f"           {place}" for place in figure.places if listed),
+            *(f"           {location}" for location in figure.locations if listed),
             sep="\n",
             end="\n" if listed else "",
         )
@@ -280,7 +280,7 @@ def print_figures(*, every_place: bool) -> None:
 def main(arguments: list[str]) -> str | None:
     if {"--check", "--shrink"}.intersection(arguments):
         return check(shrink="--shrink" in arguments)
-    print_figures(every_place="--all" in arguments)
+    print_figures(every_location="--all" in arguments)
     return None
 
 

@@ -1,4 +1,4 @@
-"""The pure helpers of the benchmark: what is compared is compared rightly."""
+"""The pure helpers of the benchmark: comparisons are correct."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_ratio_is_the_median_of_the_pairs_not_the_ratio_of_the_medians() -> 
     json.dumps(race.as_json())
 
 
-def test_a_wrong_output_is_told() -> None:
+def test_a_wrong_output_is_reported() -> None:
     race = RaceResult("map", 10, (pair(1, 1), pair(1, 1, "9 records")))
     assert race.wrong == ["map, ours: 9 records"]
 
@@ -122,7 +122,7 @@ def test_memory_compares_the_last_round_with_the_second() -> None:
 def test_the_rate_of_calls_leaves_out_the_start_and_begins_between_lumps() -> None:
     every_ms = list(range(1_000, 3_000))
     assert calls.rate(every_ms) == pytest.approx(1_000)
-    lumps = [at + spread for at in range(0, 10_000, 1_000) for spread in range(200)]
+    lumps = [start + spread for start in range(0, 10_000, 1_000) for spread in range(200)]
     assert calls.rate(lumps) == 200
     late = [
         0,
@@ -147,8 +147,8 @@ def test_calls_are_judged_by_the_median_of_the_ratios_and_per_million_records() 
 
     pairs = (CallPair(side(100), side(300), []), CallPair(side(100, "lost"), side(100), []))
     found = CallResult(100, 20_000, (*pairs, CallPair(side(50), side(100), [])))
-    told = found.as_json()
-    assert told["ratio"] == {"median": 2.0, "min": 1.0, "max": 3.0}
-    assert told["ours"] == {"rate": 100, "whole": 50, "processor_s_per_million": 150.0}
+    result = found.as_json()
+    assert result["ratio"] == {"median": 2.0, "min": 1.0, "max": 3.0}
+    assert result["ours"] == {"rate": 100, "whole": 50, "processor_s_per_million": 150.0}
     assert found.wrong == ["calls, 100 in flight, peer: lost"]
-    json.dumps(told)
+    json.dumps(result)

@@ -1,4 +1,4 @@
-"""What is computed of the measurements of scaling."""
+"""The computations on the measurements of scaling."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ def test_a_fixed_part_and_a_part_per_unit_are_found() -> None:
 
 
 def test_jobs_are_those_of_their_micro_batch() -> None:
-    def started(job: int, at: int, batch: int | None) -> str:
+    def started(job: int, time_ms: int, batch: int | None) -> str:
         properties = {} if batch is None else {"streaming.sql.batchId": str(batch)}
         event = {
             "Event": "SparkListenerJobStart",
             "Job ID": job,
-            "Submission Time": at,
+            "Submission Time": time_ms,
             "Properties": properties,
         }
         return json.dumps(event)
 
-    def ended(job: int, at: int) -> str:
-        return json.dumps({"Event": "SparkListenerJobEnd", "Job ID": job, "Completion Time": at})
+    def ended(job: int, time_ms: int) -> str:
+        return json.dumps({"Event": "SparkListenerJobEnd", "Job ID": job, "Completion Time": time_ms})
 
     lines = [
         started(0, 10, 3),
@@ -38,6 +38,6 @@ def test_jobs_are_those_of_their_micro_batch() -> None:
 
 
 def test_what_is_not_the_job_is_the_drivers() -> None:
-    told = {"latestOffset": 5, "walCommit": 7, "queryPlanning": 40, "addBatch": 900, "commitOffsets": 9}
-    phases = phases_of({**told, "triggerExecution": 980}, 700)
+    durations = {"latestOffset": 5, "walCommit": 7, "queryPlanning": 40, "addBatch": 900, "commitOffsets": 9}
+    phases = phases_of({**durations, "triggerExecution": 980}, 700)
     assert (phases["reads and commit"], phases["job"], phases["total"]) == (200, 700, 980)

@@ -27,7 +27,7 @@ def test_python_m_millstream_runs_the_command() -> None:
 
 def _completions(words: str) -> list[str]:
     """What bash is offered for the last of ``words``."""
-    asked = {
+    variables = {
         "_MILLSTREAM_COMPLETE": "complete_bash",
         "COMP_WORDS": words,
         "COMP_CWORD": str(words.count(" ")),
@@ -37,7 +37,7 @@ def _completions(words: str) -> list[str]:
         [sys.executable, "-c", command],
         capture_output=True,
         text=True,
-        env={**os.environ, **asked},
+        env={**os.environ, **variables},
         check=True,
     )
     return done.stdout.split()
@@ -76,8 +76,8 @@ def test_a_file_of_variables_sets_what_is_not_set(tmp_path: Path) -> None:
     assert "'group.id' cannot be set here" in refused.stderr
 
     file.write_text("MILLSTREAM_STATE_DIR=/from/the/file\n")
-    there = subprocess.run(command, capture_output=True, text=True)
-    assert "there is no '/from/the/file/nobody/control.json'" in there.stderr
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert "there is no '/from/the/file/nobody/control.json'" in refused.stderr
     set_already = {**os.environ, "MILLSTREAM_STATE_DIR": str(tmp_path)}
-    there = subprocess.run(command, capture_output=True, text=True, env=set_already)
-    assert f"there is no '{tmp_path}/nobody/control.json'" in there.stderr
+    refused = subprocess.run(command, capture_output=True, text=True, env=set_already)
+    assert f"there is no '{tmp_path}/nobody/control.json'" in refused.stderr

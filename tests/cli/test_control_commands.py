@@ -22,7 +22,7 @@ STATUS = Status("running", 3, {"in": 7_000, "other": 0}, 1234.5, 2, paused=["in"
 
 
 class Listening:
-    """Answers as an application does, and notes the orders."""
+    """Answers as an application does, and records the requests."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -128,20 +128,20 @@ def test_the_table_shows_topics_and_what_is_wrong(listening: Listening) -> None:
     assert ["error", "no", "broker"] in lines
 
 
-def test_what_the_application_refuses_is_told(listening: Listening) -> None:
+def test_a_refusal_of_the_application_is_printed(listening: Listening) -> None:
     listening.refuses = ControlError("application 'app' does not read 'x'")
     result = listening.run("pause", "--topic", "x")
     assert result.exit_code == 1
     assert result.stderr == "millstream pause: application 'app' does not read 'x'\n"
 
 
-def test_a_rate_that_is_no_number_is_told_without_asking(listening: Listening) -> None:
+def test_a_rate_that_is_no_number_is_refused_without_a_request(listening: Listening) -> None:
     result = listening.run("throttle", "in", "fast")
     assert (result.exit_code, listening.orders) == (1, [])
     assert "a whole number of records per second, or 'off', not 'fast'" in result.stderr
 
 
-def test_an_application_that_is_not_running_is_told(tmp_path: Path) -> None:
+def test_an_application_that_is_not_running_is_reported(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["status", "app", "--state-dir", str(tmp_path)])
     assert result.exit_code == 1
     assert "millstream status: application 'app' is not running with this state directory" in result.stderr

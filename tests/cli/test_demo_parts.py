@@ -53,7 +53,7 @@ def test_the_topology_counts_what_python_counts() -> None:
     assert differences(Counter(word for line in lines for word in words(line)), found) == ()
 
 
-def test_differences_are_told_in_both_directions() -> None:
+def test_differences_are_reported_in_both_directions() -> None:
     assert differences(Counter("aab"), {"a": 1, "b": 1, "c": 4}) == (("a", 2, 1), ("c", 0, 4))
 
 
@@ -73,7 +73,7 @@ class TestBoard:
             raise ValueError("no")
         assert board.scene().steps[0].failed
 
-    def test_gives_scenes_that_do_not_change(self) -> None:
+    def test_returns_scenes_that_do_not_change(self) -> None:
         board = Board(10)
         before = board.scene()
         board.note(written=5)
@@ -84,7 +84,7 @@ class TestPictures:
     def test_top_words_are_ordered_by_count_then_name(self) -> None:
         assert SCENE.top(2) == [("of", 9), ("a", 7)]
 
-    def test_a_line_says_everything(self) -> None:
+    def test_a_line_is_complete(self) -> None:
         assert progress_line(SCENE) == (
             "running, batch 3: 80 of 100 lines written, 50 counted, lag 30, 1,234 records/s; of 9, a 7, the 7"
         )
@@ -107,7 +107,7 @@ class TestPictures:
             live.refresh()
         assert "counting words" in terminal.file.getvalue()  # type: ignore[attr-defined]
 
-    def test_the_plain_display_says_each_thing_once_and_the_last_state_at_the_end(self) -> None:
+    def test_the_plain_display_prints_each_event_once_and_the_last_state_at_the_end(self) -> None:
         console, scene = Console(file=io.StringIO(), width=200), SCENE
         with PlainDisplay(console, lambda: scene) as display:
             for _ in range(3):
@@ -127,17 +127,17 @@ class TestPictures:
 
 
 class TestVerdict:
-    def told(self, verdict: Verdict) -> tuple[int, str]:
+    def reported(self, verdict: Verdict) -> tuple[int, str]:
         console = Console(file=io.StringIO(), width=200)
         return report(console, Options(100, False, "local"), verdict), console.file.getvalue()  # type: ignore[attr-defined]
 
     def test_right(self) -> None:
-        code, text = self.told(Verdict(1_000, 20, (), 2.0))
+        code, text = self.reported(Verdict(1_000, 20, (), 2.0))
         assert code == 0
         assert text.startswith("✓ Right: 1,000 words (20 different) in 100 lines")
 
     def test_wrong(self) -> None:
-        code, text = self.told(Verdict(1_000, 20, (("the", 7, 6),), 2.0))
+        code, text = self.reported(Verdict(1_000, 20, (("the", 7, 6),), 2.0))
         assert code == 1
         assert "'the' should be 7, but is 6" in text
 

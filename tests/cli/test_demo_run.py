@@ -82,7 +82,7 @@ def demos(tmp_path: Path) -> Iterator[list[Demo]]:
         demo.kill()
 
 
-def test_counts_words_says_that_they_are_right_and_leaves_nothing(tmp_path: Path, demos: list[Demo]) -> None:
+def test_counts_words_confirms_the_counts_and_leaves_nothing(tmp_path: Path, demos: list[Demo]) -> None:
     # A setting of the user's own applications must not reach the demo: with this one it could not connect.
     demo = Demo(tmp_path, "--lines", "2000", MILLSTREAM_KAFKA='{"security.protocol": "SSL"}')
     demos.append(demo)
@@ -135,7 +135,7 @@ def test_ctrl_c_stops_everything(tmp_path: Path, demos: list[Demo], moment: str)
     assert (demo.left_processes(), demo.left_files()) == ([], [])
 
 
-def test_a_failure_is_told_with_the_place_of_the_log(tmp_path: Path, demos: list[Demo]) -> None:
+def test_a_failure_is_reported_with_the_path_of_the_log(tmp_path: Path, demos: list[Demo]) -> None:
     demo = Demo(tmp_path, MILLSTREAM_KAFKA_JARS=str(tmp_path))
     demos.append(demo)
 

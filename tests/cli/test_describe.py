@@ -99,7 +99,7 @@ def test_the_command_prints_and_ends(program: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
-def test_without_the_extra_the_command_says_how_to_get_it(
+def test_without_the_extra_the_command_prints_how_to_install_it(
     missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("millstream.edge.cli.")]:
@@ -126,12 +126,12 @@ main()
 @pytest.mark.parametrize(
     "command", [["reset", "x", "--yes"], ["rescale", "x", "--partitions", "2"], ["demo"]]
 )
-def test_a_command_that_needs_spark_says_how_to_get_it(command: list[str]) -> None:
+def test_a_command_that_needs_spark_prints_how_to_install_it(command: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", _WITHOUT_SPARK, *command], capture_output=True, text=True)
-    (told,) = done.stderr.splitlines()
+    (message,) = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (1, "")
-    assert told.startswith("millstream: this command needs the package py")
-    assert "pip install 'millstream[spark]'" in told
+    assert message.startswith("millstream: this command needs the package py")
+    assert "pip install 'millstream[spark]'" in message
 
 
 def test_a_running_application_takes_commands_without_spark(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class TestPackages:
 
 
 class TestJava:
-    def test_that_is_missing_is_told_with_what_to_install(
+    def test_that_is_missing_is_reported_with_what_to_install(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -87,7 +87,7 @@ class TestJava:
         assert finding.detail == f"no Java found (JAVA_HOME is {tmp_path})"
         assert finding.fix.startswith("Install Java 17 or newer")
 
-    def test_that_is_too_old_is_told(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_that_is_too_old_is_reported(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         java = tmp_path / "bin" / "java"
         java.parent.mkdir()
         java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
@@ -158,7 +158,7 @@ class TestLoopback:
 
 
 class TestBrokers:
-    def test_are_left_out_when_nobody_named_one(self, tmp_path: Path) -> None:
+    def test_are_left_out_when_none_is_configured(self, tmp_path: Path) -> None:
         assert brokers.check_brokers(inquiry(tmp_path)) == []
         assert not brokers.check_brokers(inquiry(tmp_path, topics=("a",)))[0].ok
 
@@ -171,7 +171,7 @@ class TestBrokers:
         assert "Connection refused" in finding.detail
         assert f"start a broker at 127.0.0.1:{port}" in finding.fix
 
-    def test_that_advertise_unreachable_addresses_are_told_apart(self) -> None:
+    def test_that_advertise_unreachable_addresses_have_their_own_message(self) -> None:
         finding = brokers.advertised_finding(
             [("kafka", 9092)], {("kafka", 9092): "Name or service not known"}
         )
@@ -180,10 +180,10 @@ class TestBrokers:
         assert "kafka:9092: Name or service not known" in finding.detail
         assert "advertised.listeners" in finding.fix
 
-    def test_topics_are_told_with_their_partitions_or_the_command_that_makes_them(self) -> None:
-        there, missing = (brokers.topic_finding(t, {"lines": 4}, "b:1") for t in ("lines", "counts"))
+    def test_topics_are_listed_with_their_partitions_or_the_command_that_creates_them(self) -> None:
+        existing, missing = (brokers.topic_finding(t, {"lines": 4}, "b:1") for t in ("lines", "counts"))
 
-        assert (there.ok, there.detail) == (True, "4 partitions")
+        assert (existing.ok, existing.detail) == (True, "4 partitions")
         assert (missing.ok, missing.detail) == (False, "does not exist")
         assert missing.fix == "kafka-topics.sh --bootstrap-server b:1 --create --topic counts --partitions 4"
 
@@ -248,12 +248,12 @@ class TestReport:
         assert text.endswith("1 of the above must be repaired: bad\n")
 
     def test_goes_on_when_a_package_cannot_be_imported(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def check_things(_: Inquiry) -> Finding:
+        def check_package(_: Inquiry) -> Finding:
             raise ImportError("no module named 'lmdb'")
 
-        code, text = self.shown(monkeypatch, doctor_report.DoctorEntry(check_things))
+        code, text = self.shown(monkeypatch, doctor_report.DoctorEntry(check_package))
         assert code == 1
-        assert "problem things: cannot be checked: no module named 'lmdb'\n" in text
+        assert "problem package: cannot be checked: no module named 'lmdb'\n" in text
 
     def test_asks_what_the_settings_say(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("MILLSTREAM_BOOTSTRAP_SERVERS", "b:1")
@@ -265,12 +265,12 @@ class TestReport:
         assert (question.bootstrap_servers, question.topics, question.state_dir) == ("b:1", ("t",), tmp_path)
         assert question.client["sasl.mechanisms"] == "PLAIN"
 
-    def test_reaches_no_broker_that_nobody_named(self) -> None:
+    def test_connects_to_no_broker_by_default(self) -> None:
         question, finding = doctor_report.inquiry_for(None, ())
         assert finding.ok
         assert question.bootstrap_servers is None
 
-    def test_tells_settings_that_cannot_be(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_reports_invalid_settings(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MILLSTREAM_MAX_BATCH_RECORDS", "0")
 
         question, finding = doctor_report.inquiry_for("b:1", ())

@@ -1,4 +1,4 @@
-"""What ``millstream doctor --master`` says of executors; tests/integration/test_cluster.py asks a real cluster."""
+"""``millstream doctor --master`` on executors; tests/integration/test_cluster.py uses a real cluster."""
 
 from __future__ import annotations
 
@@ -81,16 +81,16 @@ def test_each_thing_that_is_wrong_has_its_line_and_what_to_do(
     assert fix in finding.fix
 
 
-def test_the_probe_finds_what_is_there_and_what_is_not(tmp_path: Path) -> None:
+def test_the_probe_distinguishes_what_exists_from_what_is_missing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as open_port, socket.create_server(("127.0.0.1", 0)) as other:
-        there, gone = open_port.getsockname(), other.getsockname()
+        reachable, unreachable = open_port.getsockname(), other.getsockname()
         other.close()
         shared = tmp_path / "shared"
         shared.mkdir()
         shared.chmod(0o777)
         wanted = Wanted(
             {"pyspark": "pyspark", "no-such-package": "no_such_package"},
-            [there, gone],
+            [reachable, unreachable],
             [str(tmp_path / "new"), str(shared)],
             5.0,
         )
@@ -98,12 +98,12 @@ def test_the_probe_finds_what_is_there_and_what_is_not(tmp_path: Path) -> None:
     assert (found["executor"], found["python"]) == ("7", platform.python_version())
     assert found["versions"]["no-such-package"] == ("", "not installed")
     assert found["versions"]["pyspark"][1] == ""
-    assert list(found["unreachable"]) == [f"127.0.0.1:{gone[1]}"]
+    assert list(found["unreachable"]) == [f"127.0.0.1:{unreachable[1]}"]
     assert [why for why, _ in found["directories"].values()] == ["", "can be written by other users"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shared"]
 
 
-def test_what_spark_says_is_told_in_one_line() -> None:
+def test_errors_of_spark_are_printed_in_one_line() -> None:
     error = (
         "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache.Foo\n"
         "pyspark.errors.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.10 than that in driver: 3.11"

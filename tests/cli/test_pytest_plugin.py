@@ -88,20 +88,20 @@ def test_pytest_finds_the_plugin() -> None:
 
 
 def test_a_run_that_does_not_use_it_imports_nothing(tmp_path: Path) -> None:
-    code, told = run(tmp_path, UNUSED)
-    assert code == 0, told
+    code, output = run(tmp_path, UNUSED)
+    assert code == 0, output
 
 
 def test_drivers_and_tables(tmp_path: Path) -> None:
-    code, told = run(tmp_path, USED)
-    assert code == 1, told
-    assert "1 failed, 2 passed" in told
-    assert "- | a   | 2     |" in told
-    assert "+ | a   | 1     |" in told
+    code, output = run(tmp_path, USED)
+    assert code == 1, output
+    assert "1 failed, 2 passed" in output
+    assert "- | a   | 2     |" in output
+    assert "+ | a   | 1     |" in output
 
 
 @pytest.mark.broker
 @pytest.mark.spark
 def test_an_application_on_the_broker_and_the_session_of_the_plugin(tmp_path: Path) -> None:
-    code, told = run(tmp_path, ON_SPARK)
-    assert code == 0, told
+    code, output = run(tmp_path, ON_SPARK)
+    assert code == 0, output

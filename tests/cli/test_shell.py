@@ -55,12 +55,12 @@ def test_what_is_typed_runs_on_a_broker_and_spark(tmp_path: Path) -> None:
         text=True,
         timeout=500,
     )
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    assert "Topics: counts, lines. Stores: counts." in said
-    assert "counts: {'be': 2, 'not': 1, 'or': 1, 'to': 2}" in said
-    assert "names: <Lab 'tried': running> millstream True" in said
-    assert "tried: stopped after" in said
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert "Topics: counts, lines. Stores: counts." in output
+    assert "counts: {'be': 2, 'not': 1, 'or': 1, 'to': 2}" in output
+    assert "names: <Lab 'tried': running> millstream True" in output
+    assert "tried: stopped after" in output
 
 
 @pytest.mark.broker

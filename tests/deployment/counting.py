@@ -1,4 +1,4 @@
-"""The word count of the examples as a program of its own, and what must come of it, however often it is killed."""
+"""The word count of the examples as a separate program, with correct results however often it is killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Counting:
     """A word count, exactly once, that is started and killed."""
 
     def __init__(self, kafka: EmbeddedKafka, home: Path, checkpoint: str, spark: Mapping[str, str]) -> None:
-        """Say where the checkpoint is, and what Spark is given."""
+        """Create the topics and the environment of the program."""
         self.kafka, self.home = kafka, home
         self.state = home / "state"
         for topic in ("lines", "counts"):
@@ -96,16 +96,16 @@ class Counting:
             self.process.wait()
 
     def lose_local_state(self) -> None:
-        """Delete the local copies, as if the program came to another host."""
+        """Delete the local copies, as if the program moved to another host."""
         shutil.rmtree(self.state)
 
     def stop(self) -> None:
-        """Ask the program to stop, and wait until it has; it must end well."""
+        """Stop the program, and wait for its successful end."""
         assert self.process is not None
         self.process.terminate()
-        assert self.process.wait(_WITHIN_S) == 0, self.said()
+        assert self.process.wait(_WITHIN_S) == 0, self.output()
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return the end of what the programs have printed."""
         return (self.home / "program.log").read_text(errors="replace")[-6000:]
 
@@ -119,13 +119,13 @@ class Counting:
         wanted = Counter(word for line in self.lines for word in line.split())
         assert found == {word: list(range(1, count + 1)) for word, count in wanted.items()}
 
-    def _wait(self, holds: Callable[[], bool], what: str) -> None:
+    def _wait(self, holds: Callable[[], bool], description: str) -> None:
         deadline = time.monotonic() + _WITHIN_S
         while not holds():
             ended = self.process is None or self.process.poll() is not None
             if ended or time.monotonic() > deadline:
                 pytest.fail(
-                    f"{'the program ended' if ended else 'waited in vain'} before {what}: {self.said()}"
+                    f"{'the program ended' if ended else 'waited in vain'} before {description}: {self.output()}"
                 )
             time.sleep(0.2)
 

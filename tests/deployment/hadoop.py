@@ -34,7 +34,7 @@ _MODULES: Final = (
 
 @contextmanager
 def hdfs(home: Path) -> Iterator[str]:
-    """Run HDFS on the loopback interface; give its URL."""
+    """Run HDFS on the loopback interface; yield its URL."""
     with _java(home) as gateway, _files(gateway.jvm) as files:
         yield files
 

@@ -40,4 +40,4 @@ def counting(tmp_path: Path) -> Iterator[Counting]:
 def test_an_application_on_yarn_survives_kills(counting: Counting) -> None:
     kill_and_go_on(counting)
     counting.check()
-    assert "on yarn" in counting.said()
+    assert "on yarn" in counting.output()

@@ -43,19 +43,21 @@ def documents(spark: SparkSession, name: str) -> list[Any]:
 
 
 def problems(value: Any, schema: dict[str, Any], where: str) -> list[str]:
-    """Say what in a value a schema does not allow."""
+    """Return what in a value a schema does not allow."""
     if not isinstance(value, TYPES[schema["type"]]):
         return [f"{where} is no {schema['type']}"]
     found = [f"{where} is {value!r}"] if value not in schema.get("enum", [value]) else []
     if isinstance(value, list):
         found += [
-            line for at, one in enumerate(value) for line in problems(one, schema["items"], f"{where}[{at}]")
+            line
+            for index, item in enumerate(value)
+            for line in problems(item, schema["items"], f"{where}[{index}]")
         ]
     if isinstance(value, dict) and "properties" in schema:
         found += [f"{where} lacks {name}" for name in schema.get("required", []) if name not in value]
-        for name, one in value.items():
+        for name, item in value.items():
             known = schema["properties"].get(name)
-            found += problems(one, known, f"{where}.{name}") if known else [f"{where}.{name} is unknown"]
+            found += problems(item, known, f"{where}.{name}") if known else [f"{where}.{name} is unknown"]
     return found
 
 
@@ -102,10 +104,10 @@ def test_the_account_of_the_driver_may_keep_executors(spark: SparkSession, word_
 def test_settings_are_known_and_name_secrets(
     word_count: Any, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the environment of a pod says is taken by the settings, and holds the place of each secret, not the secret."""
+    """The settings accept the environment of a pod, which contains the path of each secret, not the secret."""
     pod = word_count["spec"][side]
-    said = {one["name"]: one["value"] for one in pod["env"] if "value" in one}
-    for name, value in said.items():
+    environment = {variable["name"]: variable["value"] for variable in pod["env"] if "value" in variable}
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     settings = Settings(bootstrap_servers="broker:9093")
     assert settings.exactly_once
@@ -113,13 +115,15 @@ def test_settings_are_known_and_name_secrets(
     assert settings.kafka["sasl.password"] == ms.secret.file("/run/secrets/kafka/password")
     assert [secret["path"] for secret in pod["secrets"]] == ["/run/secrets/kafka"]
     assert str(settings.state_dir).startswith(pod["volumeMounts"][0]["mountPath"])
-    assert {name.lower().removeprefix("millstream_") for name in said} <= set(Settings.model_fields)
+    assert {name.lower().removeprefix("millstream_") for name in environment} <= set(Settings.model_fields)
 
 
 def test_no_secret_is_text(word_count: Any) -> None:
     for side in ("driver", "executor"):
-        for one in word_count["spec"][side]["env"]:
-            assert ("value" in one) != bool(re.search("SECRET|PASSWORD|TOKEN|ACCESS_KEY", one["name"]))
+        for variable in word_count["spec"][side]["env"]:
+            assert ("value" in variable) != bool(
+                re.search("SECRET|PASSWORD|TOKEN|ACCESS_KEY", variable["name"])
+            )
     assert not any("password" in name for name in word_count["spec"]["sparkConf"])
 
 

@@ -56,13 +56,13 @@ def run(script: str, directory: Path) -> None:
         name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))
     }
     environment |= {"PATH": f"{source}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
-    with (directory / "said").open("w+") as said:
+    with (directory / "output").open("w+") as output:
         shell = subprocess.Popen(
             ["bash", "-c", script],
             cwd=directory,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
@@ -71,6 +71,6 @@ def run(script: str, directory: Path) -> None:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGKILL)
-        said.seek(0)
+        output.seek(0)
         logs = "".join(log.read_text()[-1500:] for log in directory.glob("*.log"))
-        assert code == 0, said.read()[-4000:] + logs
+        assert code == 0, output.read()[-4000:] + logs

@@ -37,7 +37,7 @@ def topology() -> ms.Topology:
 
 
 def steps() -> list[Step]:
-    """Give the rows of all tables, which have the same records, as one list."""
+    """Return the rows of all tables, which have the same records, as one list."""
     tables = {
         heading: rows
         for heading, rows in tables_under_headings(PAGE).items()

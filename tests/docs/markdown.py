@@ -31,7 +31,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The name of the Python file that a reader makes of this."""
+        """The name of the Python file for this block."""
         return next((word for word in self.info[1:] if word.endswith(".py")), None)
 
     @property
@@ -49,7 +49,7 @@ def name_of(page: Path) -> str:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """Give the fenced blocks of a page in order."""
+    """Return the fenced blocks of a page in order."""
     blocks: list[Block] = []
     lines: list[str] = []
     opened: tuple[int, tuple[str, ...]] | None = None
@@ -67,7 +67,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def prose_of(page: Path) -> Iterator[tuple[int, str]]:
-    """Give the numbered lines outside of fenced blocks."""
+    """Yield the numbered lines outside of fenced blocks."""
     fenced = False
     for number, line in enumerate(page.read_text().splitlines(), start=1):
         if _FENCE.match(line):
@@ -77,7 +77,7 @@ def prose_of(page: Path) -> Iterator[tuple[int, str]]:
 
 
 def links_of(page: Path) -> list[tuple[int, str]]:
-    """Give the targets of the links of a page with their lines."""
+    """Return the targets of the links of a page with their lines."""
     return [
         (number, target)
         for number, line in prose_of(page)
@@ -86,7 +86,7 @@ def links_of(page: Path) -> list[tuple[int, str]]:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """Give the anchors that GitHub makes of a page's headings."""
+    """Return the anchors that GitHub makes of a page's headings."""
     headings = (_HEADING.match(line) for _, line in prose_of(page))
     return {_anchor(heading[1]) for heading in headings if heading is not None}
 
@@ -97,7 +97,7 @@ def _anchor(heading: str) -> str:
 
 
 def table_rows(page: Path, first_column: str) -> list[list[str]]:
-    """Give the cells of the tables whose first column has a certain head."""
+    """Return the cells of the tables whose first column has this head."""
     rows: list[list[str]] = []
     inside = False
     for _, line in prose_of(page):
@@ -112,7 +112,7 @@ def table_rows(page: Path, first_column: str) -> list[list[str]]:
 
 
 def tables_under_headings(page: Path) -> dict[str, list[dict[str, str]]]:
-    """Give the rows of the tables by the heading in front of them, each as its cells by the heads of their columns."""
+    """Return the rows of the tables by the heading in front of them, each as its cells by column head."""
     tables: dict[str, list[dict[str, str]]] = {}
     heading, columns = "", list[str]()
     for _, line in prose_of(page):

@@ -90,7 +90,7 @@ def test_blocks_run_and_print_what_is_shown(page: Path) -> None:
 
 @pytest.fixture
 def topics(kafka: ms.testing.EmbeddedKafka) -> Iterator[ms.testing.EmbeddedKafka]:
-    """The topics that the pages speak of, with a few lines of text."""
+    """The topics of the pages, with a few lines of text."""
     for topic in ("lines", "counts"):
         kafka.create_topic(topic, 2)
     kafka.produce("lines", [(None, line) for line in LINES])
@@ -135,8 +135,8 @@ def test_links_lead_somewhere(page: Path) -> None:
     for line, target in links_of(page):
         if re.match(r"[a-z]+:", target):
             continue
-        place, _, anchor = target.partition("#")
-        linked = (page.parent / place).resolve() if place else page
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
         assert linked.exists(), f"{name_of(page)}:{line} links to {target}"
         if anchor:
             assert anchor in anchors_of(linked), f"{name_of(page)}:{line} links to {target}"
@@ -171,10 +171,10 @@ def test_the_first_program_is_the_example() -> None:
 
 def test_settings_are_those_of_the_code() -> None:
     rows = table_rows(ROOT / "docs/reference/settings.md", "setting")
-    told = {row[0].strip("`"): row for row in rows if row[0].strip("`") in Settings.model_fields}
-    assert list(told) == list(Settings.model_fields)
+    documented = {row[0].strip("`"): row for row in rows if row[0].strip("`") in Settings.model_fields}
+    assert list(documented) == list(Settings.model_fields)
     for name, field in Settings.model_fields.items():
-        _, kind, default, meaning = told[name]
+        _, kind, default, meaning = documented[name]
         assert kind == f"`{spelled(field.annotation)}`", name
         assert meaning.startswith(field.description or "?"), name
         if field.is_required():
@@ -206,12 +206,12 @@ def test_rules_of_client_settings_are_those_of_the_code() -> None:
 
 def test_preset_client_settings_are_those_of_the_code() -> None:
     rows = table_rows(ROOT / "docs/reference/settings.md", "client")
-    told = {name.strip("`"): value for _, name, value, _ in rows}
+    documented = {name.strip("`"): value for _, name, value, _ in rows}
     refused = {
         name for rule in RULES if rule.allowed is not None and len(rule.allowed) < 2 for name in rule.names
     }
     preset = {name: str(value) for name, value in {**_PRESET, **DEFAULTS}.items() if name not in refused}
-    assert told == preset
+    assert documented == preset
 
 
 def spelled(annotation: Any) -> str:
@@ -232,9 +232,9 @@ def spelled(annotation: Any) -> str:
 
 
 def test_errors_are_those_of_the_code() -> None:
-    told = [row[0].split("`")[1] for row in table_rows(ROOT / "docs/reference/errors.md", "class")]
+    documented = [row[0].split("`")[1] for row in table_rows(ROOT / "docs/reference/errors.md", "class")]
     classes = [name for name, value in vars(errors).items() if isinstance(value, type)]
-    assert told == [*classes, "EmbeddedKafkaError", "CrashTestError"]
+    assert documented == [*classes, "EmbeddedKafkaError", "CrashTestError"]
 
 
 def test_metrics_are_those_of_the_code() -> None:
@@ -244,19 +244,19 @@ def test_metrics_are_those_of_the_code() -> None:
     several = {"calls": calls, "threads": ThreadFigures((1, 1))}
     drops, counts = ("task_dropped_records_total", "<reason>"), ("processor_count_total", "<name>")
     numbers: list[Number] = [(name, ("0_0", label), 1) for name, label in (drops, counts)]
-    told = TaskReport("0_0", measured=numbers, first_record_ms=1, **several)
-    book.committed(0, [told])
+    report = TaskReport("0_0", measured=numbers, first_record_ms=1, **several)
+    book.committed(0, [report])
     assert {row[0].strip("`") for row in table_rows(page, "metric")} == set(book.metrics())
     assert [row[0].strip("`") for row in table_rows(page, "field")] == list(Status.__dataclass_fields__)
 
 
 def test_metrics_with_labels_are_those_of_the_code() -> None:
     rows = table_rows(ROOT / "docs/reference/metrics.md", "name")
-    told = [
+    documented = [
         (name.strip("`"), tuple(re.findall("`([^`]+)`", labels)), meaning)
         for name, labels, meaning, _ in rows
     ]
-    assert told == [(metric.exported, metric.labels, metric.help) for metric in EXPORTED]
+    assert documented == [(metric.exported, metric.labels, metric.help) for metric in EXPORTED]
 
 
 def test_options_of_the_crash_harness_are_those_of_the_code() -> None:
@@ -271,7 +271,7 @@ def test_targets_of_the_crash_harness_are_those_of_the_code() -> None:
 
 
 def commands_of(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Give the commands by name; those of a group have its name before theirs."""
+    """Yield the commands by name; commands of a group have its name as a prefix."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands_of(command, f"{before}{name} ")

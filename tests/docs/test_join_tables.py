@@ -1,4 +1,4 @@
-"""The joins of the test driver give what the tables of docs/concepts/joins.md say, record by record."""
+"""The joins of the test driver have the results of the tables in docs/concepts/joins.md, record by record."""
 
 from __future__ import annotations
 

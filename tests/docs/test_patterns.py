@@ -1,4 +1,4 @@
-"""Patterns that the pages show hold on Spark too, where a processor is made anew in each micro-batch."""
+"""Patterns that the pages show hold on Spark too, where each micro-batch creates a new processor."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PHOTOS = TopicPartition("photos", 0)
 
 
 def names_of(page: str, holding: str) -> dict[str, Any]:
-    """Give what a block of a page defines, without what it does with it.
+    """Return the definitions of a block of a page, without running what follows them.
 
     Args:
         page: The page below ``docs``.
-        holding: What only that block holds.
+        holding: Text that only this block contains.
     """
     (block,) = (block for block in blocks_of(ROOT / "docs" / page) if holding in block.text)
     names: dict[str, Any] = {"ms": ms, "__name__": page}
@@ -29,10 +29,10 @@ def names_of(page: str, holding: str) -> dict[str, Any]:
 
 def test_work_of_a_processor_that_acknowledges_is_begun_once() -> None:
     names = names_of("concepts/asynchronous.md", "class Measure")
-    may_end, begun = threading.Event(), list[str]()
+    may_end, started = threading.Event(), list[str]()
 
     def measured(photo: str) -> int:
-        begun.append(photo)
+        started.append(photo)
         may_end.wait(60)
         return len(photo)
 
@@ -47,7 +47,7 @@ def test_work_of_a_processor_that_acknowledges_is_begun_once() -> None:
     assert [work.result(60) for work in works] == [3, 5]
     host.restart()
     outcome = host.step(300)
-    assert (outcome.committable, sorted(begun), names["WORK"]) == ({PHOTOS: 2}, ["hills", "sea"], {})
+    assert (outcome.committable, sorted(started), names["WORK"]) == ({PHOTOS: 2}, ["hills", "sea"], {})
     ((topic, records),) = outcome.sends
     assert (topic, records.keys) == ("sizes", [b"anna", b"bert"])
     names["pool"]().shutdown()

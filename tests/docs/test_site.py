@@ -74,7 +74,7 @@ def documented() -> dict[str, list[str]]:
     return names
 
 
-def own(module: Any) -> set[str]:
+def defined_names(module: Any) -> set[str]:
     """Return the functions and classes that a module defines for its users."""
     return {
         name
@@ -90,19 +90,21 @@ def test_the_api_reference_has_every_public_name() -> None:
     assert all(len(listed) == len(set(listed)) for listed in names.values())
     public = {module: set(listed) for module, listed in names.items()}
     values = {name for name in ms.__all__ if not inspect.ismodule(getattr(ms, name))}
-    assert public.pop("") == values - own(ms.errors)
+    assert public.pop("") == values - defined_names(ms.errors)
     modules = {name for name in ms.__all__ if inspect.ismodule(getattr(ms, name))}
     assert set(public) == modules
     for module in ("secret", "spark", "stores", "testing", "tracing"):
         assert public[module] == set(getattr(ms, module).__all__), module
-    assert public["timestamps"] == own(ms.timestamps)
-    assert public["errors"] == {name for name in own(ms.errors) if inspect.isclass(getattr(ms.errors, name))}
+    assert public["timestamps"] == defined_names(ms.timestamps)
+    assert public["errors"] == {
+        name for name in defined_names(ms.errors) if inspect.isclass(getattr(ms.errors, name))
+    }
     serdes = {
         name
         for name, value in vars(ms.serdes).items()
         if isinstance(value, ms.Serde) and not name.startswith("_")
     }
-    assert public["serdes"] >= serdes | own(ms.serdes)
+    assert public["serdes"] >= serdes | defined_names(ms.serdes)
 
 
 def test_diagrams_become_pictures(site: Any) -> None:

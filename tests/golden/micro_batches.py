@@ -87,17 +87,17 @@ class MicroBatches:
         self.settle()
 
     def add(self, topic: str, rows: list[Row]) -> None:
-        """Let records of one topic wait for a micro-batch."""
+        """Queue records of one topic for a micro-batch."""
         self._waiting.append((topic, rows))
 
     def waiting(self) -> list[str]:
-        """Give the topics whose records wait, internal ones included, in the order in which they came."""
+        """Return the topics whose records wait, internal topics included, in the order of arrival."""
         return list(dict.fromkeys(topic for topic, _ in self._waiting))
 
     def run_next(self, topic: str) -> None:
         """Run a micro-batch with the records of a topic that have waited longest."""
-        place, rows = next((i, rows) for i, (name, rows) in enumerate(self._waiting) if name == topic)
-        del self._waiting[place]
+        index, rows = next((i, rows) for i, (name, rows) in enumerate(self._waiting) if name == topic)
+        del self._waiting[index]
         self._run(self._reader[topic], {topic: rows})
 
     def settle(self) -> None:
@@ -113,7 +113,7 @@ class MicroBatches:
         self.settle()
 
     def store(self, name: str) -> Any:
-        """Give a store as the next task would see it."""
+        """Return a store as the next task would see it."""
         parts = (*self.plan.subtopologies, *self.plan.global_parts)
         sub = next(part for part in parts if name in part.stores)
         memory = self._snapshots[sub.id].stores.get(name, {})
@@ -143,19 +143,19 @@ class MicroBatches:
         if sub in self.plan.global_parts:
             task = global_task(sub, **known)
         else:
-            at_hand = {
+            options = {
                 "global_stores": self._global,
                 "partitions_of": lambda topic: 1,
                 "threads": self.threads,
                 "cache_bytes": self.cache_bytes,
                 "taps": list(sub.nodes) if self.tapped else (),
             }
-            task = Task(sub, TaskId(sub.id, 0), **known, **at_hand)
+            task = Task(sub, TaskId(sub.id, 0), **known, **options)
         task.init(self.now_ms)
         return task
 
     def _step(self, sub: SubTopology, task: Task) -> bool:
-        """Take a step; tell whether it leaves records for the next one."""
+        """Take a step; return whether it leaves records for the next one."""
         self._carry_out(sub, task.step(self.now_ms, self.budget))
         self._snapshots[sub.id] = task.snapshot()
         if self.restarts:

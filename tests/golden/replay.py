@@ -68,7 +68,7 @@ class Recording:
 
         Raises:
             OSError: If the file cannot be read.
-            ValueError: If it holds no recording, or one of a scenario that nobody has built.
+            ValueError: If it holds no recording, or one of an unknown scenario.
         """
         content = json.loads(path.read_text())
         missing = {"scenario", "inputs", "outputs", "stores", "dropped"} - set(content)
@@ -86,13 +86,13 @@ class Recording:
         )
 
     def input_keys(self) -> list[str]:
-        """Give the keys of all inputs in their order."""
+        """Return the keys of all inputs, sorted."""
         return sorted({e["key"] for batch in self.batches for e in batch if e.get("key") is not None})
 
     def in_batches_of(
         self, size: int, *, rows_once: bool = False, topics_together: bool = False
     ) -> Recording:
-        """Join up to `size` inputs per batch, and give the outputs as they are read after such batches.
+        """Join up to `size` inputs per batch, and return the outputs as they are read after such batches.
 
         Args:
             size: The most inputs in a batch.
@@ -101,7 +101,9 @@ class Recording:
                 them in the recorded order.
         """
         inputs = (entry for batch in self.batches for entry in batch)
-        batches = list(batched(inputs, size, rows_once, taken_in_order if topics_together else of_one_topic))
+        batches = list(
+            batched(inputs, size, rows_once, taken_in_order if topics_together else from_one_topic)
+        )
         last = {entry["i"]: batch[-1]["i"] for batch in batches for entry in batch}
         moved = [{**output, "after": last[output["after"]]} for output in self.outputs]
         moved.sort(key=lambda output: (output["after"], self.topics.index(output["topic"])))
@@ -122,13 +124,13 @@ def batched(
     yield batch
 
 
-def of_one_topic(batch: list[Entry]) -> bool:
-    """Tell whether all are records of one topic: which topic is next is the recording's choice."""
+def from_one_topic(batch: list[Entry]) -> bool:
+    """Return whether all are records of one topic: the recording chooses the next topic."""
     return batch[0].get("topic") is not None and all(e.get("topic") == batch[0]["topic"] for e in batch)
 
 
 def taken_in_order(batch: list[Entry]) -> bool:
-    """Tell whether a task takes records of several topics in this order: the smallest timestamp of those in front first."""
+    """Return whether a task takes records of several topics in this order: the head with the smallest timestamp first."""
     if any("topic" not in entry for entry in batch):
         return False
     left = {topic: [e for e in batch if e["topic"] == topic] for topic in sorted(e["topic"] for e in batch)}
@@ -191,8 +193,8 @@ def in_key_ranges(parallelism: int) -> Replay:
             outputs = collect(recording, run, driver.read)
             stores = {}
             for name in recording.stores:
-                own = [each for each in driver._runner.tasks.values() if name in each.task.stores]
-                stores[name] = [entry for each in own for entry in dump(each.store(name), recording)]
+                tasks = [task for task in driver._runner.tasks.values() if name in task.task.stores]
+                stores[name] = [entry for task in tasks for entry in dump(task.store(name), recording)]
             return by_key(Replayed(outputs, stores, driver.metrics()["dropped_records"]))
 
     return replay_
@@ -201,21 +203,21 @@ def in_key_ranges(parallelism: int) -> Replay:
 def by_key(replayed: Replayed) -> Replayed:
     """Sort outputs by topic and key within each batch, in the order of each key, and stores by entry."""
 
-    def place(output: Entry) -> tuple[int, str, str]:
+    def sort_key(output: Entry) -> tuple[int, str, str]:
         key = output["key"]
         return output["after"], output["topic"], str(key["key"] if isinstance(key, dict) else key)
 
     stores = {name: sorted(entries, key=json.dumps) for name, entries in replayed.stores.items()}
-    return Replayed(sorted(replayed.outputs, key=place), stores, replayed.dropped)
+    return Replayed(sorted(replayed.outputs, key=sort_key), stores, replayed.dropped)
 
 
 def expected_by_key(recording: Recording) -> Replayed:
-    """Give what was recorded, sorted as :func:`by_key` does."""
+    """Return the recorded results, sorted as :func:`by_key` does."""
     return by_key(Replayed(recording.outputs, recording.stores, recording.dropped))
 
 
 def in_micro_batches(*, chunk: int, budget: int | None, threads: Threads | None = None) -> Replay:
-    """Replay through the task's own seam, with a new task for each step; see `MicroBatches`."""
+    """Replay through the interface of the task, with a new task for each step; see `MicroBatches`."""
 
     def replay_(topology: ms.Topology, recording: Recording) -> Replayed:
         runner = MicroBatches(topology, APPLICATION_ID, chunk=chunk, budget=budget, threads=threads)
@@ -301,15 +303,15 @@ def spell_key(key: str | ms.Windowed | None) -> Any:
 
 
 def first_difference(expected: Iterable[Any], got: Iterable[Any]) -> str | None:
-    """Say where two lists part, which tells more about an engine than a diff of all that follows."""
-    for place, (want, have) in enumerate(zip_longest(expected, got)):
+    """Return the first difference of two lists; a diff of everything after it would hide the cause."""
+    for index, (want, have) in enumerate(zip_longest(expected, got)):
         if want != have:
-            return f"at {place}: Kafka Streams gave {want}, millstream gave {have}"
+            return f"at {index}: Kafka Streams gave {want}, millstream gave {have}"
     return None
 
 
 def difference(recording: Recording, replayed: Replayed) -> str | None:
-    """Say how a replay differs from its recording, None if it does not."""
+    """Return how a replay differs from its recording, None if it does not."""
     if found := first_difference(recording.outputs, replayed.outputs):
         return f"outputs differ {found}"
     for name, entries in recording.stores.items():
@@ -321,7 +323,7 @@ def difference(recording: Recording, replayed: Replayed) -> str | None:
 
 
 def found_in_ranges(path: Path, parallelism: int) -> str | None:
-    """Replay a recording in key ranges; say what is wrong first, None if nothing is."""
+    """Replay a recording in key ranges; return the first error, None if there is none."""
     try:
         recording = Recording.load(path)
         replayed = in_key_ranges(parallelism)(SCENARIOS[recording.scenario].build(), recording)
@@ -334,7 +336,7 @@ def found_in_ranges(path: Path, parallelism: int) -> str | None:
 
 
 def found_in(path: Path) -> str | None:
-    """Replay a recording in every way; say what is wrong first, None if nothing is."""
+    """Replay a recording in every way; return the first error, None if there is none."""
     try:
         recording = Recording.load(path)
     except (OSError, ValueError) as error:
@@ -350,7 +352,7 @@ def found_in(path: Path) -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Replay recordings in every way; print what differs, and give the exit status."""
+    """Replay recordings in every way; print the differences, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="replay.py", description="Replay recordings of Kafka Streams and compare all that came out."
     )

@@ -114,7 +114,7 @@ def versioned_table(builder: ms.StreamsBuilder, topic: str, store: str, history:
 
 
 class Counting(ms.Processor):
-    """Numbers things from 0. The number is in a store, since a processor may live no longer than a micro-batch."""
+    """Counts from 0. The number is in a store, because a processor may live no longer than a micro-batch."""
 
     @staticmethod
     def store() -> ms.stores.StoreSpec:
@@ -380,7 +380,7 @@ def session_reduce_concat(builder: ms.StreamsBuilder) -> None:
 @dsl
 def session_aggregate_concat(builder: ms.StreamsBuilder) -> None:
     grouped = builder.stream("in").group_by_key().windowed_by(SESSION)
-    merged = grouped.aggregate(empty, appended, lambda _, one, other: f"{one}~{other}", store="w")
+    merged = grouped.aggregate(empty, appended, lambda _, left, right: f"{left}~{right}", store="w")
     merged.to_stream().to("out")
 
 
@@ -462,7 +462,7 @@ def cogroup_sliding(builder: ms.StreamsBuilder) -> None:
 @dsl
 def cogroup_session(builder: ms.StreamsBuilder) -> None:
     sessions = cogrouped(builder).windowed_by(SESSION)
-    sessions.aggregate(empty, lambda _, one, other: f"{one}~{other}", store="w").to_stream().to("out")
+    sessions.aggregate(empty, lambda _, left, right: f"{left}~{right}", store="w").to_stream().to("out")
 
 
 # Suppress
@@ -733,8 +733,8 @@ def processor_punctuate_start_time(builder: ms.StreamsBuilder) -> None:
 
 def origin(context: ms.ProcessorContext, _record: ms.Record) -> str:
     metadata = context.record_metadata
-    place = f"{metadata.topic}/{metadata.partition}/{metadata.offset}"
-    return f"{place}/{context.stream_time_ms}/{context.wall_clock_ms}"
+    position = f"{metadata.topic}/{metadata.partition}/{metadata.offset}"
+    return f"{position}/{context.stream_time_ms}/{context.wall_clock_ms}"
 
 
 @scenario("out")
@@ -854,15 +854,15 @@ def window_store(name: str, *, retain_duplicates: bool) -> ms.stores.StoreSpec:
 def browse_windows(context: ms.ProcessorContext, record: ms.Record) -> None:
     if record.key is None:
         return
-    store, key, at = context.state_store("ws"), record.key, record.timestamp
-    low, high = max(0, at - 600), at + 600
-    store.put(key, record.value, at)
+    store, key, timestamp = context.state_store("ws"), record.key, record.timestamp
+    low, high = max(0, timestamp - 600), timestamp + 600
+    store.put(key, record.value, timestamp)
     seen = {
-        "get": text(store.fetch(key, at)),
+        "get": text(store.fetch(key, timestamp)),
         "fetch": starts_listed(store.fetch(key, low, high)),
         "back": starts_listed(store.reverse_fetch(key, low, high)),
-        "range": windows_listed(store.fetch_range("b", "c", low, at)),
-        "all": windows_listed(store.fetch_all(max(0, at - 200), at + 200)),
+        "range": windows_listed(store.fetch_range("b", "c", low, timestamp)),
+        "all": windows_listed(store.fetch_all(max(0, timestamp - 200), timestamp + 200)),
     }
     context.forward(record.with_value(";".join(f"{name}={value}" for name, value in seen.items())))
 
@@ -884,9 +884,9 @@ def window_store_fetch_in_memory(builder: ms.StreamsBuilder) -> None:
 
 def browse_duplicates(context: ms.ProcessorContext, record: ms.Record) -> None:
     if record.key is not None:
-        store, at = context.state_store("ws"), record.timestamp
-        store.put(record.key, record.value, at)
-        found = starts_listed(store.fetch(record.key, max(0, at - 500), at))
+        store, timestamp = context.state_store("ws"), record.timestamp
+        store.put(record.key, record.value, timestamp)
+        found = starts_listed(store.fetch(record.key, max(0, timestamp - 500), timestamp))
         context.forward(record.with_value(f"fetch={found}"))
 
 
@@ -900,15 +900,15 @@ def window_store_retain_duplicates(builder: ms.StreamsBuilder) -> None:
 def browse_sessions(context: ms.ProcessorContext, record: ms.Record) -> None:
     if record.key is None:
         return
-    store, key, at = context.state_store("ss"), record.key, record.timestamp
-    end = at + (100 if record.value is None else int(record.value.split(":")[0]))
+    store, key, timestamp = context.state_store("ss"), record.key, record.timestamp
+    end = timestamp + (100 if record.value is None else int(record.value.split(":")[0]))
     if record.value is None:
-        store.remove(ms.Windowed(key, at, end))
+        store.remove(ms.Windowed(key, timestamp, end))
     else:
-        store.put(ms.Windowed(key, at, end), record.value)
-    low, high = max(0, at - 300), at + 300
+        store.put(ms.Windowed(key, timestamp, end), record.value)
+    low, high = max(0, timestamp - 300), timestamp + 300
     seen = {
-        "one": text(store.fetch_session(key, at, end)),
+        "one": text(store.fetch_session(key, timestamp, end)),
         "find": windows_listed(store.find_sessions(key, low, high)),
         "back": windows_listed(store.reverse_find_sessions(key, low, high)),
         "fetch": windows_listed(store.fetch(key)),
@@ -939,18 +939,18 @@ def version_text(found: ms.VersionedRecord | None) -> str:
 def browse_versions(context: ms.ProcessorContext, record: ms.Record) -> None:
     if record.key is None:
         return
-    store, key, at = context.state_store("vs"), record.key, record.timestamp
+    store, key, timestamp = context.state_store("vs"), record.key, record.timestamp
     if record.value is None:
-        head = f"delete={version_text(store.delete(key, at))}"
+        head = f"delete={version_text(store.delete(key, timestamp))}"
     else:
-        valid_to = store.put(key, None if record.value == "null" else record.value, at)
+        valid_to = store.put(key, None if record.value == "null" else record.value, timestamp)
         head = f"put={'NOT_PUT' if valid_to is None else valid_to}"
     seen = {
         "get": store.get(key),
-        "asof": store.get(key, at),
-        "asof-500": store.get(key, max(0, at - 500)),
-        "asof-1800": store.get(key, max(0, at - 1800)),
-        "asof+400": store.get(key, at + 400),
+        "asof": store.get(key, timestamp),
+        "asof-500": store.get(key, max(0, timestamp - 500)),
+        "asof-1800": store.get(key, max(0, timestamp - 1800)),
+        "asof+400": store.get(key, timestamp + 400),
     }
     found = [f"{name}={version_text(version)}" for name, version in seen.items()]
     context.forward(record.with_value(";".join([head, *found])))

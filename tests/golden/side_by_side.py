@@ -53,7 +53,7 @@ class Prefix:
     text: str
 
     def of(self, named: Any) -> Any:
-        """Give a name, a tuple of names, a store, or a function that gives a name, with the prefix."""
+        """Return a name, a tuple of names, a store, or a function that returns a name, with the prefix."""
         if isinstance(named, str):
             return self.text + named
         if isinstance(named, tuple):
@@ -77,7 +77,7 @@ class Prefix:
         return dataclasses.replace(node, **renamed)
 
     def of_supplier(self, supplier: Callable[[], ms.Processor]) -> Callable[[], ms.Processor]:
-        """Give a supplier whose processors are told the names without the prefix."""
+        """Return a supplier whose processors see the names without the prefix."""
 
         def made() -> ms.Processor:
             processor = supplier()
@@ -104,8 +104,8 @@ class Inside:
 
     @property
     def record_metadata(self) -> ms.RecordMetadata | None:
-        told = self._context.record_metadata
-        return told and told._replace(topic=told.topic.removeprefix(self._prefix.text))
+        metadata = self._context.record_metadata
+        return metadata and metadata._replace(topic=metadata.topic.removeprefix(self._prefix.text))
 
     def state_store(self, name: str) -> Any:
         return self._context.state_store(self._prefix.of(name))

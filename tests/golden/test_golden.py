@@ -38,7 +38,7 @@ def scenario_of(path: Path) -> str:
 
 
 def rows_left(outputs: list[dict[str, Any]]) -> dict[str, tuple[Any, int]]:
-    """Give the rows of the table whose changes were recorded."""
+    """Return the rows of the table whose changes were recorded."""
     latest = {output["key"]: (output["value"], output["timestamp"]) for output in outputs}
     return {key: row for key, row in latest.items() if row[0] is not None}
 
@@ -49,7 +49,7 @@ def number_of(path: Path) -> int:
 
 
 def is_replayed(path: Path, way: int, batch_size: int) -> bool:
-    """Tell whether a recording is replayed in one of the ways with this size: all are by some recording of its scenario."""
+    """Return whether a recording is replayed in one of the ways with this size; each scenario covers all sizes."""
     return FULL or BATCH_SIZES[(number_of(path) + way) % len(BATCH_SIZES)] == batch_size
 
 
@@ -87,14 +87,16 @@ def test_joins_that_ask_leave_the_same_rows_however_often_a_row_changes(
 
 
 @cache
-def joins_in_one_task(scenario: str) -> bool:
+def is_one_task_with_several_topics(scenario: str) -> bool:
     plan = SCENARIOS[scenario].build().plan()
     return len(plan.subtopologies) == 1 and len(plan.external_topics) > 1 and not plan.global_parts
 
 
 @pytest.mark.parametrize("way", ["new-task-per-batch", "new-task-per-step"])
 @pytest.mark.parametrize(
-    "path", [path for path in FILES if joins_in_one_task(scenario_of(path))], ids=lambda path: path.stem
+    "path",
+    [path for path in FILES if is_one_task_with_several_topics(scenario_of(path))],
+    ids=lambda path: path.stem,
 )
 def test_a_task_that_finds_several_topics_takes_them_in_the_recorded_order(path: Path, way: str) -> None:
     recording = Recording.load(path).in_batches_of(1000, topics_together=True)
@@ -145,16 +147,16 @@ def test_batches_of_one_are_the_recording_itself() -> None:
         assert recording.in_batches_of(1) == recording
 
 
-def test_the_command_tells_the_first_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_the_first_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded = DATA / "count_by_key.1.json"
     assert main([str(recorded)]) == 0
     changed = tmp_path / recorded.name
     changed.write_text(recorded.read_text().replace('"dropped": 8', '"dropped": 1'))
     capsys.readouterr()
     assert main([str(changed)]) == 1
-    told = capsys.readouterr().out
-    assert "(test-driver) dropped records differ: Kafka Streams had 1" in told
-    assert "0 of 1 recordings are equal" in told
+    output = capsys.readouterr().out
+    assert "(test-driver) dropped records differ: Kafka Streams had 1" in output
+    assert "0 of 1 recordings are equal" in output
 
 
 def test_the_command_goes_on_behind_what_it_cannot_replay(
@@ -167,16 +169,16 @@ def test_the_command_goes_on_behind_what_it_cannot_replay(
     nothing.write_text("[]")
     files = [str(path) for path in (tmp_path / "missing.json", unknown, broken, nothing, recorded)]
     assert main(files) == 1
-    *told, total = capsys.readouterr().out.splitlines()
-    assert [line.partition(": ")[0] for line in told] == files[:-1]
-    assert "No such file" in told[0]
-    assert "there is no scenario 'count_by_moon'" in told[1]
-    assert "cannot be replayed" in told[2]
-    assert "it is no recording" in told[3]
+    *lines, total = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == files[:-1]
+    assert "No such file" in lines[0]
+    assert "there is no scenario 'count_by_moon'" in lines[1]
+    assert "cannot be replayed" in lines[2]
+    assert "it is no recording" in lines[3]
     assert total.startswith("1 of 5 recordings are equal")
 
 
-def test_the_command_tells_what_failed(
+def test_the_command_reports_failures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(topology: Any, recording: Recording) -> Any:

@@ -28,8 +28,8 @@ class Named(NamedTuple):
     topics: frozenset[str]
 
     def but(self, other: Named) -> set[str]:
-        """Give the names that another has not."""
-        return {f"{mine}" for kept, left in zip(self, other) for mine in kept - left}
+        """Return the names that the other does not have."""
+        return {f"{name}" for kept, left in zip(self, other) for name in kept - left}
 
 
 class Different(NamedTuple):
@@ -91,17 +91,17 @@ DIFFERENT: dict[str, tuple[Different, ...]] = {
 
 
 def described(text: str) -> Named:
-    """Read a description."""
+    """Parse a description."""
     stores, topics = (
-        frozenset(name for names in re.findall(rf"{what}: \[([^\]]*)\]", text) for name in names.split(", "))
-        for what in ("stores", "topics")
+        frozenset(name for names in re.findall(rf"{label}: \[([^\]]*)\]", text) for name in names.split(", "))
+        for label in ("stores", "topics")
     )
     nodes = frozenset(re.findall(r"^\s+(?:Source|Processor|Sink): (\S+)", text, re.MULTILINE))
     return Named(nodes, stores - {""}, frozenset(topic.removeprefix("application-") for topic in topics))
 
 
 def recorded() -> dict[str, Named]:
-    """Give what Kafka Streams has named, by topology."""
+    """Return the names in Kafka Streams, by topology."""
     blocks = (block.partition("\n") for block in TEXT.split("# ")[1:])
     return {name: described(text) for name, _, text in blocks}
 
@@ -131,7 +131,7 @@ def test_everything_has_the_name_that_kafka_streams_gives(name: str) -> None:
 
 
 def in_order(text: str) -> set[tuple[str, ...]]:
-    """Give the nodes of each sub-topology in the order of a description."""
+    """Return the nodes of each sub-topology in the order of a description."""
     parts = text.split("Sub-topology:")[1:]
     return {tuple(re.findall(r"^\s+(?:Source|Processor|Sink): (\S+)", part, re.MULTILINE)) for part in parts}
 

@@ -17,14 +17,14 @@ from .side_by_side import EPOCH_ON_THE_WIRE, side_by_side
 
 
 def names_of(topology: ms.Topology) -> set[str]:
-    """Give the names of nodes, stores and topics."""
+    """Return the names of nodes, stores and topics."""
     plan = topology.plan()
     topics = (*plan.external_topics, *plan.global_part_of, *plan.sink_topics)
     return {*topology.nodes, *topology.stores, *topics}
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Give all texts in a frozen value, but not the kinds of joins, which are called like topics."""
+    """Yield all texts in a frozen value, but not the kinds of joins, which have names of topics."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, tuple):
@@ -59,7 +59,7 @@ def test_they_share_no_sub_topology() -> None:
 
 
 def sent(topology: ms.Topology, recording: Recording, prefix: str, later: int) -> dict[str, list[ms.Record]]:
-    """Give what a topology sends to the topics of a recording that lead outside."""
+    """Return what a topology sends to the external topics of a recording."""
     runner = MicroBatches(topology, "app", chunk=1000, budget=None)
     for batch in recording.batches:
         if "topic" in batch[0]:

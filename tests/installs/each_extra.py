@@ -17,7 +17,7 @@ from .environments import EXTRAS, ROOT, build, check, install, run, without_java
 
 
 def _starts(python: str) -> bool:
-    """Tell whether a command is there and starts; a version manager has commands for all versions that it knows."""
+    """Return whether a command exists and starts; a version manager has commands for all known versions."""
     return shutil.which(python) is not None and subprocess.run([python, "--version"]).returncode == 0
 
 

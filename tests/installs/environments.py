@@ -73,8 +73,8 @@ def install(wheel: Path, extra: str, home: Path, python: str = sys.executable, *
     run(python, "-m", "venv", home)
     limited = home / "limits.txt"
     limited.write_text("\n".join(limits))
-    what = f"{wheel}[{extra}]" if extra else str(wheel)
-    run(home / "bin" / "python", "-m", "pip", "install", "--quiet", "--constraint", limited, what)
+    requirement = f"{wheel}[{extra}]" if extra else str(wheel)
+    run(home / "bin" / "python", "-m", "pip", "install", "--quiet", "--constraint", limited, requirement)
     return home / "bin"
 
 
@@ -96,9 +96,13 @@ def check(commands: Path, extra: str) -> None:
 
 
 def without_java(directory: Path) -> Path:
-    """Make a directory of the system's commands, but Java's."""
+    """Make a directory of the system's commands without Java's."""
     directory.mkdir()
-    commands = {one.name: one for place in ("/bin", "/usr/bin") for one in Path(place).iterdir()}
+    commands = {
+        command.name: command
+        for directory_name in ("/bin", "/usr/bin")
+        for command in Path(directory_name).iterdir()
+    }
     for name, command in commands.items():
         if not name.startswith("java"):
             (directory / name).symlink_to(command)

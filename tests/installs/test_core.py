@@ -14,12 +14,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("dist"))
 
 
-def test_the_core_is_enough_to_test_topologies_and_says_what_running_needs(
+def test_the_core_is_enough_to_test_topologies_and_errors_name_what_running_needs(
     wheel: Path, tmp_path: Path
 ) -> None:
     commands = install(wheel, "", tmp_path / "core")
     check(commands, "")
-    told = run(
+    lines = run(
         commands / "python",
         "-c",
         "import importlib.util as u, millstream as ms\n"
@@ -27,11 +27,13 @@ def test_the_core_is_enough_to_test_topologies_and_says_what_running_needs(
         "try: ms.Application\nexcept ModuleNotFoundError as error: print(error)\n"
         "try: ms.spark\nexcept ModuleNotFoundError as error: print(error)",
     ).splitlines()
-    assert told[0] == "[]"
-    assert told[1].startswith(
+    assert lines[0] == "[]"
+    assert lines[1].startswith(
         "ms.Application needs the package pyspark, which is not installed here: pip install "
     )
-    assert told[2].startswith("ms.spark needs the package pyspark, which is not installed here: pip install ")
+    assert lines[2].startswith(
+        "ms.spark needs the package pyspark, which is not installed here: pip install "
+    )
 
 
 def test_the_wheel_is_the_same_each_time(wheel: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ _LISTENS = re.compile(r"Listening on: http://127\.0\.0\.1:(\d+)")
 
 
 class Apicurio:
-    """A registry that runs.
+    """A running registry.
 
     Attributes:
         url: Its address, as Confluent's clients take it.
@@ -46,7 +46,7 @@ class Apicurio:
         self._process = process
 
     def client(self) -> SchemaRegistryClient:
-        """Make a client as others use it; a request that gets no answer within ten seconds is sent again."""
+        """Return an ordinary client; a request without an answer within ten seconds is sent again."""
         return SchemaRegistryClient({"url": self.url, "timeout": 10})
 
     def pause(self) -> None:
@@ -59,13 +59,13 @@ class Apicurio:
 
 @contextmanager
 def apicurio(directory: Path) -> Iterator[Apicurio]:
-    """Start a registry; skip the test where it cannot be had."""
+    """Start a registry; skip the test where none is available."""
     home, java = _home(), _java()
     options = ("http.host=127.0.0.1", "http.port=0", "management.host=127.0.0.1", "management.port=0")
     command = [java, "-Xmx256m", *(f"-Dquarkus.{option}" for option in options), "-jar", "quarkus-run.jar"]
     log = directory / "apicurio.log"
-    with open(log, "wb") as told:
-        process = subprocess.Popen(command, cwd=home, stdout=told, stderr=subprocess.STDOUT)
+    with open(log, "wb") as log_file:
+        process = subprocess.Popen(command, cwd=home, stdout=log_file, stderr=subprocess.STDOUT)
     try:
         listens = eventually(lambda: _LISTENS.search(log.read_text()), "the registry", within_s=120)
         assert listens is not None

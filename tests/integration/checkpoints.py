@@ -1,4 +1,4 @@
-"""The stores of a stopped application, read from what it has left behind.
+"""The stores of a stopped application, read from its checkpoint.
 
 A store of tasks is restored from the log in Spark's state, as a host without local copies would do it: what the log does not
 hold is lost. The log of a global store is its topic; of one, the copy on this host is read.
@@ -43,8 +43,8 @@ class LeftBehind:
         self._heads = {row.key.group: bytes(row.value.manifest) for row in heads.collect()}
         self._segments: dict[int, dict[tuple[int], tuple[bytes]]] = defaultdict(dict)
         for row in segments.collect():
-            at = (row.user_map_key.sequence,)
-            self._segments[row.key.group][at] = (bytes(row.user_map_value.segment),)
+            key = (row.user_map_key.sequence,)
+            self._segments[row.key.group][key] = (bytes(row.user_map_value.segment),)
 
     def store(self, name: str) -> Any:
         """Open a store."""

@@ -1,4 +1,4 @@
-"""A wall clock that a test moves by hand, and that an application in other processes reads."""
+"""A wall clock that a test advances, and that an application in other processes reads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read(path: Path) -> int:
 
 
 def write(path: Path, number: int) -> None:
-    """Write a number so that nobody reads a half of it."""
+    """Write a number atomically."""
     partial = path.with_suffix(f"{path.suffix}.partial")
     partial.write_text(str(number))
     partial.replace(path)

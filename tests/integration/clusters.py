@@ -27,7 +27,7 @@ _HOME = Path(pyspark.__file__).parent
 _START_S = 180.0
 _END_S = 20.0
 _POLL_S = 0.1
-_MASTER_AT = re.compile(r"Starting Spark master at (spark://\S+)")
+_MASTER_URL = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile(r"Successfully registered with master")
 _LAUNCHED = re.compile(r"Asked to launch executor \S+/(\d+)")
 
@@ -47,10 +47,10 @@ class Daemon:
                 start_new_session=True,
             )
 
-    def wait_for(self, said: re.Pattern[str]) -> re.Match[str]:
-        """Wait until it has said something."""
+    def wait_for(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        """Wait until its log has a line that matches."""
         deadline = time.monotonic() + _START_S
-        while (found := said.search(self.log.read_text(errors="replace"))) is None:
+        while (found := pattern.search(self.log.read_text(errors="replace"))) is None:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 pytest.fail(f"{self.log.name} did not start: {self.log.read_text(errors='replace')[-3000:]}")
             time.sleep(_POLL_S)
@@ -62,7 +62,7 @@ class Daemon:
         return self._process.poll() is None
 
     def launched_executor(self) -> str:
-        """Wait until a worker has started an executor; return the last one, for earlier ones are of other applications."""
+        """Wait until a worker has started an executor; return the last one, because earlier ones belong to other applications."""
         self.wait_for(_LAUNCHED)
         return str(_LAUNCHED.findall(self.log.read_text(errors="replace"))[-1])
 
@@ -82,7 +82,7 @@ class SparkCluster:
     """A master and two workers of one core each."""
 
     def __init__(self, home: Path, **more: str) -> None:
-        """Say where files go, and what is in the environment of every process besides."""
+        """Write the configuration; `more` is added to the environment of every process."""
         self.home = home
         self.secret = secrets.token_hex(16)
         self.workers: list[Daemon] = []
@@ -110,7 +110,7 @@ class SparkCluster:
             self._master = self._start(
                 "master", "spark-class", "org.apache.spark.deploy.master.Master", *where
             )
-            self.url = self._master.wait_for(_MASTER_AT)[1]
+            self.url = self._master.wait_for(_MASTER_URL)[1]
             for _ in range(2):
                 self.add_worker()
             for worker in self.workers:
@@ -126,7 +126,7 @@ class SparkCluster:
         self.stop()
 
     def stop(self) -> None:
-        """Kill all that was started here."""
+        """Kill all processes of the cluster."""
         for daemon in [*self.workers, *filter(None, [getattr(self, "_master", None)])]:
             daemon.kill()
 
@@ -210,7 +210,7 @@ class ClusterOfHosts(SparkCluster):
         if not name.startswith("worker-"):
             return super()._start(name, *command)
         host = self.host(len(self.workers))
-        own = [str(self.home / f"copies-{host}"), str(self._copies)]
+        directories = [str(self.home / f"copies-{host}"), str(self._copies)]
         entered = [
             shutil.which(self._NAMESPACES[0]) or "",
             *self._NAMESPACES[1:],
@@ -218,6 +218,6 @@ class ClusterOfHosts(SparkCluster):
             "-c",
             self._ENTER,
             host,
-            *own,
+            *directories,
         ]
         return super()._start(name, *entered, str(_HOME / "bin" / command[0]), *command[1:])

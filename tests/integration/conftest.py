@@ -1,4 +1,4 @@
-"""Fixtures of the tests that run applications: names nobody else uses, and applications that do not outlive their test."""
+"""Fixtures of the tests that run applications: unique names, and applications that end with their test."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def module_apps(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[Apps]:
-    """The same for a run whose results several tests look at."""
+    """The same for a run whose results several tests check."""
     name = unique(request).replace("test-", "").replace("-py", "").replace("integration-", "")
     made = Apps(kafka, name, tmp_path_factory.mktemp("module"))
     yield made
@@ -53,5 +53,5 @@ def module_apps(
 
 @pytest.fixture(autouse=True)
 def quiet_clients() -> None:
-    """librdkafka reports every lost connection; tests that kill brokers would drown in it."""
+    """librdkafka logs every lost connection, which would flood the output of tests that kill brokers."""
     logging.getLogger("millstream.librdkafka").setLevel(logging.CRITICAL)

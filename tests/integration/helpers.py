@@ -62,17 +62,17 @@ class Apps:
         return self.application(topology, **settings).run(until="end")
 
     def stop_all(self) -> None:
-        """Stop what the test has left running."""
+        """Stop the applications that still run."""
         for running in self._started:
             running.stop(timeout_s=10)
 
 
-def eventually(holds: Callable[[], T], what: str, *, within_s: float = 60) -> T:
-    """Wait until something holds, and give what it returned; the test fails if that takes too long."""
+def eventually(holds: Callable[[], T], description: str, *, within_s: float = 60) -> T:
+    """Wait until a condition holds, and return its value; the test fails if that takes too long."""
     deadline = time.monotonic() + within_s
     while not (now := holds()):
         if time.monotonic() > deadline:
-            pytest.fail(f"waited {within_s:.0f} s for {what}, but it is {now!r}")
+            pytest.fail(f"waited {within_s:.0f} s for {description}, but it is {now!r}")
         time.sleep(0.05)
     return now
 
@@ -80,7 +80,7 @@ def eventually(holds: Callable[[], T], what: str, *, within_s: float = 60) -> T:
 def values_by_key(
     records: Iterable[ConsumedRecord], value: ms.Serde[Any] = ms.serdes.string
 ) -> dict[str | None, list[Any]]:
-    """Give the values of each key, in the order in which they were written."""
+    """Return the values of each key, in the order in which they were written."""
     found: dict[str | None, list[Any]] = {}
     for record in records:
         key = None if record.key is None else record.key.decode()
@@ -91,12 +91,12 @@ def values_by_key(
 def latest(
     records: Iterable[ConsumedRecord], value: ms.Serde[Any] = ms.serdes.string
 ) -> dict[str | None, Any]:
-    """Give the last value of each key."""
+    """Return the last value of each key."""
     return {key: values[-1] for key, values in values_by_key(records, value).items()}
 
 
 def lag(kafka: EmbeddedKafka, group: str, topic: str) -> int:
-    """Give the number of offsets of a topic that a group has not committed, asked of the broker."""
+    """Return the number of offsets of a topic that a group has not committed, according to the broker."""
     committed = kafka.committed(group, topic)
     return sum(end - committed.get(partition, 0) for partition, end in kafka.end_offsets(topic).items())
 
@@ -111,7 +111,7 @@ def committed_records(kafka: EmbeddedKafka, topic: str) -> list[ConsumedRecord]:
 
 
 def written(kafka: EmbeddedKafka, topic: str) -> int:
-    """Give the number of records (and markers) in a topic."""
+    """Return the number of records (and markers) in a topic."""
     return sum(kafka.end_offsets(topic).values())
 
 

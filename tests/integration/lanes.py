@@ -57,10 +57,10 @@ class Lane:
 
     @cached_property
     def recording(self) -> Recording:
-        """The recording in batches, without what is in no topic here: the records of Spark's shuffle."""
+        """The recording in batches, without the records of Spark's shuffle, which are in no topic."""
         whole = Recording.load(DATA / f"{self.scenario}.{self.seed}.json")
         whole = whole.in_batches_of(
-            self.batch, rows_once=self.rows_once, topics_together=self._has_one_task_that_chooses()
+            self.batch, rows_once=self.rows_once, topics_together=self._is_read_by_one_task()
         )
         topics = tuple(topic for topic in whole.topics if topic not in self.plan.internal_topics)
         outputs = [
@@ -70,19 +70,19 @@ class Lane:
         ]
         return replace(whole, topics=topics, outputs=outputs)
 
-    def _has_one_task_that_chooses(self) -> bool:
-        """Tell whether one task reads all topics; what is stateless runs partition by partition, where it is read."""
+    def _is_read_by_one_task(self) -> bool:
+        """Return whether one task reads all topics; stateless parts run in front of the shuffle, partition by partition."""
         first, *others = self.plan.subtopologies
         return not (others or self.plan.global_parts or self.plan.runs_before_shuffle(first))
 
     @property
     def sources(self) -> list[str]:
-        """The topics from outside that its tasks read, on the broker."""
+        """The external topics that its tasks read, on the broker."""
         return [self.prefix + topic for topic in self.plan.external_topics]
 
     @property
     def inputs(self) -> list[str]:
-        """These, and those of global stores."""
+        """The sources, and the topics of global stores."""
         return [*self.sources, *(self.prefix + topic for topic in self.plan.global_part_of)]
 
     @property
@@ -91,11 +91,11 @@ class Lane:
         return [self.prefix + topic for topic in self.recording.topics]
 
     def entries(self, batch: int) -> list[Entry]:
-        """Give the records of a batch; a step of the recorder's clock has none."""
+        """Return the records of a batch; a step of the recorder's clock has none."""
         return [entry for entry in self.recording.batches[batch] if "topic" in entry]
 
     def times(self) -> list[int]:
-        """Give the recorder's clock at each batch, behind it if it is a step of the clock; ms."""
+        """Return the recorder's clock at each batch, in ms; at a step of the clock, the time after it."""
         now, times = 0, []
         for batch in self.recording.batches:
             now += batch[0].get("advance_wall_clock_ms", 0)
@@ -103,7 +103,7 @@ class Lane:
         return times
 
     def played(self, found: Mapping[str, list[ConsumedRecord]], ends: list[Ends]) -> list[Entry]:
-        """Spell what the topics hold as the recording does.
+        """Return the content of the topics in the form of the recording.
 
         Args:
             found: The records of the topics.
@@ -115,9 +115,9 @@ class Lane:
     def _pieces(
         self, topic: str, found: Mapping[str, list[ConsumedRecord]], ends: list[Ends]
     ) -> Iterator[list[ms.Record]]:
-        """Give the records of each batch; what came after the last one counts to it."""
+        """Return the records of each batch; records after the last batch belong to it."""
         name, sink = self.prefix + topic, self._sink_to(topic)
-        for start, end in pairwise([0, *(those[name] for those in ends[:-1]), len(found[name])]):
+        for start, end in pairwise([0, *(counts[name] for counts in ends[:-1]), len(found[name])]):
             yield [
                 ms.Record(read(sink.key, r.key), read(sink.value, r.value), r.timestamp, r.headers)
                 for r in found[name][start:end]

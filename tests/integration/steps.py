@@ -48,8 +48,8 @@ class Step(NamedTuple):
     batches: Mapping[str, int]
 
 
-def line_of_time(lanes: Iterable[Lane]) -> list[Step]:
-    """Give the steps of lanes that follow the clock: theirs are those of the same moment.
+def timeline(lanes: Iterable[Lane]) -> list[Step]:
+    """Return the steps of lanes that follow the clock: batches of the same moment share a step.
 
     The batches of a lane at a moment are numbered, a step of the clock first with 0; those of equal number share a step.
     """
@@ -62,9 +62,9 @@ def line_of_time(lanes: Iterable[Lane]) -> list[Step]:
 
 
 def steps_of(lanes: Collection[Lane]) -> list[Step]:
-    """Give the steps of all lanes; those that do not mind the clock take a batch in each from the first step on."""
+    """Return the steps of all lanes; lanes that ignore the clock take one batch in each step, from the first on."""
     clocked, free = [lane for lane in lanes if lane.clocked], [lane for lane in lanes if not lane.clocked]
-    steps = line_of_time(clocked) or [Step(0, {})]
+    steps = timeline(clocked) or [Step(0, {})]
     counts = {lane.prefix: len(lane.recording.batches) for lane in free}
     steps += [Step(steps[-1].now_ms, {})] * (max(counts.values(), default=0) - len(steps))
     return [
@@ -119,11 +119,11 @@ class Steps:
             future.result(30)
 
     def taken_by(self, lane: Lane) -> list[int]:
-        """Give the number of the step in which a lane takes each of its batches."""
+        """Return the number of the step in which a lane takes each of its batches."""
         return [number for number, step in enumerate(self.steps) if lane.prefix in step.batches]
 
     def take(self, number: int, running: ms.RunningApplication) -> Ends:
-        """Take a step; tell where the output topics end behind it."""
+        """Take a step; return the end offsets of the output topics after it."""
         step = self.steps[number]
         running.pause(self.plan.external_topics)
         self._clock.set(step.now_ms)
@@ -138,29 +138,29 @@ class Steps:
     def _write(self, lane: Lane, batch: int) -> None:
         for entry in lane.entries(batch):
             key, value, timestamp, headers = row_of(entry)
-            at = {"partition": 0, "timestamp": timestamp + EPOCH_ON_THE_WIRE}
-            self._producer.produce(lane.prefix + entry["topic"], value, key, headers=list(headers), **at)
+            target = {"partition": 0, "timestamp": timestamp + EPOCH_ON_THE_WIRE}
+            self._producer.produce(lane.prefix + entry["topic"], value, key, headers=list(headers), **target)
 
     def _is_done(self, step: Step, running: ms.RunningApplication) -> bool:
-        """Tell whether all topics of the step are committed to their ends, and nothing is due by the clock.
+        """Return whether all topics of the step are committed to their ends, and nothing is due by the clock.
 
-        First asked what is committed, then where the ends are by then; what a micro-batch makes due is known when it commits.
+        The committed offsets are read before the ends. What a micro-batch makes due is known when it commits.
         """
         status, topics = running.status(), self._topics_of(step)
         assert status.error is None, status.error
-        asked = self._group.committed([TopicPartition(topic, 0) for topic in topics], timeout=30)
-        committed = {place.topic: max(place.offset, 0) for place in asked}
+        positions = self._group.committed([TopicPartition(topic, 0) for topic in topics], timeout=30)
+        committed = {position.topic: max(position.offset, 0) for position in positions}
         if committed != self._ends(topics):
             return False
         return not running._run.reports.due(step.now_ms, resting(self.plan, status.paused))
 
     def _topics_of(self, step: Step) -> list[str]:
-        """Return the topics that its lanes read; those of other lanes stay the same."""
+        """Return the topics that the lanes of the step read; topics of other lanes do not change."""
         internal = (f"{self.plan.application_id}-{prefix}" for prefix in step.batches)
-        mine = (*step.batches, *internal)
-        return [topic for topic in self.plan.broker_topics if topic.startswith(mine)]
+        prefixes = (*step.batches, *internal)
+        return [topic for topic in self.plan.broker_topics if topic.startswith(prefixes)]
 
     def _ends(self, topics: Iterable[str]) -> Ends:
         latest = OffsetSpec.latest()
-        asked = self._admin.list_offsets({TopicPartition(topic, 0): latest for topic in topics})
-        return {place.topic: future.result(30).offset for place, future in asked.items()}
+        futures = self._admin.list_offsets({TopicPartition(topic, 0): latest for topic in topics})
+        return {partition.topic: future.result(30).offset for partition, future in futures.items()}

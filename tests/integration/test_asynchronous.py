@@ -1,4 +1,4 @@
-"""Calls to the outside world on real Spark and a real broker: they go on between micro-batches, and over crashes."""
+"""Asynchronous calls on real Spark and a real broker: they continue between micro-batches, and after crashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = 100
 
 
 def journaled(journal: Path, value: str) -> None:
-    """Note the begin or the end of a call, in a file that outlives every process; short lines are appended whole."""
+    """Write the begin or the end of a call to a file that outlives every process; short lines are appended atomically."""
     with open(journal, "ab", buffering=0) as file:
         file.write(f"{value}\n".encode())
 
@@ -56,8 +56,8 @@ def test_results_come_in_the_order_of_their_key_and_calls_overlap(apps: Apps, tm
     open_calls: set[int] = set()
     most = 0
     for line in lines:
-        what, number = line.split()
-        if what == "end":
+        event, number = line.split()
+        if event == "end":
             open_calls.remove(int(number))
             continue
         assert not any(other % KEYS == int(number) % KEYS for other in open_calls)
@@ -67,7 +67,7 @@ def test_results_come_in_the_order_of_their_key_and_calls_overlap(apps: Apps, tm
     assert running.metrics()["processed_records"] == 5_000
 
 
-def test_a_slow_call_holds_up_nobody_and_no_offset_goes_past_it(apps: Apps, tmp_path: Path) -> None:
+def test_a_slow_call_delays_no_other_and_no_offset_passes_it(apps: Apps, tmp_path: Path) -> None:
     source, sink, go_on = apps.topic("in", 1), apps.topic("out", 1), tmp_path / "go on"
 
     async def call(value: str) -> str:
@@ -101,9 +101,9 @@ def test_retries_and_delays_outlive_a_restart_and_letters_say_why(apps: Apps, tm
     journal = tmp_path / "journal"
 
     def call(value: str) -> object:
-        journaled(journal, f"{value} {time.time()}")  # noqa: TID251 - of the world outside
+        journaled(journal, f"{value} {time.time()}")  # noqa: TID251 - the time of an external system
         if value == "bad":
-            raise ConnectionError("nobody there")
+            raise ConnectionError("unreachable")
         done = journal.read_text().count(f"{value} ")
         if value == "later" and done == 1:
             return ms.delay(in_=8_000)
@@ -126,15 +126,15 @@ def test_retries_and_delays_outlive_a_restart_and_letters_say_why(apps: Apps, tm
     assert values_by_key(apps.kafka.consume(sink)) == {"c": ["good!"], "b": ["later!"]}
     (letter,) = apps.kafka.consume(dead)
     assert letter.value == b"bad"
-    assert b"nobody there" in b" ".join(value or b"" for _, value in letter.headers)
-    at: dict[str, list[float]] = defaultdict(list)
+    assert b"unreachable" in b" ".join(value or b"" for _, value in letter.headers)
+    call_times: dict[str, list[float]] = defaultdict(list)
     for line in journal.read_text().splitlines():
         value, moment = line.split()
-        at[value].append(float(moment))
-    assert {value: len(moments) for value, moments in at.items()} == {"bad": 4, "later": 2, "good": 1}
-    waits = [later - before for before, later in zip(at["bad"], at["bad"][1:])]
+        call_times[value].append(float(moment))
+    assert {value: len(moments) for value, moments in call_times.items()} == {"bad": 4, "later": 2, "good": 1}
+    waits = [later - before for before, later in zip(call_times["bad"], call_times["bad"][1:])]
     assert all(wait >= least for wait, least in zip(waits, (0.2, 0.4, 0.8), strict=True))
-    assert at["later"][1] - at["later"][0] >= 8
+    assert call_times["later"][1] - call_times["later"][0] >= 8
 
 
 def test_exactly_once_sends_each_answer_once(apps: Apps, tmp_path: Path) -> None:

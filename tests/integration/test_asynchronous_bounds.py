@@ -1,4 +1,4 @@
-"""A task that calls holds so many records and no more, however many wait in its topics."""
+"""A task with asynchronous calls keeps a bounded number of records, however many wait in its topics."""
 
 from __future__ import annotations
 
@@ -35,11 +35,15 @@ def test_what_cannot_be_called_yet_stays_in_its_topic(apps: Apps, tmp_path: Path
         most = 0
 
         def taken() -> int:
-            """Look at what is held; give how much has been read."""
+            """Update the maximum of calls in memory; return the number of records read."""
             nonlocal most
             calls = running.status().calls.values()
             most = max(
-                most, sum(one.with_async_worker + one.waiting + one.parked + one.held for one in calls)
+                most,
+                sum(
+                    operator.with_async_worker + operator.waiting + operator.parked + operator.held
+                    for operator in calls
+                ),
             )
             return running.metrics()["read_records"]
 

@@ -22,12 +22,12 @@ PRIME = 10_007
 
 
 def records() -> list[tuple[str, str]]:
-    """Give each key a number in each round."""
+    """Return a number for each key in each round."""
     return [(f"k{n % KEYS}", str(n)) for n in range(KEYS * ROUNDS)]
 
 
 def serially() -> tuple[dict[str | None, list[str]], dict[str | None, int]]:
-    """Give what is forwarded for each key, and what its balance is in the end."""
+    """Return what is forwarded for each key, and its final balance."""
     forwarded: dict[str | None, list[str]] = defaultdict(list)
     balances: dict[str | None, int] = defaultdict(int)
     for key, value in records():
@@ -42,7 +42,7 @@ def test_effects_are_those_of_a_serial_run_though_calls_overlap_and_fail_and_the
     apps: Apps, tmp_path: Path
 ) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 2)
-    go_on, process_id = tmp_path / "go on", tmp_path / "station"
+    go_on, process_id = tmp_path / "go on", tmp_path / "async-worker"
     last_round = KEYS * (ROUNDS - 1)
 
     async def move(record: ms.Record[str, str], context: ms.CallContext) -> None:
@@ -53,9 +53,9 @@ def test_effects_are_those_of_a_serial_run_though_calls_overlap_and_fail_and_the
         if number >= last_round and not go_on.exists():
             if not process_id.exists():
                 process_id.write_text(str(os.getpid()))
-            await asyncio.Future()  # it ends with its async worker
+            await asyncio.Future()  # never completes; ends with its async worker
         if number % 10 == 0 and context.attempt == 1:
-            raise ConnectionError("nobody there")
+            raise ConnectionError("unreachable")
         balances.put(record.key, balances.get(record.key) * 2 % PRIME)
         context.forward(record.with_value(f"{number} doubled: {balances.get(record.key)}"))
 

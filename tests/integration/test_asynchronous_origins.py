@@ -1,4 +1,4 @@
-"""Behind Spark's shuffle: no offset of the topic in front is committed past an unfinished record (KIP-311), whoever dies."""
+"""Behind Spark's shuffle: no offset of the topic in front is committed past an unfinished record (KIP-311), whichever process dies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTITIONS = 4
 
 
 class Gate:
-    """A call of the world outside, which answers one value only when somebody opens a gate."""
+    """A call of an external system, which answers for one value only when a gate is open."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)

@@ -68,10 +68,10 @@ def closing(topics: Topics) -> ms.Topology:
 
 
 def counted() -> Counter[str]:
-    """Count per window what all records in order have."""
+    """Return the counts per window of all records in order."""
     size = int(WINDOW.total_seconds() * 1000)
     times = ((n % GROUPS, BEGIN + n * STEP) for n in range(RECORDS))
-    return Counter(f"g{group}@{at - at % size}" for group, at in times)
+    return Counter(f"g{group}@{timestamp - timestamp % size}" for group, timestamp in times)
 
 
 def backlog() -> list[tuple[str, str, int]]:
@@ -152,7 +152,8 @@ def test_a_join_finds_what_was_valid_at_the_time(apps: Apps, size: int) -> None:
     valid: dict[str, str] = {}
     wanted: dict[str, list[str]] = {}
     pieces = sorted(
-        [(at, 0, group, key) for key, group, at in backlog()] + [(at, 1, g, r) for g, r, at in changes]
+        [(timestamp, 0, group, key) for key, group, timestamp in backlog()]
+        + [(timestamp, 1, g, r) for g, r, timestamp in changes]
     )
     for _, changes_rate, group, value in pieces:
         if changes_rate:
@@ -169,7 +170,7 @@ def test_a_join_finds_what_was_valid_at_the_time(apps: Apps, size: int) -> None:
 def test_two_re_keyed_streams_meet_in_their_windows(apps: Apps) -> None:
     topics, other = topics_of(apps), apps.topic("other", 2)
     apps.kafka.produce(topics.input, backlog())
-    apps.kafka.produce(other, [(key, group, at + 1) for key, group, at in backlog()[::7]])
+    apps.kafka.produce(other, [(key, group, timestamp + 1) for key, group, timestamp in backlog()[::7]])
     builder = ms.StreamsBuilder()
     left = behind_state(builder, topics.input).select_key(lambda key, _: key)
     right = (

@@ -1,4 +1,4 @@
-"""What people and clusters do wrong, and what the application says then.
+"""Errors of users and clusters, and the messages of the application.
 
 Every message is read as its reader would: it has to name what is wrong (topic, partition, offset, setting, store) and what
 to do about it. Where the fault can be mended, the test mends it and shows that nothing was lost meanwhile.
@@ -46,7 +46,7 @@ def int64(number: int) -> bytes:
     return struct.pack(">q", number)
 
 
-def says(error: pytest.ExceptionInfo[MillstreamError], *parts: str) -> None:
+def check_message(error: pytest.ExceptionInfo[MillstreamError], *parts: str) -> None:
     """Check that a message has all these parts, and that a second exception does not bury it."""
     missing = [part for part in parts if part not in error.value.message]
     assert not missing, f"{missing} not in: {error.value.message}"
@@ -63,17 +63,17 @@ class TestSettings:
     def test_a_misspelt_setting(self, topology: ms.Topology) -> None:
         with pytest.raises(SettingsError) as error:
             ms.Application("app", topology, bootstrap_server="localhost:9092")
-        says(error, "'bootstrap_server'", "did you mean 'bootstrap_servers'?")
+        check_message(error, "'bootstrap_server'", "did you mean 'bootstrap_servers'?")
 
     def test_a_setting_of_kafkas_clients(self, topology: ms.Topology) -> None:
         with pytest.raises(SettingsError) as error:
             ms.Application("app", topology, bootstrap_servers="b:1", **{"security.protocol": "SSL"})
-        says(error, "'security.protocol'", "kafka={...}")
+        check_message(error, "'security.protocol'", "kafka={...}")
 
     def test_no_broker_is_named(self, topology: ms.Topology) -> None:
         with pytest.raises(SettingsError) as error:
             ms.Application("app", topology)
-        says(error, "'bootstrap_servers' is missing", "host:port")
+        check_message(error, "'bootstrap_servers' is missing", "host:port")
 
     @pytest.mark.parametrize(
         ("setting", "value", "advice"),
@@ -91,22 +91,22 @@ class TestSettings:
     ) -> None:
         with pytest.raises(SettingsError) as error:
             ms.Application("app", topology, bootstrap_servers="b:1", **{setting: value})
-        says(error, setting, str(value), advice)
+        check_message(error, setting, str(value), advice)
 
     def test_what_only_javas_clients_have(self, topology: ms.Topology) -> None:
         with pytest.raises(SettingsError) as error:
             ms.Application("app", topology, bootstrap_servers="b:1", kafka={"ssl.truststore.location": "x"})
-        says(error, "'ssl.truststore.location'", "ssl.ca.location")
+        check_message(error, "'ssl.truststore.location'", "ssl.ca.location")
 
     def test_an_application_id_that_cannot_name_topics(self, topology: ms.Topology) -> None:
         with pytest.raises(MillstreamError) as error:
             ms.Application("my app", topology, bootstrap_servers="b:1")
-        says(error, "'my app'", "application", "letters, digits")
+        check_message(error, "'my app'", "application", "letters, digits")
 
     def test_an_end_that_does_not_exist(self, topology: ms.Topology) -> None:
         with pytest.raises(SettingsError) as error:
             ms.Application("app", topology, bootstrap_servers="b:1").run(until="tomorrow")  # type: ignore[arg-type]
-        says(error, "'tomorrow'", "'end'")
+        check_message(error, "'tomorrow'", "'end'")
 
 
 class TestSecrets:
@@ -151,7 +151,7 @@ class TestSecrets:
         )  # fmt: skip
         with pytest.raises(BrokerUnavailableError) as error:
             app.run()
-        says(error, kafka.bootstrap_servers)
+        check_message(error, kafka.bootstrap_servers)
         self.assert_untold(*traceback.format_exception(error.value), caplog.text)
 
     @pytest.mark.broker
@@ -182,19 +182,21 @@ class TestTopics:
         sink = topics.topic("out")
         with pytest.raises(TopicNotFoundError) as error:
             topics.run(key_count("nowhere", sink))
-        says(error, "reads 'nowhere'", "kafka-topics --create --topic nowhere --partitions")
+        check_message(error, "reads 'nowhere'", "kafka-topics --create --topic nowhere --partitions")
 
     def test_a_sink_topic_is_missing(self, topics: Apps) -> None:
         source = topics.topic("in")
         with pytest.raises(TopicNotFoundError) as error:
             topics.run(key_count(source, "nowhere-out"))
-        says(error, "writes to 'nowhere-out'", "kafka-topics --create --topic nowhere-out --partitions")
+        check_message(
+            error, "writes to 'nowhere-out'", "kafka-topics --create --topic nowhere-out --partitions"
+        )
 
     def test_the_dead_letter_topic_is_missing(self, topics: Apps) -> None:
         source, sink = topics.topic("in"), topics.topic("out")
         with pytest.raises(TopicNotFoundError) as error:
             topics.run(key_count(source, sink), on_process_error="dead_letter", dead_letter_topic="no-dead")
-        says(error, "'no-dead'", "kafka-topics --create --topic no-dead")
+        check_message(error, "'no-dead'", "kafka-topics --create --topic no-dead")
 
     def test_topics_that_meet_have_different_numbers_of_partitions(self, topics: Apps) -> None:
         two, three, sink = topics.topic("two", 2), topics.topic("three", 3), topics.topic("out")
@@ -204,7 +206,7 @@ class TestTopics:
         )
         with pytest.raises(CoPartitioningError) as error:
             topics.run(builder.build())
-        says(error, f"{two!r} has 2", f"{three!r} has 3", "repartition(partitions=...)")
+        check_message(error, f"{two!r} has 2", f"{three!r} has 3", "repartition(partitions=...)")
 
     def test_no_broker_answers(self, topics: Apps) -> None:
         with socket.socket() as taken:  # bound and not listening: nobody can answer there
@@ -212,12 +214,14 @@ class TestTopics:
             servers = f"127.0.0.1:{taken.getsockname()[1]}"
             with pytest.raises(BrokerUnavailableError) as error:
                 topics.run(key_count("in", "out"), bootstrap_servers=servers, request_timeout_ms=500)
-        says(error, servers, "Check that the broker runs", "bootstrap_servers", "advertised.listeners")
+        check_message(
+            error, servers, "Check that the broker runs", "bootstrap_servers", "advertised.listeners"
+        )
 
     def test_a_client_setting_does_not_exist(self, topics: Apps) -> None:
         with pytest.raises(SettingsError) as error:
             topics.run(key_count("in", "out"), kafka={"sokcet.timeout.ms": 1})
-        says(error, "sokcet.timeout.ms", "kafka={...}")
+        check_message(error, "sokcet.timeout.ms", "kafka={...}")
 
 
 @pytest.mark.broker
@@ -228,7 +232,7 @@ class TestRecordsThatCannotBeRead:
         apps.kafka.produce(source, [("a", int64(1)), ("a", b"oops"), ("a", int64(2))])
         with pytest.raises(DeserializationError) as error:
             apps.run(numbers(source, sink))
-        says(
+        check_message(
             error, f"topic {source!r}", "partition 0", "offset 1", "b'oops'", "the serdes its producers use",
             "on_deserialize_error='skip'",
         )  # fmt: skip
@@ -272,7 +276,7 @@ class TestFunctionsThatRaise:
         apps.kafka.produce(source, [("a", "good"), ("a", "good"), ("a", "bad"), ("a", "good")])
         with pytest.raises(ProcessingError) as error:
             apps.run(with_processor(Picky, source, sink, Picky.store))
-        says(
+        check_message(
             error, "processor failed", f"topic {source!r}", "partition 0", "offset 2", "b'bad'",
             "LookupError: no idea what 'bad' means", "topologies.py, line", "on_process_error='skip'",
         )  # fmt: skip
@@ -287,7 +291,7 @@ class TestFunctionsThatRaise:
         apps.kafka.produce(source, [("a", "1"), ("b", "two"), ("c", "3")])
         with pytest.raises(ProcessingError) as error:
             apps.run(parsed(source, sink))
-        says(
+        check_message(
             error, "parse failed in stage 'process'", f"topic {source!r}", "partition 0", "offset 1",
             "ValueError: invalid literal for int()",
         )  # fmt: skip
@@ -311,7 +315,7 @@ class TestFunctionsThatRaise:
         assert "invalid literal" in status.error
         with pytest.raises(ProcessingError) as error:
             running.await_termination()
-        says(error, "invalid literal", "offset 0")
+        check_message(error, "invalid literal", "offset 0")
 
 
 def thrice_then_a_letter(context: ms.ErrorContext, error: Exception) -> str:
@@ -345,7 +349,7 @@ class TestErrorHandlers:
         apps.kafka.produce(source, [("c", "bad" if stateful else "last")])
         with pytest.raises(ProcessingError) as error:
             apps.run(topology, on_process_error="fail" if stateful else thrice_then_a_letter, **settings)
-        says(error, "offset 3", "failed in stage 'process'")
+        check_message(error, "offset 3", "failed in stage 'process'")
         assert [letter.key for letter in apps.kafka.consume(dead)][1:] == [b"c"]
         assert len(apps.kafka.consume(sink)) == 2
 
@@ -360,7 +364,7 @@ class TestResultsThatCannotBeWritten:
         apps.kafka.produce(source, [("a", "x")])
         with pytest.raises(ProductionError) as error:
             apps.run(builder.build())
-        says(
+        check_message(
             error,
             "sink failed in stage 'produce'",
             "offset 0",
@@ -375,7 +379,7 @@ class TestResultsThatCannotBeWritten:
         apps.kafka.produce(source, [("a", "x")])
         with pytest.raises(ProductionError) as error:
             apps.run(builder.build())
-        says(
+        check_message(
             error, f"topic {sink!r}", "offset 0", "at most 1000000", "message.max.bytes", "max.message.bytes"
         )
 
@@ -415,7 +419,7 @@ class TestOffsetsThatAreGone:
         apps.kafka.delete_records(source, {0: 6})
         with pytest.raises(OffsetsLostError) as error:
             apps.run(topology)
-        says(
+        check_message(
             error, "no longer has offset 3", f"topic {source!r}", "partition 0", "first offset is 6",
             "on_lost_offsets='skip'", "retention",
         )  # fmt: skip
@@ -442,7 +446,7 @@ class TestOffsetsThatAreGone:
         apps.kafka.produce(source, [("a", "first of the new topic")])
         with pytest.raises(TopicRecreatedError) as error:
             apps.run(topology)
-        says(
+        check_message(
             error,
             f"topic {source!r}",
             "deleted and created again",
@@ -457,7 +461,9 @@ class TestOffsetsThatAreGone:
         apps.kafka.delete_topic(source)
         with pytest.raises(TopicNotFoundError) as error:
             running.await_termination(60)
-        says(error, source, "no such topic or partition", "create it again", "another application id")
+        check_message(
+            error, source, "no such topic or partition", "create it again", "another application id"
+        )
         assert running.status().state == "failed"
 
 
@@ -478,7 +484,9 @@ class TestTopologiesThatDoNotFitTheCheckpoint:
         apps.kafka.produce(source, [("a", "y")])
         with pytest.raises(IncompatibleTopologyError) as error:
             apps.run(topology(ms.serdes.pickle))
-        says(error, "'sums'", "string -> pickle", "string -> json", "new name", "another application id")
+        check_message(
+            error, "'sums'", "string -> pickle", "string -> json", "new name", "another application id"
+        )
 
         apps.run(topology(ms.serdes.json))
         assert latest(apps.kafka.consume(sink), ms.serdes.json) == {"a": {"x": 1, "y": 1}}

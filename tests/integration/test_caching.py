@@ -38,6 +38,6 @@ def test_a_micro_batch_writes_each_row_once_and_without_caches_every_update(apps
     assert metrics["merged_updates"] == 0
 
 
-def test_caches_are_on_unless_somebody_turns_them_off(apps_without_spark: Apps) -> None:
+def test_caches_are_on_by_default(apps_without_spark: Apps) -> None:
     app = ms.Application("app", word_count("lines", "counts"), bootstrap_servers="b:1")
     assert app.settings.statestore_cache_max_bytes == TEN_MIB

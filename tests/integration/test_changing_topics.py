@@ -113,7 +113,7 @@ class TestATopicThatIsMadeAgain:
         apps.kafka.create_topic(source, 1)
         apps.kafka.produce(
             source, [("a", "z")] * 5, partition=0
-        )  # as long as what was read: only the id tells
+        )  # as long as what was read: only the id differs
         apps.run(key_count(source, sink), **settings)
         assert counted(apps, sink) == list(range(1, 10))
 
@@ -124,7 +124,7 @@ def test_a_topic_that_is_shorter_than_what_was_read(apps: Apps) -> None:
     apps.run(key_count(source, sink))
     apps.kafka.delete_topic(source)
     apps.kafka.create_topic(source, 1)
-    forget_topic_ids(apps)  # as if the broker gave none: then nothing tells the topics apart but their ends
+    forget_topic_ids(apps)  # as if the broker had none: then only the ends distinguish the topics
     apps.kafka.produce(source, [("a", "x")])
     with pytest.raises(
         OffsetsLostError, match=r"ends at offset 1, but offsets up to 3 .* on_lost_offsets='skip'"

@@ -38,13 +38,13 @@ def test_an_application_goes_on_moves_and_is_refused(apps: Apps, elsewhere: Path
     counts = builder.stream(source).group_by_key().count(store="counts")
     counts.to_stream().to(sink, value=ms.serdes.int64)
     topology = builder.build()
-    place = {
+    settings = {
         "checkpoint_location": "viewfs://elsewhere/checkpoints/counts",
         "processing_guarantee": "exactly_once",
     }
     for partitions in (1, 2):  # the second start goes on, and moves the state
         apps.kafka.produce(source, [("a", "x"), ("b", "x"), ("a", "y")])
-        apps.run(topology, shuffle_partitions=partitions, **place)
+        apps.run(topology, shuffle_partitions=partitions, **settings)
     found = values_by_key(committed_records(apps.kafka, sink), ms.serdes.int64)
     assert found == {"a": [1, 2, 3, 4], "b": [1, 2]}
     assert not (apps.home / apps.id / "checkpoint").exists()
@@ -54,4 +54,4 @@ def test_an_application_goes_on_moves_and_is_refused(apps: Apps, elsewhere: Path
     with pytest.raises(
         ms.errors.CheckpointError, match=f"viewfs://elsewhere.* offsets/{newest.name} is missing"
     ):
-        apps.run(topology, **place)
+        apps.run(topology, **settings)

@@ -23,7 +23,7 @@ FROM_ARCHIVE = f"{_MAIN} source: shared objects file"
 
 
 class Program:
-    """Ivy, which says its version: the smallest program among the jars that are there."""
+    """Ivy, which prints its version: the smallest program among the jars."""
 
     def __init__(self, home: Path) -> None:
         self.jars = home / "jars"
@@ -78,24 +78,24 @@ def test_a_jvm_starts_from_its_archive(program: Program) -> None:
 
 
 def test_nothing_is_seen_of_a_broken_one(program: Program, tmp_path: Path) -> None:
-    said, archive = program.run([]), program.archive
+    output, archive = program.run([]), program.archive
     whole, broken = archive.file.read_bytes(), tmp_path / "broken.jsa"
     options = [option.replace(str(archive.file), str(broken)) for option in archive.options()]
-    assert program.run(options) == said  # there is none
+    assert program.run(options) == output  # there is none
     for content in (whole[: len(whole) // 2], whole[:100], b"x" * len(whole), b"\0" * len(whole)):
         broken.write_bytes(content)
-        assert program.run(options) == said
+        assert program.run(options) == output
 
 
 def test_an_archive_of_other_jars_is_left_alone(program: Program) -> None:
-    said, archive = program.run([]), program.archive
+    output, archive = program.run([]), program.archive
     [jar] = program.jars.iterdir()
     before = jar.stat().st_mtime_ns
     jar.touch()
     assert program.archive.file != archive.file
-    assert program.run(archive.options()) == said
+    assert program.run(archive.options()) == output
     os.utime(jar, ns=(before, before))
-    assert program.run(archive.options(), class_path=f"{program.jars.parent}:{program.class_path}") == said
+    assert program.run(archive.options(), class_path=f"{program.jars.parent}:{program.class_path}") == output
 
 
 def test_options_of_the_user_win(program: Program) -> None:

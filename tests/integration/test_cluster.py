@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(530)]
 
 _ENDED_BY_SIGTERM = 143
 PASSWORD = secrets.token_hex(16)
-"""A password of Kafka's clients, which this broker does not ask for."""
+"""A password of Kafka's clients, which this broker does not require."""
 REGIONS = {f"c{n}": f"region-{n % 3 + 3}" for n in range(9)}
 """Regions of customers; their names bring records to both partitions."""
 
@@ -93,7 +93,7 @@ class Shop:
         shutil.rmtree(self.home / "orders")  # what is left is one module beside the program
 
     def order(self, count: int) -> None:
-        """Send some more orders, each of which is to be told from all others."""
+        """Send more orders, each with a unique value."""
         new = [(f"o{n}", f"c{n % 9} {n}") for n in range(len(self.ordered), len(self.ordered) + count)]
         self.kafka.produce(self.topics[0], new)
         self.ordered += new
@@ -111,16 +111,16 @@ class Shop:
         return json.dumps({"id": self.id, "topics": self.topics, "settings": given})
 
     def await_results(self, program: Daemon) -> None:
-        """Wait until the program has answered and counted all that was ordered."""
+        """Wait until the program has answered and counted all orders."""
 
-        def there() -> bool:
+        def all_counted() -> bool:
             if not program.runs:
                 pytest.fail(f"the program ended: {program.log.read_text()[-6000:]}")
             totals = {r.key: r.value or b"" for r in committed_records(self.kafka, self.topics[3])}
             counted = sum(int.from_bytes(total, "big") for total in totals.values())
             return counted == len(self.ordered) == len(committed_records(self.kafka, self.topics[2]))
 
-        eventually(there, f"results of {len(self.ordered)} orders", within_s=360)
+        eventually(all_counted, f"results of {len(self.ordered)} orders", within_s=360)
 
     def placed(self) -> dict[str, str]:
         """Return the executor on which each task ran last."""
@@ -128,12 +128,12 @@ class Shop:
         return {task: where.split("/")[1] for task, where in status.placed.items()}
 
     def forget_copies(self, tasks: Collection[str]) -> None:
-        """Remove the local copies of tasks, as if their host was gone."""
+        """Delete the local copies of tasks, as if their host were lost."""
         for task in tasks:
             shutil.rmtree(self.home / "state" / self.id / "tasks" / task)
 
     def check(self) -> None:
-        """Compare what is in the topics with what plain Python makes of the orders."""
+        """Compare the content of the topics with the results of plain Python."""
         answers = [(r.key, r.value) for r in committed_records(self.kafka, self.topics[2])]
         wanted = [(key, f"{REGIONS[order.split()[0]]} {order}".upper()) for key, order in self.ordered]
         assert Counter(answers) == Counter((key.encode(), value.encode()) for key, value in wanted)
@@ -142,7 +142,7 @@ class Shop:
         assert totals == {key.encode(): count.to_bytes(8, "big") for key, count in counted.items()}
 
     def check_files(self) -> None:
-        """Look for the password in everything that application, checkpoint and executors have left."""
+        """Search for the password in all files of application, checkpoint and executors."""
         looked = [path for path in self.home.parent.rglob("*") if path.is_file()]
         assert [path for path in looked if PASSWORD.encode() in path.read_bytes()] == []
         assert any("checkpoint" in path.parts for path in looked)
@@ -180,6 +180,6 @@ def test_a_submitted_program_survives_its_workers(kafka: EmbeddedKafka, cluster:
 def test_the_doctor_looks_at_every_executor(kafka: EmbeddedKafka, cluster: SparkCluster) -> None:
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     doctor = cluster.python("-m", "millstream", "doctor", "--master", cluster.url, *servers)
-    said = " ".join(doctor.communicate(timeout=180)[0].split())
+    output = " ".join(doctor.communicate(timeout=180)[0].split())
     sound = r"ok executor {} on \S+ Python \S+ \(\S+\), millstream \S+, pyspark"
-    assert all(re.search(sound.format(executor), said) for executor in (0, 1)), said
+    assert all(re.search(sound.format(executor), output) for executor in (0, 1)), output

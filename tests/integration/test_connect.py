@@ -91,7 +91,7 @@ def _environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[str]:
-    """Start a server, in a directory of its own; give its port."""
+    """Start a server, in a directory of its own; return its port."""
     home, log = tmp_path / "server", tmp_path / "server.log"
     home.mkdir()
     with (

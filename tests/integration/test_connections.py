@@ -1,4 +1,4 @@
-"""Connections to the broker that are let go while somebody waits for an answer."""
+"""Connections to the broker that are closed during a request."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def test_an_answer_that_is_waited_for_comes_all_the_same(apps_without_spark: App
         return [broker.topic_facts([topic])[topic] for _ in range(20)]
 
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ask)
-        while not asked.done():
+        future = pool.submit(ask)
+        while not future.done():
             hang_up(settings)
-    assert [facts.partitions for facts in asked.result()] == [3] * 20
+    assert [facts.partitions for facts in future.result()] == [3] * 20
 
 
 def test_records_that_were_planned_and_are_gone_are_not_waited_for(

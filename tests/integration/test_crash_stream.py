@@ -1,4 +1,4 @@
-"""The two ends of the stream under the harness: a workload that arrives exactly once, and progress as the broker tells it."""
+"""Input and output of the crash harness: a workload that arrives exactly once, and progress according to the broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 import millstream as ms
 from millstream.testing import EmbeddedKafka
-from millstream.testing.crash.broker_topics import TRANSACTIONS, commits_of, told_transactions, went_back
+from millstream.testing.crash.broker_topics import TRANSACTIONS, commits_of, transaction_lines, went_back
 from millstream.testing.crash.journal import journals_of
 from millstream.testing.crash.stream import Feeder, Watch, lacks_coordinator
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[EmbeddedKafka]:
+def killed_kafka() -> Iterator[EmbeddedKafka]:
     """A broker that is killed."""
     with EmbeddedKafka(partitions=2) as kafka:
         for topic in ("fed", "watched", "results"):
@@ -27,30 +27,30 @@ def own() -> Iterator[EmbeddedKafka]:
         yield kafka
 
 
-def test_the_workload_arrives_once_though_the_broker_is_killed(own: EmbeddedKafka) -> None:
+def test_the_workload_arrives_once_though_the_broker_is_killed(killed_kafka: EmbeddedKafka) -> None:
     workload = [(None if number % 3 else f"key-{number}", f"{number}") for number in range(3_000)]
-    feeder = Feeder(own.bootstrap_servers, "fed", workload, partitions=2)
+    feeder = Feeder(killed_kafka.bootstrap_servers, "fed", workload, partitions=2)
     for up_to in (1_000, 2_000, 5_000):
         feeder.feed(up_to)
         feeder.wait(0.02)
-        own.kill()
-        own.restart()
+        killed_kafka.kill()
+        killed_kafka.restart()
 
     def arrived() -> bool:
         feeder.wait(0.02)
-        return sum(own.end_offsets("fed").values()) >= len(workload)
+        return sum(killed_kafka.end_offsets("fed").values()) >= len(workload)
 
     eventually(arrived, "the workload")
-    values = [record.value for record in own.consume("fed")]
-    numbers = [int(record.headers[0][1] or b"") for record in own.consume("fed")]
+    values = [record.value for record in killed_kafka.consume("fed")]
+    numbers = [int(record.headers[0][1] or b"") for record in killed_kafka.consume("fed")]
     assert sorted(numbers) == [*range(len(workload))]
     assert sorted(values) == sorted(value.encode() for _, value in workload)
 
 
-def test_progress_is_what_the_group_has_committed(own: EmbeddedKafka) -> None:
-    own.produce("watched", [(None, "x")] * 10, partition=0)
-    watch = Watch(own, "some-group", "watched", "results")
-    settings = {"bootstrap.servers": own.bootstrap_servers, "group.id": "some-group"}
+def test_progress_is_what_the_group_has_committed(killed_kafka: EmbeddedKafka) -> None:
+    killed_kafka.produce("watched", [(None, "x")] * 10, partition=0)
+    watch = Watch(killed_kafka, "some-group", "watched", "results")
+    settings = {"bootstrap.servers": killed_kafka.bootstrap_servers, "group.id": "some-group"}
     consumer = Consumer(settings)
 
     def commit(offset: int) -> None:
@@ -64,15 +64,17 @@ def test_progress_is_what_the_group_has_committed(own: EmbeddedKafka) -> None:
     assert not watch.look()
     commit(3)
     commit(5)
-    assert [one.offset for one in commits_of(own, "some-group", "watched")] == [4, 3, 5]
-    assert went_back(commits_of(own, "some-group", "watched")) == 1
+    assert [position.offset for position in commits_of(killed_kafka, "some-group", "watched")] == [4, 3, 5]
+    assert went_back(commits_of(killed_kafka, "some-group", "watched")) == 1
     consumer.close()
     watch.close()
 
 
-def test_an_open_transaction_is_seen_and_an_aborted_one_is_not_read(own: EmbeddedKafka) -> None:
-    watch = Watch(own, "another-group", "watched", "results")
-    producer = Producer({"bootstrap.servers": own.bootstrap_servers, "transactional.id": "t", "log_level": 0})
+def test_an_open_transaction_is_seen_and_an_aborted_one_is_not_read(killed_kafka: EmbeddedKafka) -> None:
+    watch = Watch(killed_kafka, "another-group", "watched", "results")
+    producer = Producer(
+        {"bootstrap.servers": killed_kafka.bootstrap_servers, "transactional.id": "t", "log_level": 0}
+    )
     producer.init_transactions(30)
     for value, end in (("1", producer.commit_transaction), ("2", producer.abort_transaction)):
         producer.begin_transaction()
@@ -84,18 +86,20 @@ def test_an_open_transaction_is_seen_and_an_aborted_one_is_not_read(own: Embedde
     watch.close()
 
     def lines() -> list[str]:
-        return [line.split(" ", 2)[2] for line in told_transactions(own.consume(TRANSACTIONS), last=9)]
+        return [
+            line.split(" ", 2)[2] for line in transaction_lines(killed_kafka.consume(TRANSACTIONS), last=9)
+        ]
 
     # The coordinator writes its own last state after the marker that ends the transaction in the partition.
     eventually(
         lambda: any(line.startswith("aborted") for line in lines()), "the state of the aborted transaction"
     )
-    told = lines()
-    states = [line.split(",")[0] for line in told]
+    logged = lines()
+    states = [line.split(",")[0] for line in logged]
     assert states.index("ongoing") < states.index("committed") < states.index("aborted")
-    assert "results-0" in told[states.index("ongoing")]
-    assert len(own.consume("results")) == 2
-    committed = own.consume("results", isolation="read_committed")
+    assert "results-0" in logged[states.index("ongoing")]
+    assert len(killed_kafka.consume("results")) == 2
+    committed = killed_kafka.consume("results", isolation="read_committed")
     assert journals_of(committed, ms.serdes.string, ms.serdes.string) == {"a": ["1"]}
 
 
@@ -122,7 +126,7 @@ def test_a_broker_that_has_not_loaded_the_offsets_of_a_group_is_found_out() -> N
 
 
 def spoil_offsets(kafka: EmbeddedKafka) -> None:
-    """Write into the topic of all groups' offsets what no broker can load."""
+    """Write a record that no broker can load to the topic of all groups' offsets."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "__admin_client"})
     for partition in kafka.end_offsets("__consumer_offsets"):
         producer.produce("__consumer_offsets", b"\x00", b"\x00\x01\x00\xff", partition)

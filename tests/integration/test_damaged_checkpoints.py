@@ -1,4 +1,4 @@
-"""A checkpoint that Spark has written and somebody has damaged: refused before anything is sent, or it goes on right."""
+"""A damaged checkpoint: it is refused before anything is sent, or the application continues with correct results."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_is_no_damage(counting: Counting, case: Damage) -> None:
     assert progress(counting.checkpoint) is not None
 
 
-def test_a_bit_that_flips_is_found_or_in_a_file_that_nobody_needs(counting: Counting) -> None:
+def test_a_bit_that_flips_is_found_or_in_a_file_that_is_not_needed(counting: Counting) -> None:
     root, right, outcomes = counting.checkpoint, progress(counting.checkpoint), Counter[str]()
     files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.stat().st_size]
     needed = set(needed_by_a_start(root, counting.batch))
@@ -126,8 +126,8 @@ def needed_by_a_start(root: Path, batch: int) -> Iterator[Path]:
     """Return the files without which Spark cannot go on, as far as they do not depend on when it makes a snapshot."""
     yield from (root / name for name in ("metadata", f"commits/{batch}"))
     yield from (root / "offsets" / str(batch - back) for back in range(2))
-    for place in (root / "state/0/_metadata/v2", root / "state/0/_stateSchema/default"):
-        yield from (path for path in place.iterdir() if not path.name.startswith("."))
+    for directory in (root / "state/0/_metadata/v2", root / "state/0/_stateSchema/default"):
+        yield from (path for path in directory.iterdir() if not path.name.startswith("."))
     yield from root.glob(f"state/0/*/{batch + 1}.changelog")
 
 

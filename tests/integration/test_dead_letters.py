@@ -30,7 +30,7 @@ def dlq(apps: Apps, *arguments: str, answer: str = "") -> tuple[int, str]:
 
 
 def sent_back(apps: Apps, source: str, count: int) -> list[ms.testing.ConsumedRecord]:
-    """Give what is in a topic, as soon as it is so much: a transaction is visible a moment after its commit."""
+    """Return the records of a topic when there are enough: a transaction is visible a moment after its commit."""
     eventually(lambda: len(apps.kafka.consume(source, isolation="read_committed")) >= count, "the replay")
     found = apps.kafka.consume(source, isolation="read_committed")
     assert len(found) == count
@@ -64,26 +64,26 @@ def topics(apps_without_spark: Apps) -> tuple[Apps, str, str]:
 
 def test_letters_are_listed_shown_and_sent_back_once(topics: tuple[Apps, str, str]) -> None:
     apps, source, dead = topics
-    code, told = dlq(apps, "list", dead)
-    assert (code, told.splitlines()[-1]) == (0, "3 dead letters")
-    assert [word in told for word in ("KeyError: 'cents'", "to-euros", f"{source}/0@1")] == [True] * 3
-    code, told = dlq(apps, "list", dead, "--error", "KeyError", "--json")
-    assert (code, json.loads(told)["key"]) == (0, "pear")
-    code, told = dlq(apps, "show", dead, "0", "1")
-    assert (code, 'value        {"euros":1}' in told, "Traceback (most recent call last)" in told) == (
+    code, output = dlq(apps, "list", dead)
+    assert (code, output.splitlines()[-1]) == (0, "3 dead letters")
+    assert [word in output for word in ("KeyError: 'cents'", "to-euros", f"{source}/0@1")] == [True] * 3
+    code, output = dlq(apps, "list", dead, "--error", "KeyError", "--json")
+    assert (code, json.loads(output)["key"]) == (0, "pear")
+    code, output = dlq(apps, "show", dead, "0", "1")
+    assert (code, 'value        {"euros":1}' in output, "Traceback (most recent call last)" in output) == (
         0,
         True,
         True,
     )
-    code, told = dlq(apps, "show", dead, "0", "3")
-    assert (code, "0: 0 to 2" in told) == (1, True)
+    code, output = dlq(apps, "show", dead, "0", "3")
+    assert (code, "0: 0 to 2" in output) == (1, True)
 
-    code, told = dlq(apps, "replay", dead, "--key", "pear", "--dry-run")
-    assert (code, f"1 to {source}" in told, "Nothing was sent (--dry-run)." in told) == (0, True, True)
-    code, told = dlq(apps, "replay", dead, "--key", "pear", answer="n\n")
+    code, output = dlq(apps, "replay", dead, "--key", "pear", "--dry-run")
+    assert (code, f"1 to {source}" in output, "Nothing was sent (--dry-run)." in output) == (0, True, True)
+    code, output = dlq(apps, "replay", dead, "--key", "pear", answer="n\n")
     assert (code, apps.kafka.consume(source)) == (0, [])
-    code, told = dlq(apps, "replay", dead, "--key", "pear", "--yes")
-    assert (code, "Done: 1 sent." in told) == (0, True)
+    code, output = dlq(apps, "replay", dead, "--key", "pear", "--yes")
+    assert (code, "Done: 1 sent." in output) == (0, True)
     (back,) = sent_back(apps, source, 1)
     assert (back.key, back.value, back.timestamp) == (b"pear", b'{"euros":1}', 1_001)
     replayed_from = f"{dead}/0/1".encode()
@@ -94,17 +94,17 @@ def test_letters_are_listed_shown_and_sent_back_once(topics: tuple[Apps, str, st
         "the first letter is still to be replayed"
     )
 
-    code, told = dlq(apps, "list", dead, "--pending")
-    assert (code, told.splitlines()[-1]) == (0, "2 dead letters")
-    code, told = dlq(apps, "replay", dead, "--yes")
-    assert ("1 left out: replayed before" in told, "Done: 2 sent." in told) == (True, True)
+    code, output = dlq(apps, "list", dead, "--pending")
+    assert (code, output.splitlines()[-1]) == (0, "2 dead letters")
+    code, output = dlq(apps, "replay", dead, "--yes")
+    assert ("1 left out: replayed before" in output, "Done: 2 sent." in output) == (True, True)
     assert apps.kafka.committed(f"millstream-dlq-{dead}", dead) == {0: 3}
-    code, told = dlq(apps, "replay", dead, "--yes")
-    assert (code, "There is nothing to send." in told) == (0, True)
+    code, output = dlq(apps, "replay", dead, "--yes")
+    assert (code, "There is nothing to send." in output) == (0, True)
     keys = [record.key for record in sent_back(apps, source, 3)]
     assert keys == [b"pear", b"apple", b"plum"]
-    code, told = dlq(apps, "replay", dead, "--again", "--limit", "1", "--yes")
-    assert (code, "Done: 1 sent." in told) == (0, True)
+    code, output = dlq(apps, "replay", dead, "--again", "--limit", "1", "--yes")
+    assert (code, "Done: 1 sent." in output) == (0, True)
 
 
 def test_a_record_that_keeps_failing_is_not_sent_back_for_ever(topics: tuple[Apps, str, str]) -> None:
@@ -113,9 +113,9 @@ def test_a_record_that_keeps_failing_is_not_sent_back_for_ever(topics: tuple[App
         assert dlq(apps, "replay", dead, "--key", "pear", "--max-replays", "2", "--yes")[0] == 0
         back = sent_back(apps, source, number)[-1]
         fail(apps, source, dead, [("pear", '{"euros":1}', back.headers)])
-    code, told = dlq(apps, "replay", dead, "--key", "pear", "--max-replays", "2", "--yes")
-    assert (code, "1 left out: replayed 2 times before" in told) == (0, True)
-    assert "There is nothing to send." in told
+    code, output = dlq(apps, "replay", dead, "--key", "pear", "--max-replays", "2", "--yes")
+    assert (code, "1 left out: replayed 2 times before" in output) == (0, True)
+    assert "There is nothing to send." in output
     assert "came back 2x" in dlq(apps, "list", dead, "--pending", "--key", "pear")[1]
 
 
@@ -130,7 +130,7 @@ def test_a_second_replay_keeps_the_first_from_going_on(topics: tuple[Apps, str, 
     sent_back(apps, source, 3)
 
 
-def test_a_replay_that_was_killed_in_a_transaction_holds_nobody_up(topics: tuple[Apps, str, str]) -> None:
+def test_a_replay_that_was_killed_in_a_transaction_delays_no_other(topics: tuple[Apps, str, str]) -> None:
     apps, source, dead = topics
     queue = DeadLetterQueue(dead, settings_from({"bootstrap_servers": apps.kafka.bootstrap_servers}))
     killed = queue._forwarder.take_over()
@@ -140,11 +140,11 @@ def test_a_replay_that_was_killed_in_a_transaction_holds_nobody_up(topics: tuple
     positions = [TopicPartition(dead, 0, 3)]
     producer.send_offsets_to_transaction(positions, killed._members.consumer_group_metadata(), 30)
     assert dlq(apps, "list", dead, "--pending")[1].splitlines()[-1] == "3 dead letters"
-    code, told = dlq(apps, "replay", dead, "--yes")
-    assert (code, "Done: 3 sent." in told) == (0, True), told
+    code, output = dlq(apps, "replay", dead, "--yes")
+    assert (code, "Done: 3 sent." in output) == (0, True), output
     assert [record.key for record in sent_back(apps, source, 3)] == [b"apple", b"pear", b"plum"]
 
 
 def test_a_topic_that_does_not_exist(apps_without_spark: Apps) -> None:
-    code, told = dlq(apps_without_spark, "list", "no-such-topic")
-    assert (code, told.startswith("millstream dlq list: topic 'no-such-topic' does not exist")) == (1, True)
+    code, output = dlq(apps_without_spark, "list", "no-such-topic")
+    assert (code, output.startswith("millstream dlq list: topic 'no-such-topic' does not exist")) == (1, True)

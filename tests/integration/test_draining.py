@@ -30,7 +30,9 @@ def test_a_stop_drains_what_is_in_time_and_carries_over_what_is_not(apps: Apps, 
     builder.stream(source).map_values_async(call, max_in_flight=20, order="completion").to(sink)
     apps.kafka.produce(source, [(None, str(n)) for n in range(200)])
     with apps.start(builder.build(), drain_timeout_ms=5_000) as running:
-        eventually(lambda: any(one.with_async_worker for one in running.status().calls.values()), "calls")
+        eventually(
+            lambda: any(operator.with_async_worker for operator in running.status().calls.values()), "calls"
+        )
         running.stop()
         assert written(apps.kafka, sink) == 199
         assert apps.kafka.committed(apps.id, source) == {0: 7}

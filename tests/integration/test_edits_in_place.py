@@ -103,12 +103,14 @@ def test_an_edit_keeps_state_while_records_come(apps: Apps, guarantee: str) -> N
         assert running.edit(edited) == preview
         assert time.monotonic() - before < BAR_S
         assert running.status().state == "running"
-        at = running.metrics()["read_records"]
-        eventually(lambda: running.metrics()["read_records"] > at + 50, "records after the edit")
+        already_read = running.metrics()["read_records"]
+        eventually(lambda: running.metrics()["read_records"] > already_read + 50, "records after the edit")
         back = running.edit(counting(source, sink))
         assert (back.kept, back.dropped, back.writes_no_longer) == (("counts",), ("lengths",), (lengths,))
-        at = running.metrics()["read_records"]
-        eventually(lambda: running.metrics()["read_records"] > at + 50, "records after the second edit")
+        already_read = running.metrics()["read_records"]
+        eventually(
+            lambda: running.metrics()["read_records"] > already_read + 50, "records after the second edit"
+        )
     is_counted(apps, sink, written)
     counts = running.store("counts")  # of committed micro-batches; at least once, results come before
     eventually(lambda: counts.all() == sorted(written.items()), "the counts to be committed")
@@ -143,8 +145,10 @@ def test_what_does_not_start_is_undone(apps: Apps) -> None:
         with pytest.raises(MillstreamError, match="no table of rates"):
             running.edit(with_broken_part(source, sink))
         assert running.status().state == "running"
-        at = running.metrics()["read_records"]
-        eventually(lambda: running.metrics()["read_records"] > at + 50, "records after the failed edit")
+        already_read = running.metrics()["read_records"]
+        eventually(
+            lambda: running.metrics()["read_records"] > already_read + 50, "records after the failed edit"
+        )
     is_counted(apps, sink, written)
     assert waiting.is_alive()
     running.stop()

@@ -105,10 +105,10 @@ class TestRecords:
             "kafka-console-producer", "--topic", "by-java", "--reader-property", "parse.key=true", stdin=lines
         )
 
-        def places(records: list[ConsumedRecord]) -> set[tuple[bytes | None, int]]:
+        def partitions_of_keys(records: list[ConsumedRecord]) -> set[tuple[bytes | None, int]]:
             return {(record.key, record.partition) for record in records}
 
-        assert places(shared.consume(topic)) == places(shared.consume("by-java"))
+        assert partitions_of_keys(shared.consume(topic)) == partitions_of_keys(shared.consume("by-java"))
         assert {record.partition for record in shared.consume(topic)} == {0, 1, 2, 3}
 
     def test_deleted_from_the_front_are_gone(self, shared: EmbeddedKafka, topic: str) -> None:
@@ -169,7 +169,7 @@ class TestRecords:
 
 
 class TestTopics:
-    def test_never_expire_unless_told(self, shared: EmbeddedKafka, topic: str) -> None:
+    def test_never_expire_unless_configured(self, shared: EmbeddedKafka, topic: str) -> None:
         described = shared.tool("kafka-topics", "--describe", "--topic", topic)
         assert "PartitionCount: 4" in described
         assert "retention.ms=-1" in described
@@ -202,9 +202,9 @@ class TestTools:
 
     def test_read_and_delete_records(self, shared: EmbeddedKafka, topic: str, tmp_path: Path) -> None:
         shared.produce(topic, [("k", "one"), ("k", "two")], partition=0)
-        asked = ["--topic", topic, "--from-beginning", "--max-messages", "2"]
+        arguments = ["--topic", topic, "--from-beginning", "--max-messages", "2"]
         consumed = shared.tool(
-            "kafka-console-consumer", *asked, "--formatter-property", "print.partition=true"
+            "kafka-console-consumer", *arguments, "--formatter-property", "print.partition=true"
         )
         assert consumed.splitlines() == ["Partition:0\tone", "Partition:0\ttwo"]
         plan = tmp_path / "plan.json"

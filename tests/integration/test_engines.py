@@ -1,4 +1,4 @@
-"""Every engine on Spark: batch after batch, an engine that changes, a copy that is gone, and what is told of it."""
+"""Every engine on Spark: successive batches, a change of the engine, a lost copy, and its messages."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def some(*values: bytes) -> Records:
 
 
 def forget_group(kafka: EmbeddedKafka, group: str) -> None:
-    """Do what the broker does when a group has not been used for a week."""
+    """Delete a group, as the broker does when it has not been used for a week."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.delete_consumer_groups([group])[group].result(10)
 
@@ -181,8 +181,8 @@ class TestATransactionThatIsLost:
         eventually(
             lambda: kafka.end_offsets(deliveries.topic, isolation="read_committed")[0], "the broker to end it"
         )
-        told = r"was open for \d+ s, and the broker ends one after 1 s \(setting transaction_timeout_ms\)"
-        with pytest.raises(DeliveryAbortedError, match=told):
+        message = r"was open for \d+ s, and the broker ends one after 1 s \(setting transaction_timeout_ms\)"
+        with pytest.raises(DeliveryAbortedError, match=message):
             delivery.commit({})
         assert delivery.begin(BatchId("c", 0))
         delivery.publish(deliveries.topic, some(b"once"))
@@ -219,12 +219,12 @@ class TestATransactionThatIsLost:
 class TestAClaim:
     def test_refuses_the_checkpoint_before(self, deliveries: Deliveries) -> None:
         assert deliveries.deliver(7, b"a")
-        at_work = deliveries.publisher.delivery(0)
-        assert at_work.begin(BatchId("c", 8))
-        at_work.publish(deliveries.topic, some(b"too late"))
+        delivery = deliveries.publisher.delivery(0)
+        assert delivery.begin(BatchId("c", 8))
+        delivery.publish(deliveries.topic, some(b"too late"))
         deliveries.claim("another")
         with pytest.raises(ProductionError):
-            at_work.commit({})
+            delivery.commit({})
         for partition in (0, 1):
             with pytest.raises(
                 OtherCheckpointError, match=r"no longer send from checkpoint c: .* \(another\)"
@@ -241,23 +241,23 @@ class TestAClaim:
             deliveries.claim("two", known)
         assert set(deliveries.marks.found().values()) == {Mark("one", -1)}
 
-    def test_tells_copies_of_a_checkpoint_apart(self, deliveries: Deliveries) -> None:
-        """Both have planned micro-batch 8, each with records of its own, and neither may take the other's for its own."""
-        one, two = deliveries.in_run("one"), deliveries.in_run("two")
+    def test_distinguishes_copies_of_a_checkpoint(self, deliveries: Deliveries) -> None:
+        """Both have planned micro-batch 8, with different records, and neither may mistake the other's for its own."""
+        first, second = deliveries.in_run("one"), deliveries.in_run("two")
         assert deliveries.deliver(7, b"a")
         known = deliveries.marks.found()
-        one.publisher.claim(BatchId("c", 7), known, 2)
-        assert one.deliver(8, b"b")
+        first.publisher.claim(BatchId("c", 7), known, 2)
+        assert first.deliver(8, b"b")
         with pytest.raises(OtherCheckpointError, match="that start was first"):
-            two.publisher.claim(BatchId("c", 7), known, 2)
+            second.publisher.claim(BatchId("c", 7), known, 2)
         with pytest.raises(OtherCheckpointError, match="that start was first"):
-            two.publisher.claim(BatchId("c", 7), deliveries.marks.found(), 2)
-        two.publisher.claim(BatchId("c", 8, "one"), deliveries.marks.found(), 2)
+            second.publisher.claim(BatchId("c", 7), deliveries.marks.found(), 2)
+        second.publisher.claim(BatchId("c", 8, "one"), deliveries.marks.found(), 2)
         for partition in (0, 1):
             with pytest.raises(OtherCheckpointError, match="a later start on that checkpoint, or on a copy"):
-                one.deliver(9, b"lost", partition=partition)
-        assert not two.deliver(8, b"b")
-        assert two.deliver(9, b"c")
+                first.deliver(9, b"lost", partition=partition)
+        assert not second.deliver(8, b"b")
+        assert second.deliver(9, b"c")
         assert deliveries.delivered() == [b"a", b"b", b"c"]
 
     def test_is_made_while_the_checkpoint_before_delivers(self, deliveries: Deliveries) -> None:

@@ -1,4 +1,4 @@
-"""Many small ranges are read with one assignment, and give what each gives when it is read alone."""
+"""Many small ranges are read with one assignment, with the same records as ranges that are read alone."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PARTITIONS = 24
 
 
 @pytest.fixture
-def asked() -> list[int]:
-    """How many messages each poll asked for."""
+def poll_sizes() -> list[int]:
+    """The number of messages that each poll requested."""
     return []
 
 
 @pytest.fixture
-def assigned(monkeypatch: pytest.MonkeyPatch, asked: list[int]) -> list[int]:
-    """How many partitions each assignment had."""
+def assigned(monkeypatch: pytest.MonkeyPatch, poll_sizes: list[int]) -> list[int]:
+    """The number of partitions of each assignment."""
     sizes: list[int] = []
 
     class Counting(Consumer):
@@ -39,7 +39,7 @@ def assigned(monkeypatch: pytest.MonkeyPatch, asked: list[int]) -> list[int]:
             super().assign(partitions)
 
         def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Any]:
-            asked.append(num_messages)
+            poll_sizes.append(num_messages)
             return super().consume(num_messages, timeout)
 
     monkeypatch.setattr(fetch, "Consumer", Counting)
@@ -51,7 +51,7 @@ def columns(chunks: Iterator[Records]) -> list[tuple[Any, ...]]:
 
 
 def filled(apps: Apps, seed: int) -> tuple[str, dict[int, int]]:
-    """Write to a topic, with transactions of which some are aborted; return the topic and where its partitions end."""
+    """Write to a topic, with transactions of which some are aborted; return the topic and the ends of its partitions."""
     chance, topic = random.Random(seed), apps.topic("in", PARTITIONS)
     producer = Producer({"bootstrap.servers": apps.kafka.bootstrap_servers, "transactional.id": apps.id})
     producer.init_transactions(60)
@@ -68,7 +68,7 @@ def filled(apps: Apps, seed: int) -> tuple[str, dict[int, int]]:
 
 @pytest.mark.parametrize("read_committed", [True, False])
 def test_ranges_read_together_have_the_records_of_ranges_read_alone(
-    apps_without_spark: Apps, assigned: list[int], asked: list[int], read_committed: bool
+    apps_without_spark: Apps, assigned: list[int], poll_sizes: list[int], read_committed: bool
 ) -> None:
     apps = apps_without_spark
     topic, ends = filled(apps, 7)
@@ -79,7 +79,7 @@ def test_ranges_read_together_have_the_records_of_ranges_read_alone(
     fetcher = KafkaFetcher(settings, apps.id, read_committed)
     together = [(planned, columns(records)) for planned, records in fetcher.fetch_all(ranges)]
     assert assigned == [PARTITIONS]
-    assert asked[0] == sum(
+    assert poll_sizes[0] == sum(
         planned.end - planned.start for planned in ranges
     )  # with more, the client waits in vain
     assert together == [(planned, columns(fetcher.fetch(planned))) for planned in ranges]

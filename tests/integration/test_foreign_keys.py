@@ -26,7 +26,7 @@ def paired(order: str, customer: str | None) -> str:
 
 
 def changes(seed: int) -> list[Change]:
-    """Make changes of orders and customers; some name nobody, some delete."""
+    """Generate changes of orders and customers; some name no customer, some delete."""
     pick = random.Random(seed)
     made: list[Change] = []
     for number in range(400):

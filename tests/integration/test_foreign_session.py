@@ -1,4 +1,4 @@
-"""An application and an operator on a session that the user has made: what it lacks is said, and what it had it has again."""
+"""An application and an operator on a session of the user: missing settings are logged, and old ones restored."""
 
 from __future__ import annotations
 
@@ -76,20 +76,20 @@ def refusal(spark):
 
 STATE = "spark.sql.streaming.stateStore."
 logging.getLogger("millstream").setLevel(logging.WARNING)
-told = {}
+reports = {}
 spark = session_with({"spark.log.level": "WARN"})
-told["bare"] = application(spark, 0, output="quiet", spark={"spark.driver.memory": "3g", "spark.sql.ansi.enabled": "false"})
+reports["bare"] = application(spark, 0, output="quiet", spark={"spark.driver.memory": "3g", "spark.sql.ansi.enabled": "false"})
 spark.conf.set(STATE + "rocksdb.trackTotalNumberOfRows", "true")
-told["operator"] = operator(spark)
+reports["operator"] = operator(spark)
 spark.conf.set(STATE + "providerClass", "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
-told["refusal"] = refusal(spark)
+reports["refusal"] = refusal(spark)
 spark.stop()
 print("SECOND", file=sys.stderr, flush=True)
 spark = session_with(json.loads(Path(home, "wanted.json").read_text()))
-told["full"] = application(spark, 1)
-told["full operator"] = operator(spark)
+reports["full"] = application(spark, 1)
+reports["full operator"] = operator(spark)
 spark.stop()
-print("TOLD " + json.dumps(told))
+print("REPORTS " + json.dumps(reports))
 """
 
 _WANTED: Final = {
@@ -103,7 +103,7 @@ _STATE: Final = "spark.sql.streaming.stateStore."
 
 @pytest.fixture(scope="module")
 def ended(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, str]:
-    """Run the program on two sessions, one after the other; give what it told, and its errors during each."""
+    """Run the program on two sessions, one after the other; return its reports, and its errors during each."""
     apps = Apps(kafka, f"foreign-{secrets.token_hex(3)}", tmp_path_factory.mktemp("foreign"))
     source = apps.topic("in")
     topics = [apps.topic(f"out-{number}") for number in (0, 1)]
@@ -119,15 +119,15 @@ def ended(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> tup
         text=True,
         timeout=280,
     )
-    lines = [line for line in run.stdout.splitlines() if line.startswith("TOLD ")]
+    lines = [line for line in run.stdout.splitlines() if line.startswith("REPORTS ")]
     assert lines, run.stderr[-4000:]
     bare, _, full = run.stderr.partition("SECOND\n")
-    return json.loads(lines[0].removeprefix("TOLD ")), bare, full
+    return json.loads(lines[0].removeprefix("REPORTS ")), bare, full
 
 
 def test_what_a_session_lacks_is_one_warning_with_a_line_for_each(ended: tuple[Any, str, str]) -> None:
-    told, errors, _ = ended
-    lacking = told["bare"]["lacking"]
+    reports, errors, _ = ended
+    lacking = reports["bare"]["lacking"]
     assert [line.split(":")[0] for line in lacking] == [
         *(f"{name}={value}" for name, value in _WANTED.items()),
         "spark.driver.memory=3g",
@@ -140,9 +140,9 @@ def test_what_a_session_lacks_is_one_warning_with_a_line_for_each(ended: tuple[A
     ]
 
 
-def test_a_session_that_has_everything_is_not_told_about(ended: tuple[Any, str, str]) -> None:
-    told, _, errors = ended
-    assert told["full"]["lacking"] == []
+def test_a_session_that_has_all_settings_causes_no_warning(ended: tuple[Any, str, str]) -> None:
+    reports, _, errors = ended
+    assert reports["full"]["lacking"] == []
     assert "lacks" not in errors
 
 
@@ -150,9 +150,9 @@ def test_a_session_that_has_everything_is_not_told_about(ended: tuple[Any, str, 
 def test_the_query_has_its_settings_and_the_session_has_its_own_again(
     ended: tuple[Any, str, str], session: str
 ) -> None:
-    told = ended[0][session]
-    assert told["changelogs"]
-    assert told["same"]
+    reports = ended[0][session]
+    assert reports["changelogs"]
+    assert reports["same"]
 
 
 @pytest.mark.parametrize("session", ["bare", "full"])
@@ -160,16 +160,16 @@ def test_no_log_level_of_the_user_changes(ended: tuple[Any, str, str], session: 
     assert ended[0][session]["levels"]
 
 
-def test_an_operator_sets_what_nobody_has_set(ended: tuple[Any, str, str]) -> None:
-    told = ended[0]
+def test_an_operator_sets_what_is_not_set(ended: tuple[Any, str, str]) -> None:
+    reports = ended[0]
     changelog = {f"{_STATE}rocksdb.changelogCheckpointing.enabled": "true"}
     provider = {
         f"{_STATE}providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     }
-    assert told["operator"] == {**provider, **changelog}
-    assert told["full operator"] == {
+    assert reports["operator"] == {**provider, **changelog}
+    assert reports["full operator"] == {
         **provider,
         **changelog,
         f"{_STATE}rocksdb.trackTotalNumberOfRows": "false",
     }
-    assert re.search(r"HDFSBacked.*spark\.conf\.unset\('spark\.sql.*providerClass'\)", told["refusal"])
+    assert re.search(r"HDFSBacked.*spark\.conf\.unset\('spark\.sql.*providerClass'\)", reports["refusal"])

@@ -30,23 +30,23 @@ class Shop:
         return offers(self.orders, self.products, self.prices, self.sink)
 
     def name(self, name: str) -> None:
-        """Give every product a name that tells it from those before."""
+        """Give every product a new name."""
         self.kafka.produce(self.products, [(product, f"{name}-{product}") for product in PRODUCTS])
 
     def price(self, price: str) -> None:
         self.kafka.produce(self.prices, [(product, price) for product in PRODUCTS])
 
     def order(self, turn: str) -> None:
-        """Order every product, and one that there is not."""
+        """Order every product, and one that does not exist."""
         self.kafka.produce(self.orders, [(f"{product}/{turn}", product) for product in [*PRODUCTS, "px"]])
         self.ordered += len(PRODUCTS) + 1
 
     def offered(self, turn: str) -> dict[str, str]:
-        """Give what each order of a turn has got; an order that is processed again gets the same again."""
+        """Return the result of each order of a turn; an order that is processed again has the same result."""
         found = values_by_key(self.kafka.consume(self.sink))
-        mine = {key: values for key, values in found.items() if key is not None and key.endswith(turn)}
-        assert all(len(set(values)) == 1 for values in mine.values()), mine
-        return {key: values[0] for key, values in mine.items()}
+        of_turn = {key: values for key, values in found.items() if key is not None and key.endswith(turn)}
+        assert all(len(set(values)) == 1 for values in of_turn.values()), of_turn
+        return {key: values[0] for key, values in of_turn.items()}
 
     def await_all(self) -> None:
         eventually(lambda: written(self.kafka, self.sink) == self.ordered, "all offers")

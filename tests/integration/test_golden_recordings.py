@@ -97,7 +97,7 @@ def played(module_apps: Apps, spark: SparkSession) -> Played:
 
 
 def lanes_of(application_id: str, seed: int) -> dict[str, Lane]:
-    """Give the lanes by scenario."""
+    """Return the lanes by scenario."""
     return {
         name: Lane(
             f"{application_id}-{name}-", name, seed, BATCH, rows_once=name in ASKING, clocked=name in CLOCKED

@@ -20,9 +20,9 @@ def counts(source: str, closed: str, final: str) -> ms.Topology:
     windows = ms.TumblingWindows(1_000, grace=0)
     emit = ms.EmitStrategy.on_window_close(close_idle_after=IDLE_MS)
     until = ms.Suppressed.until_window_closes(close_idle_after=IDLE_MS)
-    at_close = grouped.windowed_by(windows, emit=emit).count(store="closed")
-    held_back = grouped.windowed_by(windows).count(store="counts").suppress(until, store="held")
-    for table, topic in ((at_close, closed), (held_back, final)):
+    on_close = grouped.windowed_by(windows, emit=emit).count(store="closed")
+    suppressed = grouped.windowed_by(windows).count(store="counts").suppress(until, store="held")
+    for table, topic in ((on_close, closed), (suppressed, final)):
         table.to_stream(lambda window, _: f"{window.key}@{window.start}").map_values(str).to(topic)
     return builder.build()
 

@@ -1,4 +1,4 @@
-"""Internal topics on brokers as they are: other defaults, configurations that somebody changed, purging, and a kill in between."""
+"""Internal topics on brokers with other defaults or changed configurations, purging, and a kill in between."""
 
 from __future__ import annotations
 
@@ -107,12 +107,12 @@ def test_a_topic_that_exists_with_a_wrong_configuration_ends_the_start(unlike: A
         unlike.kafka.create_topic(topic, 2)
     with pytest.raises(SettingsError) as error:
         unlike.run(people_per_region(source, sink))
-    told = str(error.value)
-    assert f"'{internal}' has cleanup.policy=compact, message.timestamp.type=LogAppendTime" in told
+    message = str(error.value)
+    assert f"'{internal}' has cleanup.policy=compact, message.timestamp.type=LogAppendTime" in message
     change = (
         f"--entity-name {internal} --add-config cleanup.policy=[delete],message.timestamp.type=[CreateTime]"
     )
-    assert change in told
+    assert change in message
     unlike.kafka.tool(
         "kafka-configs",
         "--alter",
@@ -125,7 +125,7 @@ def test_a_topic_that_exists_with_a_wrong_configuration_ends_the_start(unlike: A
     assert latest(unlike.kafka.consume(sink), ms.serdes.int64) == {"north": 2}
 
 
-def test_a_user_who_may_neither_see_configurations_nor_delete_records_is_told(
+def test_a_user_who_may_neither_see_configurations_nor_delete_records_is_warned(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"

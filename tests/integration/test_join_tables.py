@@ -1,4 +1,4 @@
-"""The joins on Spark give what the tables of docs/concepts/joins.md say: one application, one micro-batch per record."""
+"""The joins on Spark have the results of the tables in docs/concepts/joins.md: one application, one micro-batch per record."""
 
 from __future__ import annotations
 

@@ -61,12 +61,12 @@ class Words:
     def expected_windows(self) -> dict[tuple[str, int], int]:
         """Count the closed windows by a plain model of the whole partition."""
         windows, time = Counter[tuple[str, int]](), -1
-        for word, at in self.all:
-            time = max(time, at)
-            start = at - at % WINDOW_MS
+        for word, timestamp in self.all:
+            time = max(time, timestamp)
+            start = timestamp - timestamp % WINDOW_MS
             if start + WINDOW_MS > time:
                 windows[word, start] += 1
-        return {place: count for place, count in windows.items() if place[1] + WINDOW_MS <= time}
+        return {window: count for window, count in windows.items() if window[1] + WINDOW_MS <= time}
 
     def processed(self) -> bool:
         """Return whether the offset behind all words is committed."""
@@ -198,7 +198,7 @@ def joined(left: str, right: str, out: str) -> ms.Topology:
     builder = ms.StreamsBuilder()
     clicks, views = builder.stream(left), builder.stream(right)
     within = ms.JoinWindows(before=60, after=90, grace=40)
-    clicks.outer_join(views, lambda one, other: f"{one}+{other}", windows=within).to(out)
+    clicks.outer_join(views, lambda click, view: f"{click}+{view}", windows=within).to(out)
     sliding = clicks.group_by_key().windowed_by(
         ms.SlidingWindows(50, grace=40), emit=ms.EmitStrategy.on_window_close()
     )

@@ -32,7 +32,7 @@ def fetched(url: str) -> str:
         return str(answer.read().decode())
 
 
-def asked_with_token(address: str, path: str) -> str:
+def get_with_token(address: str, path: str) -> str:
     url, token = address.split("/#")
     request = urllib.request.Request(f"{url}{path}", headers={"Authorization": f"Bearer {token}"})
     with urllib.request.urlopen(request, timeout=30) as answer:
@@ -94,7 +94,7 @@ def test_prometheus_scrapes_an_application(
     eventually(lambda: counting.metrics()["read_records"] == 5, "the records to be read")
     url = counting.listeners.urls["metrics"]
     assert fetched(f"{url}/readyz") == "running\n"
-    drawn = asked_with_token(address_of(apps.home / apps.id, apps.id), "/api/topology.svg")
+    drawn = get_with_token(address_of(apps.home / apps.id, apps.id), "/api/topology.svg")
     assert 'data-stores="counts"' in drawn
     prometheus = Prometheus(tmp_path, url)
     try:
@@ -102,12 +102,12 @@ def test_prometheus_scrapes_an_application(
             f'sum(millstream_topic_records_consumed_total{{application="{apps.id}",topic="{apps.id}-in"}})'
         )
         eventually(lambda: prometheus.value(consumed) == 5, "the records to be scraped")
-        own = f'{{application="{apps.id}"}}'
+        label = f'{{application="{apps.id}"}}'
         assert prometheus.value(f'millstream_state{{application="{apps.id}",state="running"}}') == 1
-        assert prometheus.value(f"sum(millstream_topic_records_lag{own})") == 0
-        assert (prometheus.value(f"sum(millstream_store_bytes{own})") or 0) > 0
+        assert prometheus.value(f"sum(millstream_topic_records_lag{label})") == 0
+        assert (prometheus.value(f"sum(millstream_store_bytes{label})") or 0) > 0
         assert prometheus.value(f'sum(millstream_topic_records_produced_total{{topic="{apps.id}-out"}})') == 5
-        assert (prometheus.value(f"sum(millstream_task_process_seconds_total{own})") or 0) > 0
+        assert (prometheus.value(f"sum(millstream_task_process_seconds_total{label})") or 0) > 0
         (rules,) = prometheus.ask("rules")["groups"]
         assert {rule["health"] for rule in rules["rules"]} <= {"ok", "unknown"}
         assert prometheus.ask("alerts")["alerts"] == []
@@ -118,7 +118,7 @@ def test_prometheus_scrapes_an_application(
 
 
 def questions() -> list[str]:
-    """Give the queries of the dashboard."""
+    """Return the queries of the dashboard."""
     board = json.loads((EXAMPLES / "grafana/millstream.json").read_text())
     found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     return [re.sub(r"\$__rate_interval", "1m", query) for query in found]

@@ -21,25 +21,29 @@ class Notebook:
 
     def __init__(self, client: NotebookClient) -> None:
         self._client = client
-        self._cells = [(at, cell) for at, cell in enumerate(client.nb.cells) if cell.cell_type == "code"]
+        self._cells = [
+            (index, cell) for index, cell in enumerate(client.nb.cells) if cell.cell_type == "code"
+        ]
 
     def run_to(self, words: str) -> dict[str, str]:
         """Run the next cells up to that with these words, and return what it shows by the type of content."""
         while self._cells:
-            at, cell = self._cells.pop(0)
-            output = self._run(at, cell)
+            index, cell = self._cells.pop(0)
+            output = self._run(index, cell)
             if words in cell.source:
                 return output
         raise AssertionError(f"no more cell has {words!r}")
 
     def run_again(self, words: str) -> dict[str, str]:
         """Run the first cell with these words once more."""
-        at, cell = next((at, cell) for at, cell in enumerate(self._client.nb.cells) if words in cell.source)
-        return self._run(at, cell)
+        index, cell = next(
+            (index, cell) for index, cell in enumerate(self._client.nb.cells) if words in cell.source
+        )
+        return self._run(index, cell)
 
-    def _run(self, at: int, cell: Any) -> dict[str, str]:
+    def _run(self, index: int, cell: Any) -> dict[str, str]:
         shown: dict[str, str] = {}
-        for output in self._client.execute_cell(cell, at).outputs:
+        for output in self._client.execute_cell(cell, index).outputs:
             if output.output_type == "stream":
                 shown[output.name] = shown.get(output.name, "") + output.text
             else:

@@ -30,7 +30,7 @@ BEFORE = ["a b a", "b c"]
 
 
 def topology(lines: str, counts: str, loud: str, *, waits: bool) -> ms.Topology:
-    """Count words behind a repartition; call a function for each line, which lets the first line wait, and the others behind it."""
+    """Count words behind a repartition; call a function for each line, which delays the first line, and the others behind it."""
 
     def call(line: str) -> Any:
         return ms.delay(until=DUE_MS) if waits and line == BEFORE[0] else line.upper()
@@ -50,7 +50,7 @@ def topics(apps: Apps) -> tuple[str, str, str]:
 
 
 def repartition(apps: Apps, words: list[str]) -> None:
-    """Write what tasks of before have sent to the repartition topic: each record names the task that wrote it."""
+    """Write the records of earlier tasks to the repartition topic: each names the task that wrote it."""
     topic = apps.topic("counts-repartition", 1)
     producer = Producer({"bootstrap.servers": apps.kafka.bootstrap_servers})
     for word in words:
@@ -67,8 +67,8 @@ def make_checkpoint(apps: Apps, archive: Path) -> None:
         packed.add(apps.home / apps.id / "checkpoint", "checkpoint")
 
 
-def forget_where_it_was(checkpoint: Path) -> None:
-    """Let Spark find the schema of the state here: it keeps the absolute path of the directory where it wrote it."""
+def correct_schema_path(checkpoint: Path) -> None:
+    """Correct the absolute path of the state's schema, which Spark keeps in the checkpoint."""
     metadata = checkpoint / "state/0/_metadata/v2/0"
     metadata.write_text(re.sub(r'file:[^"]*/checkpoint/', f"{checkpoint.as_uri()}/", metadata.read_text()))
     metadata.with_name(".0.crc").unlink()
@@ -81,7 +81,7 @@ def test_it_goes_on_from_a_checkpoint_of_before(
     lines, counts, loud = topics(apps)
     with tarfile.open(ARCHIVE) as packed:
         packed.extractall(tmp_path / APPLICATION, filter="data")
-    forget_where_it_was(tmp_path / APPLICATION / "checkpoint")
+    correct_schema_path(tmp_path / APPLICATION / "checkpoint")
     forget_topic_ids(apps)  # they are of other brokers
     repartition(apps, [word for line in BEFORE for word in line.split()] + ["unread"])
     apps.kafka.produce(lines, [("k", "c a")])

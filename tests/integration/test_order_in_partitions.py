@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 RECORDS = 40_000
 KEYS = 20
 EVERY = 7
-"""Each so-manieth record brings a time of its own; the others get the partition's."""
+"""Every so many records, one has a time of its own; the others have the partition's."""
 
 
 class Noted:
@@ -90,7 +90,7 @@ class FailsOnce:
 def test_partition_time_goes_on_over_readers_micro_batches_failures_and_restarts(
     apps: Apps, tmp_path: Path, guarantee: str
 ) -> None:
-    """The largest time comes first, so that one who begins anew anywhere would give the others less, or nothing."""
+    """The largest time comes first, so that a process that starts again would assign smaller times, or none."""
     source, out, again = (apps.topic(name, 1) for name in ("in", "out", "again"))
     values = [f"{9_000 - n % 50}:{n}" if n % EVERY == 0 else str(n) for n in range(RECORDS)]
     expected: list[int] = []

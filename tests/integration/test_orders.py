@@ -35,8 +35,8 @@ class Steered:
     apps: Apps
     topology: ms.Topology
     running: ms.RunningApplication
-    one: str
-    two: str
+    first: str
+    second: str
 
     def send(self, topic: str, *values: str) -> None:
         self.apps.kafka.produce(topic, [("k", value) for value in values])
@@ -63,71 +63,71 @@ class Steered:
 
 @pytest.fixture(scope="module")
 def steered(module_apps: Apps) -> Steered:
-    one, two = (module_apps.topic(name, 1) for name in ("one", "two"))
-    for topic in (one, two):
+    first, second = (module_apps.topic(name, 1) for name in ("one", "two"))
+    for topic in (first, second):
         module_apps.kafka.create_topic(f"{topic}-out", 1)
-    topology = ticking_copies(300, {one: f"{one}-out", two: f"{two}-out"})
-    return Steered(module_apps, topology, module_apps.start(topology), one, two)
+    topology = ticking_copies(300, {first: f"{first}-out", second: f"{second}-out"})
+    return Steered(module_apps, topology, module_apps.start(topology), first, second)
 
 
 def test_a_paused_topic_is_not_read_and_others_go_on(steered: Steered) -> None:
-    steered.running.pause([steered.one])
-    steered.send(steered.one, "paused")
-    steered.send(steered.two, "read")
-    steered.arrives(steered.two, "read")
+    steered.running.pause([steered.first])
+    steered.send(steered.first, "paused")
+    steered.send(steered.second, "read")
+    steered.arrives(steered.second, "read")
     eventually(
-        lambda: steered.running.status().lag == {steered.one: 1, steered.two: 0},
+        lambda: steered.running.status().lag == {steered.first: 1, steered.second: 0},
         "the lag of the paused topic",
     )
-    assert steered.running.status().paused == [steered.one]
-    assert steered.copied(steered.one) == []
-    steered.running.resume([steered.one])
-    steered.arrives(steered.one, "paused")
+    assert steered.running.status().paused == [steered.first]
+    assert steered.copied(steered.first) == []
+    steered.running.resume([steered.first])
+    steered.arrives(steered.first, "paused")
     assert steered.running.status().paused == []
 
 
 def test_the_clock_of_a_paused_part_rests_and_that_of_others_goes_on(steered: Steered) -> None:
-    eventually(lambda: steered.ticks(steered.one) and steered.ticks(steered.two), "both clocks to tick")
+    eventually(lambda: steered.ticks(steered.first) and steered.ticks(steered.second), "both clocks to tick")
     steered.running.pause(subtopologies=[0])
     seen = steered.running.status().batch
     eventually(lambda: steered.running.status().batch > seen, "the micro-batch at work to end")
-    rests, goes_on = steered.ticks(steered.one), steered.ticks(steered.two)
-    eventually(lambda: steered.ticks(steered.two) >= goes_on + 4, "the clock that goes on")
-    assert steered.ticks(steered.one) == rests
+    rests, goes_on = steered.ticks(steered.first), steered.ticks(steered.second)
+    eventually(lambda: steered.ticks(steered.second) >= goes_on + 4, "the clock that goes on")
+    assert steered.ticks(steered.first) == rests
     steered.running.resume(subtopologies=[0])
-    eventually(lambda: steered.ticks(steered.one) > rests, "the clock that goes on again")
+    eventually(lambda: steered.ticks(steered.first) > rests, "the clock that goes on again")
 
 
 def test_a_throttled_topic_gets_its_rate_and_others_are_not_held_up(steered: Steered) -> None:
-    steered.running.throttle(steered.one, 20)
+    steered.running.throttle(steered.first, 20)
     throttled = steered.running.metrics()["throttled_ms"]
     began = time.monotonic()
-    steered.send(steered.one, *map(str, range(80)))
-    steered.send(steered.two, "quick")
-    steered.arrives(steered.two, "quick")
-    assert steered.copied(steered.one)[-1] != "79"
-    steered.arrives(steered.one, *map(str, range(80)))  # a second's burst, and three seconds
+    steered.send(steered.first, *map(str, range(80)))
+    steered.send(steered.second, "quick")
+    steered.arrives(steered.second, "quick")
+    assert steered.copied(steered.first)[-1] != "79"
+    steered.arrives(steered.first, *map(str, range(80)))  # a second's burst, and three seconds
     assert 2.9 < time.monotonic() - began < 15
     assert 1_000 < steered.running.metrics()["throttled_ms"] - throttled < 15_000
-    steered.running.throttle(steered.one, None)
+    steered.running.throttle(steered.first, None)
     assert steered.running.status().throttled == {}
 
 
 def test_the_command_line_gives_the_same_orders(steered: Steered) -> None:
     contact = steered.apps.home / steered.apps.id / "control.json"
     assert stat.S_IMODE(contact.stat().st_mode) == 0o600
-    paused = steered.command("pause", "--topic", steered.one)
-    assert (paused.exit_code, paused.stdout) == (0, f"paused: {steered.one}\nthrottled: nothing\n")
-    steered.command("throttle", steered.two, "1000")
+    paused = steered.command("pause", "--topic", steered.first)
+    assert (paused.exit_code, paused.stdout) == (0, f"paused: {steered.first}\nthrottled: nothing\n")
+    steered.command("throttle", steered.second, "1000")
     status = steered.running.status()
-    assert (status.paused, status.throttled) == ([steered.one], {steered.two: 1_000})
+    assert (status.paused, status.throttled) == ([steered.first], {steered.second: 1_000})
     resumed = steered.command("resume")
-    assert resumed.stdout == f"paused: nothing\nthrottled: {steered.two} to 1,000/s\n"
-    steered.command("throttle", steered.two, "off")
+    assert resumed.stdout == f"paused: nothing\nthrottled: {steered.second} to 1,000/s\n"
+    steered.command("throttle", steered.second, "off")
     refused = steered.command("pause", "--topic", "misspelt")
     assert refused.exit_code == 1
     assert (
-        f"does not read 'misspelt' from the broker; it reads '{steered.one}', '{steered.two}'"
+        f"does not read 'misspelt' from the broker; it reads '{steered.first}', '{steered.second}'"
         in refused.stderr
     )
 
@@ -149,26 +149,26 @@ def test_another_process_learns_the_status(steered: Steered) -> None:
 def test_what_is_paused_to_be_kept_is_paused_after_a_restart_and_a_run_to_the_end_waits_for_it(
     steered: Steered,
 ) -> None:
-    assert steered.command("pause", "--topic", steered.one, "--keep").exit_code == 0
-    steered.running.pause([steered.two])
+    assert steered.command("pause", "--topic", steered.first, "--keep").exit_code == 0
+    steered.running.pause([steered.second])
     steered.running.stop()
-    gone = steered.command("status")
-    assert (gone.exit_code, "is not running with this state directory" in gone.stderr) == (1, True)
-    steered.send(steered.one, "kept back")
-    steered.send(steered.two, "read again")
-    again = steered.apps.application(steered.topology, max_records_per_second={steered.two: 500})
+    refused = steered.command("status")
+    assert (refused.exit_code, "is not running with this state directory" in refused.stderr) == (1, True)
+    steered.send(steered.first, "kept back")
+    steered.send(steered.second, "read again")
+    again = steered.apps.application(steered.topology, max_records_per_second={steered.second: 500})
     with again.start(until="end") as running:
-        steered.arrives(steered.two, "read again")
+        steered.arrives(steered.second, "read again")
         assert not running.await_termination(1)
         status = running.status()
-        assert (status.paused, status.throttled) == ([steered.one], {steered.two: 500})
-        assert status.lag[steered.one] == 1
+        assert (status.paused, status.throttled) == ([steered.first], {steered.second: 500})
+        assert status.lag[steered.first] == 1
         assert steered.command("resume").exit_code == 0
         assert running.await_termination(60)
-        assert steered.copied(steered.one)[-1] == "kept back"
+        assert steered.copied(steered.first)[-1] == "kept back"
     assert not (steered.apps.home / steered.apps.id / "paused.json").exists()
 
 
 def test_in_the_end_every_record_has_been_copied_once(steered: Steered) -> None:
-    assert steered.copied(steered.one) == ["paused", *map(str, range(80)), "kept back"]
-    assert steered.copied(steered.two) == ["read", "quick", "read again"]
+    assert steered.copied(steered.first) == ["paused", *map(str, range(80)), "kept back"]
+    assert steered.copied(steered.second) == ["read", "quick", "read again"]

@@ -67,7 +67,7 @@ def _run(tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
 
 
 def _matches(lines: list[str], shapes: list[str]) -> bool:
-    """Tell whether lines have these shapes, of which some are optional, in any number."""
+    """Return whether lines match these patterns, of which some are optional, in any number."""
     if not shapes:
         return not lines
     optional = shapes[0].endswith(")?")
@@ -106,6 +106,6 @@ def test_an_error_is_one_message_and_every_line_is_json_if_that_is_wanted(tmp_pa
     assert (error["error"], "partition 0, offset 1 " in error["message"]) == ("ProcessingError", True), error
     log = (tmp_path / "adder" / "millstream.log").read_text()
     assert "Traceback (most recent call last):" in log
-    told = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-    parsing = [line for line in told if line["logger"] == "adder.parsing"]
+    logged = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    parsing = [line for line in logged if line["logger"] == "adder.parsing"]
     assert (parsing[0]["level"], parsing[0]["message"], parsing[0]["task"]) == ("info", "parsing 0", "0_0")

@@ -14,8 +14,8 @@ from .helpers import Apps
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-class WhereItIs(ms.Processor[str, str, str, str]):
-    """Says which task has a record."""
+class TaskOfRecord(ms.Processor[str, str, str, str]):
+    """Adds the task to the value of each record."""
 
     def process(self, record: ms.Record[str, str]) -> None:
         self.context.count("seen")
@@ -38,7 +38,7 @@ def test_a_record_goes_to_every_partition_that_was_chosen(apps: Apps) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 4)
     builder = ms.StreamsBuilder()
     moved = builder.stream(source).repartition(name="moved", partitions=3, partitioner=to_all)
-    moved.process(WhereItIs, name="where").to(lambda key, value, context: sink, partitioner=twice)
+    moved.process(TaskOfRecord, name="where").to(lambda key, value, context: sink, partitioner=twice)
     apps.kafka.produce(source, [("all", "x"), ("all", "nobody"), ("one", "y"), (None, "z")])
     running = apps.run(builder.build(), app_config={"where": "in"})
     found = [(r.partition, (r.value or b"").decode()) for r in apps.kafka.consume(sink)]

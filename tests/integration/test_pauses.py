@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
 
 APP = APPS["word-count"]
 TIMEOUT_MS = 2_000
-"""Brokers look every ten seconds for transactions that are older than that."""
+"""Brokers abort older transactions, which they check every ten seconds."""
 
 
 def stopped_until_aborted(program: CrashedProgram, kafka: EmbeddedKafka, topic: str) -> list[psutil.Process]:
@@ -88,9 +88,9 @@ def test_workers_that_stood_still_in_a_transaction_send_again(apps: Apps, tmp_pa
         assert program.stop(grace_s=60) == 0, program.last_words()
     finally:
         program.kill()
-    told = (apps.home / apps.id / "millstream.log").read_text()
+    log = (apps.home / apps.id / "millstream.log").read_text()
     # Why it was aborted depends on where the worker stood: its records may have timed out, or be refused, before it commits.
-    assert re.search(r"sending again: the transaction of .* was aborted: ", told), warnings(told)
-    assert "share one application id" not in told
+    assert re.search(r"sending again: the transaction of .* was aborted: ", log), warnings(log)
+    assert "share one application id" not in log
     seen = journals_of(committed_records(kafka, topics.output), APP.key, APP.value)
     assert not check_journals(expected.journals, seen).breaks("exactly_once")

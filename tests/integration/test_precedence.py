@@ -1,4 +1,4 @@
-"""Who decides on Spark's settings: our defaults < what the user gave Spark < what the user gave us."""
+"""Precedence of Spark's settings: our defaults < the user's settings of Spark < the user's settings of Millstream."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return archive
 
 
-def test_what_nobody_gives_has_a_default(tmp_path: Path, archive: Path) -> None:
+def test_what_is_not_set_has_a_default(tmp_path: Path, archive: Path) -> None:
     found = _found(tmp_path, [sys.executable], {}, spark=_QUIET_UI)
     heap, ui = found.pop("heap"), found.pop("ui")
     assert found.pop("notes") in (None, "")

@@ -25,5 +25,5 @@ def test_every_second_is_ten_times_in_ten_idle_seconds(apps: Apps) -> None:
     assert not running.await_termination(11)
     running.stop()
     for times in ticks().values():
-        assert 9 <= sum(began < at <= began + 10_000 for at in times) <= 11
+        assert 9 <= sum(began < time_ms <= began + 10_000 for time_ms in times) <= 11
         assert times == sorted(set(times))

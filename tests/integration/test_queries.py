@@ -1,4 +1,4 @@
-"""Interactive queries: answers are committed state, whoever asks, while the application runs and after it has stopped."""
+"""Interactive queries: answers are committed state for every client, while the application runs and after its stop."""
 
 from __future__ import annotations
 
@@ -185,9 +185,9 @@ def test_another_process_a_shell_and_a_browser_get_the_same(queried: Queried) ->
     assert shell() == "".join(f"{name}  {kind}\n" for name, kind in stores.items())
     assert shell("counts-lmdb", "range", "milk", "rice") == "milk  2\nrice  1\n"
     assert shell("counts-lmdb", "get", "coffee") == "null\n"
-    told = json.loads(shell("visits-lmdb", "fetch", "rice", "--json"))
-    assert told["value"] == [[{"key": "rice", "start": NOW + 60_000, "end": NOW + 60_000}, 1]]
-    assert sum(told["offsets"][queried.source].values()) == len(WORDS)
+    answer = json.loads(shell("visits-lmdb", "fetch", "rice", "--json"))
+    assert answer["value"] == [[{"key": "rice", "start": NOW + 60_000, "end": NOW + 60_000}, 1]]
+    assert sum(answer["offsets"][queried.source].values()) == len(WORDS)
 
     address, _, token = address_of(queried.home / queried.id, queried.id).partition("/#")
     question = {"store": "counts-lmdb", "method": "get", "arguments": ["tea"]}
@@ -354,11 +354,11 @@ def test_no_answer_is_older_than_one_before_though_everything_is_killed(
     answers: list[int] = []
 
     def ask() -> bool:
-        """Ask once; a count that is not the offset it stands for, or is older than one before, is wrong."""
+        """Ask once: the count must equal its offset, and never be older than an earlier one."""
         kafka.produce(topics["in"], [("k", b"x")] * 200)
         try:
             answer = store.answer("get", "k")
-        except (ControlError, StoreError):  # it is not there, or has not begun
+        except (ControlError, StoreError):  # not running, or not started yet
             return False
         offset = answer.offsets.get(topics["in"], {}).get(0, 0)
         assert (answer.value or 0) == offset

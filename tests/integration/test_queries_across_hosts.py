@@ -90,9 +90,9 @@ class Counting:
         return sum(offsets.get(SOURCE, {}).values()) == self.produced
 
     def hosts(self) -> set[str]:
-        return {place.partition("/")[0] for place in self.application.status()["placed"].values()}
+        return {executor.partition("/")[0] for executor in self.application.status()["placed"].values()}
 
-    def worker_at(self, host: str) -> Daemon:
+    def worker_on(self, host: str) -> Daemon:
         return next(worker for n, worker in enumerate(self.cluster.workers) if self.cluster.host(n) == host)
 
     def check_positions(self) -> int:
@@ -131,7 +131,7 @@ def test_queries_reach_the_copies_of_other_hosts(kafka: EmbeddedKafka, cluster: 
         assert counting.hosts() == {"host-0", "host-1"}
         assert counting.check_positions() == len(WORDS)
         lost = counting.application.status()["placed"]["0_0"].partition("/")[0]
-        counting.worker_at(lost).kill()
+        counting.worker_on(lost).kill()
         cluster.add_worker()
         eventually(
             lambda: counting.check_positions() == len(WORDS) and lost not in counting.hosts(),

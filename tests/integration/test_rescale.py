@@ -45,7 +45,7 @@ class WordCount:
         return found
 
     def run(self, **settings: object) -> int:
-        """Count more words, and give the number of changes that local copies had to be restored with."""
+        """Count more words, and return the number of changes that were restored to local copies."""
         first = sum(self.expected.values())
         words = [f"w{(first + i) % 60}" for i in range(120)]
         self.expected.update(words)
@@ -75,8 +75,8 @@ def test_four_then_eight_then_three_partitions_without_loss(counting: WordCount,
     assert counting.rescale("--partitions", "8", "--dry-run")[0] == 0
     assert counting.progress().shuffle_partitions == 4
     for partitions in (8, 3):
-        code, told = counting.rescale("--partitions", str(partitions))
-        assert (code, "Done in" in told) == (0, True), told
+        code, output = counting.rescale("--partitions", str(partitions))
+        assert (code, "Done in" in output) == (0, True), output
         assert counting.progress().shuffle_partitions == partitions
         restored = counting.run()  # the setting is not given: the checkpoint's number stays
         assert (counting.is_right(), restored) == (True, 0)
@@ -106,17 +106,17 @@ def test_a_start_with_another_number(counting: WordCount, caplog: pytest.LogCapt
 def test_an_interrupted_micro_batch_is_completed_first(counting: WordCount) -> None:
     counting.run(shuffle_partitions=2)
     forget_last_commit(counting)
-    code, told = counting.rescale("--partitions", "3")
+    code, output = counting.rescale("--partitions", "3")
     assert code == 1
-    assert "was not completed" in told
+    assert "was not completed" in output
     running = counting.apps.start(counting.topology, shuffle_partitions=3)
     assert (
         counting.progress().shuffle_partitions == 3
     )  # completed, moved, and started again, all in one start
     with pytest.raises(ApplicationRunningError, match=r"process \d+ on .* \(running\)"):
         counting.apps.start(counting.topology)
-    code, told = counting.rescale("--partitions", "2")
-    assert (code, "is in use" in told) == (1, True)
+    code, output = counting.rescale("--partitions", "2")
+    assert (code, "is in use" in output) == (1, True)
     running.stop()
     counting.run()
     found = latest(counting.apps.kafka.consume(counting.counts), ms.serdes.int64)
@@ -128,15 +128,15 @@ def test_a_rescale_that_was_cut_off_is_done_again(counting: WordCount) -> None:
     counting.rescale("--partitions", "4")
     forget_last_commit(counting)
     assert counting.progress().rescaling
-    code, told = counting.rescale("--partitions", "3")
-    assert (code, "was interrupted" in told) == (1, True)
+    code, output = counting.rescale("--partitions", "3")
+    assert (code, "was interrupted" in output) == (1, True)
     counting.run()
     assert not counting.progress().rescaling
     assert (counting.progress().shuffle_partitions, counting.is_right()) == (4, True)
 
 
 def forget_last_commit(counting: WordCount) -> None:
-    """Make the checkpoint what a crash before the commit leaves."""
+    """Change the checkpoint to its state after a crash before the commit."""
     last = counting.checkpoint / "commits" / str(counting.progress().batch)
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)

@@ -25,9 +25,9 @@ def reset(apps: Apps, *options: str, answer: str = "") -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def rows(told: str) -> dict[int, tuple[str, str]]:
-    """Give what the table says of each partition: processed up to, begins at."""
-    cells = [line.split() for line in told.splitlines() if line.startswith("  ")]
+def rows(output: str) -> dict[int, tuple[str, str]]:
+    """Return the columns of the table for each partition: processed up to, begins at."""
+    cells = [line.split() for line in output.splitlines() if line.startswith("  ")]
     return {int(c[1]): (c[2], c[3]) for c in cells if len(c) >= 4 and c[1].isdigit()}
 
 
@@ -40,19 +40,19 @@ def test_shows_asks_and_begins_again_with_empty_stores(apps: Apps) -> None:
     apps.run(topology)
     checkpoint, copies = apps.home / apps.id / "checkpoint", apps.local_state
 
-    code, told = reset(apps, "--dry-run")
-    assert (code, rows(told)) == (0, {0: ("3", "0"), 1: ("2", "0")})
-    assert checkpoint.as_uri() in told
-    assert str(copies) in told
-    assert "the stores counts will be empty" in told
-    assert "Nothing was changed (--dry-run)." in told
-    code, told = reset(apps, answer="n\n")
-    assert (code, "Nothing was changed.\n" in told) == (0, True)
+    code, output = reset(apps, "--dry-run")
+    assert (code, rows(output)) == (0, {0: ("3", "0"), 1: ("2", "0")})
+    assert checkpoint.as_uri() in output
+    assert str(copies) in output
+    assert "the stores counts will be empty" in output
+    assert "Nothing was changed (--dry-run)." in output
+    code, output = reset(apps, answer="n\n")
+    assert (code, "Nothing was changed.\n" in output) == (0, True)
     assert checkpoint.is_dir()
     assert copies.is_dir()
 
-    code, told = reset(apps, "--to-offset", "2", "--yes")
-    assert (code, rows(told)) == (0, {0: ("3", "2"), 1: ("2", "2")})
+    code, output = reset(apps, "--to-offset", "2", "--yes")
+    assert (code, rows(output)) == (0, {0: ("3", "2"), 1: ("2", "2")})
     assert not checkpoint.exists()
     assert not copies.exists()
     apps.run(topology)
@@ -64,8 +64,8 @@ def test_shows_asks_and_begins_again_with_empty_stores(apps: Apps) -> None:
 def test_is_refused_while_the_application_runs(apps: Apps) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     running = apps.start(key_count(source, sink))
-    code, told = reset(apps, "--yes")
-    assert (code, "is in use" in told) == (1, True)
+    code, output = reset(apps, "--yes")
+    assert (code, "is in use" in output) == (1, True)
     running.stop()
     assert reset(apps, "--dry-run")[0] == 0
 
@@ -97,10 +97,10 @@ def test_internal_topics_go_and_come_back(apps: Apps) -> None:
     other = f"{apps.id}-two-x-repartition"
     apps.kafka.create_topic(other, 1)
     commit_something(apps, f"{apps.id}-two", people)
-    code, told = reset(apps, "--yes")
-    assert code == 0, told
-    assert f"internal topic  {internal} (1 partition)" in told
-    assert f"Not deleted: {other}, which seems to belong to the group '{apps.id}-two'" in told
+    code, output = reset(apps, "--yes")
+    assert code == 0, output
+    assert f"internal topic  {internal} (1 partition)" in output
+    assert f"Not deleted: {other}, which seems to belong to the group '{apps.id}-two'" in output
     assert sum(apps.kafka.committed(apps.id, people).values()) == 0
     apps.run(topology)
     assert latest(apps.kafka.consume(sink), ms.serdes.int64) == {"north": 2, "south": 1}
@@ -118,9 +118,9 @@ def test_only_one_of_two_topics(apps: Apps) -> None:
     apps.kafka.produce(left, [("l", "x")] * 3)
     apps.kafka.produce(right, [("r", "x")] * 3)
     apps.run(topology)
-    code, told = reset(apps, "--input-topic", left, "--shift-by", "-1", "--yes")
+    code, output = reset(apps, "--input-topic", left, "--shift-by", "-1", "--yes")
     assert code == 0
-    assert any(right in line and "(stays)" in line for line in told.splitlines())
+    assert any(right in line and "(stays)" in line for line in output.splitlines())
     apps.run(topology)
     assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {"l": [1, 2, 3, 1], "r": [1, 2, 3]}
 
@@ -129,40 +129,40 @@ def test_only_one_of_two_topics(apps: Apps) -> None:
 def test_an_application_without_a_checkpoint(apps: Apps) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     apps.kafka.produce(source, [("a", f"{i}", 1_000 * (i + 1)) for i in range(4)])
-    code, told = reset(apps, "--yes")
-    assert (code, "there is no trace of an application" in told) == (1, True)
-    code, told = reset(apps, "--input-topic", source, "--to-datetime", "1970-01-01T00:00:03Z", "--yes")
-    assert (code, rows(told)) == (0, {0: ("-", "2")})
+    code, output = reset(apps, "--yes")
+    assert (code, "there is no trace of an application" in output) == (1, True)
+    code, output = reset(apps, "--input-topic", source, "--to-datetime", "1970-01-01T00:00:03Z", "--yes")
+    assert (code, rows(output)) == (0, {0: ("-", "2")})
     apps.run(shout(source, sink))
     assert values_by_key(apps.kafka.consume(sink)) == {"a": ["2", "3"]}
     lose_checkpoint(apps)
-    code, told = reset(apps, "--shift-by", "-100", "--dry-run")
-    assert (code, rows(told)) == (0, {0: ("4", "0")})
-    assert "(begins at 0)" in told
+    code, output = reset(apps, "--shift-by", "-100", "--dry-run")
+    assert (code, rows(output)) == (0, {0: ("4", "0")})
+    assert "(begins at 0)" in output
 
 
 class TestWhatCannotBe:
-    def test_two_places_to_begin(self, apps_without_spark: Apps) -> None:
-        code, told = reset(apps_without_spark, "--to-latest", "--shift-by", "1")
-        assert (code, "contradict each other" in told) == (1, True)
+    def test_two_positions_to_begin(self, apps_without_spark: Apps) -> None:
+        code, output = reset(apps_without_spark, "--to-latest", "--shift-by", "1")
+        assert (code, "contradict each other" in output) == (1, True)
 
     def test_a_topic_that_does_not_exist(self, apps_without_spark: Apps) -> None:
-        code, told = reset(apps_without_spark, "--input-topic", "nowhere", "--to-latest")
-        assert (code, "the broker has no topic 'nowhere'" in told) == (1, True)
+        code, output = reset(apps_without_spark, "--input-topic", "nowhere", "--to-latest")
+        assert (code, "the broker has no topic 'nowhere'" in output) == (1, True)
 
     def test_a_shift_from_nowhere(self, apps_without_spark: Apps) -> None:
         source = apps_without_spark.topic("in", 1)
-        code, told = reset(apps_without_spark, "--input-topic", source, "--shift-by", "5")
-        assert (code, "cannot be shifted" in told) == (1, True)
+        code, output = reset(apps_without_spark, "--input-topic", source, "--shift-by", "5")
+        assert (code, "cannot be shifted" in output) == (1, True)
 
     def test_an_internal_topic_of_somebody_else(self, apps_without_spark: Apps) -> None:
         source = apps_without_spark.topic("in", 1)
-        code, told = reset(apps_without_spark, "--input-topic", source, "--internal-topic", source)
-        assert (code, "is not an internal topic of this application" in told) == (1, True)
+        code, output = reset(apps_without_spark, "--input-topic", source, "--internal-topic", source)
+        assert (code, "is not an internal topic of this application" in output) == (1, True)
 
     def test_a_file_that_is_not_there(self, apps_without_spark: Apps) -> None:
-        code, told = reset(apps_without_spark, "--from-file", "/nowhere/offsets.csv")
-        assert (code, "'/nowhere/offsets.csv' cannot be read" in told) == (1, True)
+        code, output = reset(apps_without_spark, "--from-file", "/nowhere/offsets.csv")
+        assert (code, "'/nowhere/offsets.csv' cannot be read" in output) == (1, True)
 
 
 def test_offsets_from_a_file(apps_without_spark: Apps, tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_offsets_from_a_file(apps_without_spark: Apps, tmp_path: Path) -> None:
     apps_without_spark.kafka.produce(source, [("a", "x")] * 5, partition=1)
     file = tmp_path / "offsets.csv"
     file.write_text(f"{source},1,4\n")
-    code, told = reset(apps_without_spark, "--input-topic", source, "--from-file", str(file), "--yes")
-    assert (code, rows(told)) == (0, {0: ("-", "0"), 1: ("-", "4")})
+    code, output = reset(apps_without_spark, "--input-topic", source, "--from-file", str(file), "--yes")
+    assert (code, rows(output)) == (0, {0: ("-", "0"), 1: ("-", "4")})
     assert apps_without_spark.kafka.committed(apps_without_spark.id, source) == {0: 0, 1: 4}
 
 

@@ -72,5 +72,5 @@ def test_leaves_no_connection_to_the_broker_behind(apps: Apps) -> None:
 def connections(kafka: EmbeddedKafka) -> int:
     """Count the connections that this process has to a broker."""
     port = int(kafka.bootstrap_servers.rpartition(":")[2])
-    here = psutil.Process().net_connections("tcp")
-    return sum(bool(each.raddr) and each.raddr.port == port for each in here)
+    open_connections = psutil.Process().net_connections("tcp")
+    return sum(bool(each.raddr) and each.raddr.port == port for each in open_connections)

@@ -31,18 +31,21 @@ def counting(source: str, sink: str, wide: int = 0) -> ms.Topology:
 
 def parity(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPartition]]:
     every = [TopicPartition(topic, p) for topic, count in partitions.items() for p in range(count)]
-    return [frozenset(at for at in every if at.partition % 2 == odd) for odd in (0, 1)]
+    return [frozenset(partition for partition in every if partition.partition % 2 == odd) for odd in (0, 1)]
 
 
 def halves(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPartition]]:
     every = [(TopicPartition(t, p), p < n / 2) for t, n in partitions.items() for p in range(n)]
-    return [frozenset(at for at, first in every if first is wanted) for wanted in (True, False)]
+    return [frozenset(partition for partition, first in every if first is wanted) for wanted in (True, False)]
 
 
 def halves_of_four(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPartition]]:
-    """The first two and the last two of four, and what is new with the last."""
+    """The first two and the last two of four partitions; new partitions belong to the last."""
     every = [TopicPartition(topic, p) for topic, count in partitions.items() for p in range(count)]
-    return [frozenset(at for at in every if (at.partition < 2) is first) for first in (True, False)]
+    return [
+        frozenset(partition for partition in every if (partition.partition < 2) is first)
+        for first in (True, False)
+    ]
 
 
 def forget_routing(apps: Apps) -> None:
@@ -60,11 +63,11 @@ def counts(apps: Apps, sink: str) -> set[int]:
     return set(latest(apps.kafka.consume(sink), ms.serdes.int64).values())
 
 
-def refused(apps: Apps, topology: ms.Topology, told: str) -> None:
-    """Refuse it, with what the checkpoint has, and with what it would have if it were older; which can then be continued."""
+def refused(apps: Apps, topology: ms.Topology, message: str) -> None:
+    """Check that the topology is refused with this checkpoint, and with an older one, which can then be continued."""
     for forgets in (lambda: None, lambda: forget_routing(apps)):
         forgets()
-        with pytest.raises(IncompatibleTopologyError, match=told):
+        with pytest.raises(IncompatibleTopologyError, match=message):
             apps.run(topology)
 
 
@@ -73,8 +76,10 @@ def test_a_repartition_in_front_of_counts_comes_changes_or_goes(apps: Apps) -> N
     apps.kafka.produce(source, [(key, "v") for key in KEYS])
     apps.run(counting(source, sink))
     apps.kafka.produce(source, [(key, "v") for key in KEYS])
-    told = rf"store 'c'.*'{source}' by its 1 partitions and would come from .*wide-repartition' by key over 8"
-    refused(apps, counting(source, sink, wide=8), told)
+    message = (
+        rf"store 'c'.*'{source}' by its 1 partitions and would come from .*wide-repartition' by key over 8"
+    )
+    refused(apps, counting(source, sink, wide=8), message)
     apps.run(counting(source, sink))
     assert counts(apps, sink) == {2}
 

@@ -40,30 +40,30 @@ def test_a_slice_is_recorded_and_replayed(
     servers = ("--bootstrap-servers", apps.kafka.bootstrap_servers)
     file = tmp_path / "slice.jsonl"
 
-    code, told = call("record", str(file), source, other, *servers)
-    assert (code, told.splitlines()) == (0, [f"10 of {source}", f"1 of {other}"])
+    code, output = call("record", str(file), source, other, *servers)
+    assert (code, output.splitlines()) == (0, [f"10 of {source}", f"1 of {other}"])
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     found = read_slice(file)
-    assert [one.timestamp for one in found] == [7, *(1_000 * n for n in range(1, 6) for _ in range(2))]
+    assert [record.timestamp for record in found] == [7, *(1_000 * n for n in range(1, 6) for _ in range(2))]
     assert (found[0].key, found[0].value, found[0].headers) == (b"\xff", None, (("h", b"\x00\xff"),))
-    code, told = call("record", str(file), source, *servers)
-    assert (code, "exists already" in told) == (1, True)
+    code, output = call("record", str(file), source, *servers)
+    assert (code, "exists already" in output) == (1, True)
 
     part = tmp_path / "part.jsonl"
     times = ("--since", "1970-01-01T00:00:02", "--until", "1970-01-01T00:00:04")
     assert call("record", str(part), source, "--partition", "1", *times, *servers)[0] == 0
-    assert [(one.key, one.value) for one in read_slice(part)] == [(b"k1", b"v2"), (b"k1", b"v3")]
+    assert [(record.key, record.value) for record in read_slice(part)] == [(b"k1", b"v2"), (b"k1", b"v3")]
     assert (
         call("record", str(tmp_path / "last.jsonl"), source, "--last", "1", "--limit", "1", *servers)[0] == 0
     )
-    assert [one.value for one in read_slice(tmp_path / "last.jsonl")] == [b"v5"]
-    code, told = call("record", str(tmp_path / "none.jsonl"), "no-such-topic", *servers)
-    assert (code, "there is no such topic" in told, (tmp_path / "none.jsonl").exists()) == (1, True, False)
+    assert [record.value for record in read_slice(tmp_path / "last.jsonl")] == [b"v5"]
+    code, output = call("record", str(tmp_path / "none.jsonl"), "no-such-topic", *servers)
+    assert (code, "there is no such topic" in output, (tmp_path / "none.jsonl").exists()) == (1, True, False)
 
     (tmp_path / "counting_a_slice.py").write_text(PROGRAM.format(source=source))
     monkeypatch.syspath_prepend(str(tmp_path))
-    code, told = call("replay", str(part), "counting_a_slice:builder")
-    assert (code, told.splitlines()) == (
+    code, output = call("replay", str(part), "counting_a_slice:builder")
+    assert (code, output.splitlines()) == (
         0,
         [
             "2 records replayed",
@@ -75,5 +75,5 @@ def test_a_slice_is_recorded_and_replayed(
             "| 3000 | k1  | 2     |",
         ],
     )
-    code, told = call("replay", str(file), "counting_a_slice:builder")
-    assert (code, f"does not read topic '{other}'" in told) == (1, True)
+    code, output = call("replay", str(file), "counting_a_slice:builder")
+    assert (code, f"does not read topic '{other}'" in output) == (1, True)

@@ -1,4 +1,4 @@
-"""Who can reach a running application: every socket that its processes listen on is tried as another user."""
+"""Access to a running application: every socket of its processes is tried as another user."""
 
 from __future__ import annotations
 
@@ -178,6 +178,6 @@ def test_another_user_can_read_none_of_its_files(running: psutil.Process, home: 
     homes = {str(path) for path in (home / "state").iterdir()}
     assert homes
     homes |= {str(Path(path).parent) for path in listening_paths(running)}
-    looks = "import os, sys; print([d for d in sys.argv[1:] if os.access(d, os.R_OK | os.X_OK)])"
-    assert as_nobody(looks, *homes).strip() == "[]"
+    program = "import os, sys; print([d for d in sys.argv[1:] if os.access(d, os.R_OK | os.X_OK)])"
+    assert as_nobody(program, *homes).strip() == "[]"
     assert any(list(Path(home).glob("spark/blockmgr-*")) for home in homes)

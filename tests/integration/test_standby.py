@@ -62,8 +62,8 @@ class Drivers:
         records = committed_records(self.apps.kafka, self.sink)
         return [int.from_bytes(record.value or b"", "big") for record in records]
 
-    def await_counts(self, what: str) -> None:
-        eventually(lambda: self.sent in self.counts(), what, within_s=120)
+    def await_counts(self, description: str) -> None:
+        eventually(lambda: self.sent in self.counts(), description, within_s=120)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 import millstream as ms
 
 from .helpers import Apps
-from .topologies import EveryShelf, with_processor
+from .topologies import EveryStore, with_processor
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -23,7 +23,7 @@ def test_all_kinds_find_what_they_find_in_a_test_also_without_their_local_state(
         late = chance.choice([0, 0, 10_000, 150_000])
         records.append((chance.choice("abcde"), str(number), now - late))
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
-    topology = with_processor(EveryShelf, source, sink, *EveryShelf.stores)
+    topology = with_processor(EveryStore, source, sink, *EveryStore.stores)
     apps.kafka.produce(source, records[:35])
     apps.run(topology, max_batch_records=9)
     shutil.rmtree(apps.local_state)

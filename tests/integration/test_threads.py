@@ -1,4 +1,4 @@
-"""Several threads per task on real Spark and a real broker: they run at once, and give what one gives (KIP-408)."""
+"""Several threads per task on real Spark and a real broker: they run concurrently, with the results of one thread (KIP-408)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 THREADS = 4
 ENDS = "7"
-"""A value that ends the thread of whoever sees it."""
+"""A value that ends the thread that processes it."""
 
 
 def ending(value: str) -> str:
@@ -48,14 +48,14 @@ def test_four_threads_run_at_once_and_give_what_one_would(apps: Apps) -> None:
     assert in_order(apps, counted) == expected
     assert lag(apps.kafka, apps.id, source) == 0
     status = running.status().threads
-    assert {task: (one.threads, min(one.executed) > 0) for task, one in status.items()} == {
+    assert {task: (threads.threads, min(threads.executed) > 0) for task, threads in status.items()} == {
         "0_0": (THREADS, True),
         "1_0": (THREADS, True),
     }
     assert (status["0_0"].ended, status["1_0"].ended) == (2 * 10, 0)
-    told = running.metrics()
-    assert (told["threads"], told["thread_records"]) == (2 * THREADS, 2_000 + 1_990)
-    assert (told["threads_ended"], told["dropped_records"]) == (20, 10)
+    metrics = running.metrics()
+    assert (metrics["threads"], metrics["thread_records"]) == (2 * THREADS, 2_000 + 1_990)
+    assert (metrics["threads_ended"], metrics["dropped_records"]) == (20, 10)
 
 
 def test_the_tasks_that_run_at_once_keep_to_the_limit(apps: Apps) -> None:
@@ -73,6 +73,6 @@ def test_the_tasks_that_run_at_once_keep_to_the_limit(apps: Apps) -> None:
 
 
 def in_order(apps: Apps, topic: str) -> list[tuple[str, str]]:
-    """Give the keys and values of a topic with one partition, as text."""
+    """Return the keys and values of a topic with one partition, as text."""
     found = [(record.key, record.value) for record in apps.kafka.consume(topic)]
     return [(key.decode(), value.decode()) for key, value in found if key is not None and value is not None]

@@ -41,11 +41,11 @@ class Joined(NamedTuple):
         return builder.build()
 
     def merged(self, orders: Sequence[Piece], rates: Sequence[Piece]) -> dict[str, list[str]]:
-        """Give the results per key that all records in the order of their times have."""
+        """Return the results per key of all records in the order of their times."""
         table: dict[str, str] = {}
         results: dict[str, list[str]] = {}
-        pieces = [(at, self.orders, key, value) for key, value, at in orders]
-        pieces += [(at, self.rates, key, value) for key, value, at in rates]
+        pieces = [(timestamp, self.orders, key, value) for key, value, timestamp in orders]
+        pieces += [(timestamp, self.rates, key, value) for key, value, timestamp in rates]
         for _, topic, key, value in sorted(pieces):
             if topic == self.rates:
                 table[key] = value
@@ -55,7 +55,7 @@ class Joined(NamedTuple):
 
 
 def spread(name: str, count: int) -> list[Piece]:
-    """Give records whose times are spread over ten days, some of them equal to those of the other topic."""
+    """Return records whose times are spread over ten days, some of them equal to those of the other topic."""
     return [(f"k{n % KEYS}", f"{name}{n}", BEGIN + n * DAYS // count) for n in range(count)]
 
 
@@ -89,8 +89,10 @@ class TestABacklog:
     def test_that_is_re_keyed_through_the_shuffle_is_joined_as_if_it_were_sorted(self, apps: Apps) -> None:
         joined = Joined.of(apps, 3)
         orders = [(f"k{n % KEYS}", f"o{n}", BEGIN + n * DAYS // 60_000) for n in range(60_000)]
-        rates = [(key, value, at + 1) for key, value, at in spread("r", 500)]  # no two times are equal
-        apps.kafka.produce(joined.orders, [(value, key, at) for key, value, at in orders])
+        rates = [
+            (key, value, timestamp + 1) for key, value, timestamp in spread("r", 500)
+        ]  # no two times are equal
+        apps.kafka.produce(joined.orders, [(value, key, timestamp) for key, value, timestamp in orders])
         apps.kafka.produce(joined.rates, rates)
         builder = ms.StreamsBuilder()
         table = builder.table(joined.rates, store="rates")
@@ -100,7 +102,7 @@ class TestABacklog:
         assert by_key(apps.kafka.consume(joined.sink)) == joined.merged(orders, rates)
         assert running.metrics()["enforced_records"] == 0
 
-    def test_that_nobody_waits_for_is_guessed_at_and_the_guesses_are_counted(self, apps: Apps) -> None:
+    def test_without_idling_the_order_is_guessed_and_the_guesses_are_counted(self, apps: Apps) -> None:
         joined = Joined.of(apps, 1)
         orders, rates = spread("o", 20_000), spread("r", 1_000)
         apps.kafka.produce(joined.orders, orders)
@@ -164,7 +166,7 @@ class TestAnInputThatStalls:
                 if n % 2 == 0:
                     rates.append(("k", f"r{n}", now_ms - 2_000))
                     apps.kafka.produce(joined.rates, rates[-1:])
-            sure = sum(at < rates[-1][2] for _, _, at in orders)
+            sure = sum(timestamp < rates[-1][2] for _, _, timestamp in orders)
             eventually(
                 lambda: len(apps.kafka.consume(joined.sink)) >= sure, "the orders before the last rate"
             )

@@ -169,7 +169,7 @@ def test_a_lost_checkpoint_is_no_reason_to_send_everything_again(apps: Apps) -> 
         apps.run(topology, on_other_checkpoint="take_over", **ONCE)
     assert len(committed_records(apps.kafka, sink)) == 10
     servers, home = apps.kafka.bootstrap_servers, str(apps.home)
-    asked = ["reset", apps.id, "--bootstrap-servers", servers, "--state-dir", home, "--yes"]
-    assert CliRunner().invoke(command_line, asked).exit_code == 0
+    arguments = ["reset", apps.id, "--bootstrap-servers", servers, "--state-dir", home, "--yes"]
+    assert CliRunner().invoke(command_line, arguments).exit_code == 0
     apps.run(topology, **ONCE)
     assert len(committed_records(apps.kafka, sink)) == 20

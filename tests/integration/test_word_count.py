@@ -81,7 +81,7 @@ class TestARunToTheEnd:
         kafka = counted.apps.kafka
         assert kafka.committed(counted.apps.id, counted.source) == kafka.end_offsets(counted.source)
 
-    def test_tells_what_it_did(self, counted: Counted) -> None:
+    def test_reports_its_progress(self, counted: Counted) -> None:
         status, metrics = counted.result.status(), counted.result.metrics()
         assert (status.state, status.error, status.lag) == ("stopped", None, {counted.source: 0})
         assert metrics["dropped_records"] == 0

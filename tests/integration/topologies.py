@@ -86,7 +86,7 @@ def with_processor(
 
 
 class Numbered(ms.Processor[str, str, str, str]):
-    """Says how often it has seen a key, and lets timestamp and headers through."""
+    """Adds how often it has seen a key; keeps timestamp and headers."""
 
     store = ms.stores.key_value("seen", ms.serdes.string, ms.serdes.int64)
 
@@ -113,8 +113,8 @@ class Ledger(ms.Processor[str, str, str, str]):
             ledger.put(record.key, record.value)
 
 
-class EveryShelf(ms.Processor[str, str, str, str]):
-    """Puts each record into a store of every kind that forgets, and says what it finds there."""
+class EveryStore(ms.Processor[str, str, str, str]):
+    """Puts each record into stores of all kinds with expiry, and forwards what it finds in them."""
 
     stores = (
         ms.stores.window("windows", ms.serdes.string, ms.serdes.string, retention=120_000, size=10_000),
@@ -128,14 +128,14 @@ class EveryShelf(ms.Processor[str, str, str, str]):
         windows, sessions, versions, expiring, recent = (
             self.context.state_store(store.name) for store in self.stores
         )
-        key, value, at = record.key, record.value, record.timestamp
-        windows.put(key, value, at)
-        sessions.put(ms.Windowed(key, at - 1_000, at), value)
+        key, value, timestamp = record.key, record.value, record.timestamp
+        windows.put(key, value, timestamp)
+        sessions.put(ms.Windowed(key, timestamp - 1_000, timestamp), value)
         seen = [
-            list(windows.fetch(key, 0, at)),
+            list(windows.fetch(key, 0, timestamp)),
             list(sessions.all()),
-            versions.put(key, value, at),
-            versions.get(key, at - 50_000),
+            versions.put(key, value, timestamp),
+            versions.get(key, timestamp - 50_000),
             expiring.put_if_absent(key, value),
             recent.put(key, value) or list(recent.all()),
         ]
@@ -143,7 +143,7 @@ class EveryShelf(ms.Processor[str, str, str, str]):
 
 
 class Clock(ms.Processor[str, str, str, str]):
-    """Counts the ticks of the wall clock in a store and says the number each time."""
+    """Counts the ticks of the wall clock in a store and forwards each number."""
 
     store = ms.stores.key_value("ticks", ms.serdes.string, ms.serdes.int64)
 
@@ -162,7 +162,7 @@ class Clock(ms.Processor[str, str, str, str]):
 
 
 class TickingCopy(ms.Processor[str, str, str, str]):
-    """Copies records, and says the time whenever the wall clock ticks, under the name of its task."""
+    """Copies records, and forwards the time at each tick of the wall clock, with its task as the key."""
 
     def __init__(self, interval_ms: int) -> None:
         self._interval_ms = interval_ms
@@ -179,7 +179,7 @@ class TickingCopy(ms.Processor[str, str, str, str]):
 
 
 class EverySecond(ms.Processor[str, str, str, str]):
-    """Says stream time for each second of it that has begun."""
+    """Forwards stream time at the start of each of its seconds."""
 
     store = ms.stores.key_value("unused", ms.serdes.string, ms.serdes.string)
 
@@ -202,8 +202,8 @@ def numbers(source: str, sink: str) -> ms.Topology:
     return builder.build()
 
 
-def _plus(one: int, other: int) -> int:
-    return one + other
+def _plus(left: int, right: int) -> int:
+    return left + right
 
 
 def parsed(source: str, sink: str) -> ms.Topology:

@@ -1,4 +1,4 @@
-"""What the proofs look for in the lines of a journal, the commits of a group and the records of topics."""
+"""The checks of the proofs on the lines of a journal, the commits of a group and the records of topics."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ _ON_THE_WAY_US = 1_000_000
 
 
 def completed_in_order(keys: Keys, lines: Lines) -> bool:
-    """Tell whether the calls for each key completed in the order of its records."""
+    """Return whether the calls for each key completed in the order of its records."""
     numbers = lines_of(lines, END)["number"]
     by_key = np.argsort(keys[numbers], kind="stable")
     same_key = np.diff(keys[numbers][by_key]) == 0
     return bool((np.diff(numbers[by_key])[same_key] > 0).all())
 
 
-def one_per_key_and_call(keys: Keys, lines: Lines) -> Lines:
-    """Leave one begin and one end for each key of a call for many records: it has begun with the first, and ended with the last."""
+def first_begin_and_last_end(keys: Keys, lines: Lines) -> Lines:
+    """Keep one begin and one end for each key of a call for many records: its first begin and its last end."""
     rows = pd.DataFrame(
-        {"key": keys[lines["number"]], "call": lines["note"], "begin": lines["what"] == BEGIN}
+        {"key": keys[lines["number"]], "call": lines["note"], "begin": lines["kind"] == BEGIN}
     )
     first = rows.begin & ~rows.duplicated(keep="first")
     last = ~rows.begin & ~rows.duplicated(keep="last")
     return lines[(first | last).to_numpy()]
 
 
-def finished_at(given: Sequence[ConsumedRecord], number: Callable[[bytes], int], lines: Lines) -> Times:
-    """Give when each record was finished: when a call for it first ended with a result.
+def finish_times(given: Sequence[ConsumedRecord], number: Callable[[bytes], int], lines: Lines) -> Times:
+    """Return when each record was finished: when a call for it first ended with a result.
 
     Args:
         given: The records, by offset.
-        number: Gives the number of a record, from its value.
+        number: Returns the number of a record, from its value.
         lines: All lines of the journal.
     """
     ends = lines_of(lines, END)
     numbers = [number(record.value or b"") for record in given]
-    at = np.full(max(max(numbers, default=0), int(ends["number"].max(initial=0))) + 1, NEVER)
-    np.minimum.at(at, ends["number"], ends["at_us"])
-    return at[numbers]
+    times = np.full(max(max(numbers, default=0), int(ends["number"].max(initial=0))) + 1, NEVER)
+    np.minimum.at(times, ends["number"], ends["at_us"])
+    return times[numbers]
 
 
 def too_early(commits: Sequence[Commit], offsets: npt.NDArray[np.int64], finished: Times) -> list[Commit]:
-    """Give the commits before which some record had not been finished.
+    """Return the commits before which some record had not been finished.
 
     Args:
         commits: Of one partition.
@@ -64,15 +64,15 @@ def too_early(commits: Sequence[Commit], offsets: npt.NDArray[np.int64], finishe
         finished: When each was finished.
     """
     last = np.r_[0, np.maximum.accumulate(finished)]
-    return [one for one in commits if last[np.searchsorted(offsets, one.offset)] > one.at_us]
+    return [commit for commit in commits if last[np.searchsorted(offsets, commit.offset)] > commit.at_us]
 
 
 def committed_since(numbers: npt.NDArray[np.int64], taken: Times, size: int) -> Times:
-    """Give since when the completion of each record is committed, by its number; without a result, never.
+    """Return when the completion of each record was committed, by its number; without a result, never.
 
     Args:
         numbers: The records that the results in the output topic are for.
-        taken: When the completion that each result tells of was committed.
+        taken: When the completion of each result was committed.
         size: How many records there are.
     """
     since = np.full(size, NEVER)
@@ -83,10 +83,10 @@ def committed_since(numbers: npt.NDArray[np.int64], taken: Times, size: int) -> 
 def with_their_batches(
     numbers: npt.NDArray[np.int64], taken: Times, batches: Times, kills: Times
 ) -> npt.NDArray[np.int64]:
-    """Give when the completions were committed that results of at-least-once tell of: with their micro-batch.
+    """Return when the completions of results were committed at least once: with their micro-batch.
 
     What was killed in a micro-batch may have sent results before, and the attempt after it, which is what is committed,
-    need not have them: their calls may have been lost, and are made again. So such a result tells nothing if there is
+    need not have them: their calls may have been lost, and are made again. So such a result proves nothing if there is
     another one for its record.
 
     Args:
@@ -96,7 +96,7 @@ def with_their_batches(
         kills: When something was killed, in order.
 
     Returns:
-        The time for each result; never, where it tells nothing.
+        The time for each result; never, where it proves nothing.
     """
     committed = np.r_[batches, NEVER][np.searchsorted(batches, taken)]
     next_kill = np.r_[kills, NEVER][np.searchsorted(kills, taken - _ON_THE_WAY_US)]

@@ -1,4 +1,4 @@
-"""What the proofs of order let be called: 0 to 5 ms for each record, and one record in twenty fails twice.
+"""The calls of the proofs of order: 0 to 5 ms for each record, and one record in twenty fails twice.
 
 All follows from the number of the record, so a run without any concurrency, the *oracle*, needs no more than the numbers in the
 order in which they were written. For each key it gives the SHA-256 of all answers in order, its *chain*: one digest that no
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from .journal import Journal
 
 FAILS = 2
-"""How often a call for a record fails that does."""
+"""How often the calls for a failing record fail."""
 
 _TRIED: Counter[int] = Counter()
 _BATCHES = count(1)
@@ -29,28 +29,28 @@ Keys = npt.NDArray[np.int64]
 
 
 def spread_keys(records: int, keys: int) -> Keys:
-    """Give each record one of so many keys, all alike."""
+    """Return one of so many keys for each record, uniformly distributed."""
     return np.random.default_rng(311).integers(0, keys, records)
 
 
 def zipf_keys(records: int, keys: int, exponent: float) -> Keys:
-    """Give each record one of so many keys, of which the k-th has a share that goes with ``k ** -exponent``."""
+    """Return one of so many keys for each record; the k-th key has a share proportional to ``k ** -exponent``."""
     weights = np.arange(1, keys + 1) ** -exponent
     return np.random.default_rng(408).choice(keys, records, p=weights / weights.sum())
 
 
 def fails(number: int) -> bool:
-    """Tell whether the calls for a record fail at first."""
+    """Return whether the first calls for a record fail."""
     return _mixed(number) % 20 == 0
 
 
 def lasts_ms(number: int) -> float:
-    """Give how long a call for a record takes: 0 to 5 ms."""
+    """Return how long a call for a record takes: 0 to 5 ms."""
     return (_mixed(number) >> 8) % 5_001 / 1_000
 
 
 def answer(number: int) -> str:
-    """Give what a call for a record answers in the end."""
+    """Return the final answer of the calls for a record."""
     return f"{number}:{_mixed(number):08x}"
 
 
@@ -121,7 +121,7 @@ def _ended(journal: Journal, number: int, attempt: int, note: int) -> str:
 
 
 def chains(answers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Give the chain of each key.
+    """Return the chain of each key.
 
     Args:
         answers: Keys and answers, in order.
@@ -136,5 +136,5 @@ def chains(answers: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def serial_run(keys: Keys) -> dict[str, str]:
-    """Give the chain of each key of a run that takes one record after the other: the oracle."""
+    """Return the chain of each key of a serial run: the oracle."""
     return chains((f"k{key}", answer(number)) for number, key in enumerate(keys.tolist()))

@@ -16,19 +16,19 @@ from millstream.drivers.kafka.fanout.key_range_producer import KeyRangeProducer
 KEYS = 200
 
 
-def main(servers: str, topic: str, name: str, rate: int, told: Path) -> None:
+def main(servers: str, topic: str, name: str, rate: int, delivered_path: Path) -> None:
     ended = Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    with told.open("w", buffering=1) as delivered:
+    with delivered_path.open("w", buffering=1) as delivered_file:
         producer = KeyRangeProducer({"bootstrap.servers": servers}, topic)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
-        begun, count = monotonic(), 0
+        start, count = monotonic(), 0
         while not ended.is_set():
-            due = int((monotonic() - begun) * rate)
+            due = int((monotonic() - start) * rate)
             for number in range(count, min(due, count + 2000)):
                 try:
-                    send(producer, topic, name, number, delivered.write)
+                    send(producer, topic, name, number, delivered_file.write)
                 except BufferError:
                     break
                 count = number + 1
@@ -40,12 +40,12 @@ def main(servers: str, topic: str, name: str, rate: int, told: Path) -> None:
 
 
 def send(producer: KeyRangeProducer, topic: str, name: str, number: int, write: object) -> None:
-    def told(error: object, _message: object) -> None:
+    def acknowledged(error: object, _message: object) -> None:
         assert error is None
         assert callable(write)
         write(f"{number}\n")
 
-    producer.produce(topic, f"{name}:{number}", f"key-{number % KEYS}", on_delivery=told)
+    producer.produce(topic, f"{name}:{number}", f"key-{number % KEYS}", on_delivery=acknowledged)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 BEGIN, END, FAILED = 1, 2, 3
-"""What a line tells: a call begins, ends with a result, ends without one."""
+"""The kinds of lines: a call begins, ends with a result, ends without one."""
 
 LINE = np.dtype(
     [
-        ("what", "<u2"),
+        ("kind", "<u2"),
         ("attempt", "<u2"),
         ("pid", "<u4"),
         ("number", "<i8"),
@@ -32,8 +32,8 @@ LINE = np.dtype(
         ("note", "<i8"),
     ]
 )
-"""A line: what, which attempt (as the function says), process, number of the record, microseconds since the epoch, and a number
-of which the function decides what it means."""
+"""A line: kind, attempt (according to the function), process, number of the record, microseconds since the epoch, and a number
+whose meaning the function defines."""
 
 _PACK = struct.Struct("<HHIqqq").pack
 
@@ -64,14 +64,14 @@ class Journal:
         _write(self._path, FAILED, number, attempt, note)
 
 
-def _write(path: str, what: int, number: int, attempt: int, note: int) -> None:
-    line = _PACK(what, attempt, os.getpid(), number, time.time_ns() // 1000, note)
+def _write(path: str, kind: int, number: int, attempt: int, note: int) -> None:
+    line = _PACK(kind, attempt, os.getpid(), number, time.time_ns() // 1000, note)
     os.write(_descriptor(path), line)
 
 
 @cache
 def _descriptor(path: str) -> int:
-    """Give the descriptor of a file in this process; it stays open as long as the process lives."""
+    """Return the descriptor of a file in this process; it stays open as long as the process lives."""
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
 
@@ -90,24 +90,24 @@ def read(path: Path, start: int = 0) -> Lines:
     return np.frombuffer(data[: len(data) // LINE.itemsize * LINE.itemsize], LINE)
 
 
-def lines_of(lines: Lines, what: int) -> Lines:
-    """Give the lines of one kind."""
-    return lines[lines["what"] == what]
+def lines_of(lines: Lines, kind: int) -> Lines:
+    """Return the lines of one kind."""
+    return lines[lines["kind"] == kind]
 
 
-def counts(lines: Lines, what: int, size: int) -> npt.NDArray[np.int64]:
+def counts(lines: Lines, kind: int, size: int) -> npt.NDArray[np.int64]:
     """Count the lines of one kind for each record.
 
     Args:
         lines: Some lines.
-        what: The kind.
+        kind: The kind.
         size: How many records there are, numbered from 0.
     """
-    return np.bincount(lines_of(lines, what)["number"], minlength=size)
+    return np.bincount(lines_of(lines, kind)["number"], minlength=size)
 
 
 def open_calls(lines: Lines, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Tell at each line how many calls of its group are open behind it.
+    """Return for each line how many calls of its group are open after it.
 
     Args:
         lines: All lines; without processes that were killed, since a call that dies writes no end.
@@ -115,12 +115,12 @@ def open_calls(lines: Lines, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.in
 
     Example:
         >>> lines = np.zeros(4, LINE)
-        >>> lines["what"] = [BEGIN, BEGIN, FAILED, BEGIN]
+        >>> lines["kind"] = [BEGIN, BEGIN, FAILED, BEGIN]
         >>> open_calls(lines, np.array([7, 8, 7, 8])).tolist()
         [1, 1, 0, 2]
     """
     order = np.argsort(groups, kind="stable")
-    step = np.where(lines["what"] == BEGIN, 1, -1)[order]
+    step = np.where(lines["kind"] == BEGIN, 1, -1)[order]
     total = np.cumsum(step)
     ordered = groups[order]
     first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(lines) else np.empty(0, np.int64)
@@ -132,4 +132,4 @@ def open_calls(lines: Lines, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.in
 
 def overlaps(lines: Lines, groups: npt.NDArray[np.int64]) -> int:
     """Count the calls that began while another one of their group was open: see ``open_calls``."""
-    return int(((open_calls(lines, groups) > 1) & (lines["what"] == BEGIN)).sum())
+    return int(((open_calls(lines, groups) > 1) & (lines["kind"] == BEGIN)).sum())

@@ -1,4 +1,4 @@
-"""What the full proofs have found, for the table in ``docs/reference/asynchronous-proofs.md``: counts and ratios."""
+"""Results of the full proofs, for the table in ``docs/reference/asynchronous-proofs.md``: counts and ratios."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .sizes import FULL
 DIRECTORY: Final = Path(__file__).parents[2] / "build" / "proofs"
 
 
-def tell(name: str, **found: Any) -> None:
-    """Write what a proof has found to ``build/proofs/NAME.json``; a short proof only prints it.
+def write_result(name: str, **found: Any) -> None:
+    """Write the result of a proof to ``build/proofs/NAME.json``; a short proof only prints it.
 
     Args:
         name: Name of the proof.
-        found: Counts and ratios; nothing that says more about the machine than about Millstream.
+        found: Counts and ratios; nothing that depends more on the machine than on Millstream.
     """
     text = json.dumps(found, indent=1)
     print(name, text)  # noqa: T201 - pytest shows it when the proof fails

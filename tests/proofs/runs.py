@@ -1,4 +1,4 @@
-"""What proofs of waiting have in common: topics that tell when a record came, and somebody who looks on while a proof runs."""
+"""What proofs of waiting have in common: topics with the time of each record, and a sampler in the background."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 class Arrival(NamedTuple):
-    """A record in an output topic: its value, and when the broker got it, ms since the epoch."""
+    """A record in an output topic: its value, and when the broker appended it, ms since the epoch."""
 
     value: bytes
-    at_ms: int
+    timestamp_ms: int
 
 
 def clocked_topic(apps: Apps, name: str, partitions: int = 1, **config: str) -> str:
@@ -38,54 +38,54 @@ def clocked_topic(apps: Apps, name: str, partitions: int = 1, **config: str) -> 
 
 
 def arrivals(kafka: EmbeddedKafka, topic: str) -> list[Arrival]:
-    """Give what is in a clocked topic."""
+    """Return the records of a clocked topic."""
     return [Arrival(record.value or b"", record.timestamp) for record in kafka.consume(topic)]
 
 
 def has(apps: Apps, topic: str, records: int) -> bool:
-    """Tell whether a topic has so many records."""
+    """Return whether a topic has this number of records."""
     return written(apps.kafka, topic) == records
 
 
 def now_ms() -> float:
-    """Give the time, ms since the epoch."""
-    return time.time() * 1000  # noqa: TID251 - of the world outside
+    """Return the time, ms since the epoch."""
+    return time.time() * 1000  # noqa: TID251 - the time of external systems
 
 
 def among(lines: Lines, numbers: range) -> Lines:
-    """Give the lines of some records."""
+    """Return the lines of some records."""
     return lines[(lines["number"] >= numbers.start) & (lines["number"] < numbers.stop)]
 
 
-def at_ms(lines: Lines) -> npt.NDArray[np.float64]:
-    """Give the times of lines, ms since the epoch."""
+def times_ms(lines: Lines) -> npt.NDArray[np.float64]:
+    """Return the times of lines, ms since the epoch."""
     return lines["at_us"] / 1000
 
 
-class Look(NamedTuple, Generic[T]):
-    """What was seen, and when: ms since the epoch, before it was asked for."""
+class Sample(NamedTuple, Generic[T]):
+    """A value, and the time before it was requested, ms since the epoch."""
 
-    at_ms: float
-    seen: T
+    asked_ms: float
+    value: T
 
 
-class Looking(Generic[T]):
-    """Asks the same question again and again in a thread, until the end of its ``with``.
+class Sampler(Generic[T]):
+    """Requests a value periodically in a thread, until the end of its ``with``.
 
     Args:
-        ask: The question.
-        every_s: How long to wait between an answer and the next question.
+        ask: Returns the value.
+        every_s: Time between a value and the next request.
     """
 
     def __init__(self, ask: Callable[[], T], every_s: float = 0.1) -> None:
         self._ask = ask
         self._every_s = every_s
         self._enough = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._sample, daemon=True)
         self._error: Exception | None = None
-        self.looks: list[Look[T]] = []
+        self.samples: list[Sample[T]] = []
 
-    def __enter__(self) -> Looking[T]:
+    def __enter__(self) -> Sampler[T]:
         self._thread.start()
         return self
 
@@ -96,29 +96,29 @@ class Looking(Generic[T]):
             raise self._error
 
     @property
-    def seen(self) -> list[T]:
-        """What was seen, in order."""
-        return [look.seen for look in self.looks]
+    def values(self) -> list[T]:
+        """All values, in order."""
+        return [sample.value for sample in self.samples]
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         try:
             while not self._enough.wait(self._every_s):
-                at = now_ms()
-                self.looks.append(Look(at, self._ask()))
+                asked_ms = now_ms()
+                self.samples.append(Sample(asked_ms, self._ask()))
         except Exception as error:
             self._error = error
 
 
-def calls_of(running: ms.RunningApplication, what: str) -> int:
-    """Add up over all tasks what the status says of their calls."""
-    return sum(getattr(calls, what) for calls in running.status().calls.values())
+def calls_of(running: ms.RunningApplication, count: str) -> int:
+    """Return the sum over all tasks of a count of calls in the status."""
+    return sum(getattr(calls, count) for calls in running.status().calls.values())
 
 
-def ratio(one: float, other: float) -> float:
-    """Give a ratio as it is told to people."""
-    return round(one / other, 2)
+def ratio(numerator: float, denominator: float) -> float:
+    """Return a ratio, rounded for output."""
+    return round(numerator / denominator, 2)
 
 
 def median(values: Iterable[float]) -> float:
-    """Give the middle one."""
+    """Return the median."""
     return float(np.median(np.fromiter(values, float)))

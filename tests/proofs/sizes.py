@@ -8,9 +8,9 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 FULL: Final = os.environ.get("MILLSTREAM_PROOFS") == "full"
-"""Whether the proofs are to have the size that the claims have."""
+"""Whether the proofs have the full size of the claims."""
 
 
 def sized(short: T, full: T) -> T:
-    """Give the one that is asked for."""
+    """Return the first value for short proofs, the second for full ones."""
     return full if FULL else short

@@ -1,4 +1,4 @@
-"""Proof 5: a call that hangs holds up nobody but itself, no offset goes past its record, and a restart makes it again, alone."""
+"""Proof 5: a call that hangs delays no other, no offset goes past its record, and a restart repeats only this call."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import millstream as ms
 from integration.helpers import Apps, eventually, lag
 
 from .journal import BEGIN, END, Journal, lines_of, read
-from .results import tell
-from .runs import Looking, among, arrivals, at_ms, calls_of, clocked_topic, has, now_ms, ratio
+from .results import write_result
+from .runs import Sampler, among, arrivals, calls_of, clocked_topic, has, now_ms, ratio, times_ms
 from .sizes import sized
 
 pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 900))]
@@ -29,7 +29,7 @@ STUCK = HANGING[100]
 
 
 def records(numbers: range) -> list[tuple[str, str]]:
-    """Give records; the one that hangs has a key of its own, for others of its key have to wait for it."""
+    """Return records; the one that hangs has a key of its own, because others of its key have to wait for it."""
     return [("stuck" if number == STUCK else f"k{number % KEYS}", str(number)) for number in numbers]
 
 
@@ -39,16 +39,16 @@ def offset_of(apps: Apps, topic: str, number: int) -> tuple[int, int]:
 
 
 def seconds(apps: Apps, sink: str, journal: Path, numbers: range) -> float:
-    """Give how long the calls of these records took together, but for the one that hangs: to the arrival of the last result."""
-    first = at_ms(lines_of(among(read(journal), numbers), BEGIN)).min()
+    """Return how long the calls of these records took, without the one that hangs: to the arrival of the last result."""
+    first = times_ms(lines_of(among(read(journal), numbers), BEGIN)).min()
     results = [
         each for each in arrivals(apps.kafka, sink) if int(each.value) in numbers and int(each.value) != STUCK
     ]
-    last = max(each.at_ms for each in results)
+    last = max(each.timestamp_ms for each in results)
     return float(last - first) / 1000
 
 
-def test_a_call_that_hangs_holds_up_nobody(apps: Apps, tmp_path: Path) -> None:
+def test_a_call_that_hangs_delays_no_other(apps: Apps, tmp_path: Path) -> None:
     source, sink = apps.topic("in", 2), clocked_topic(apps, "out")
     path, go_on = tmp_path / "journal", tmp_path / "go on"
     journal = Journal(path)
@@ -75,24 +75,26 @@ def test_a_call_that_hangs_holds_up_nobody(apps: Apps, tmp_path: Path) -> None:
             eventually(partial(has, apps, sink, results), "the results", within_s=sized(120, 240))
 
         run(WARM_UP, WARM_UP.stop)
-        with Looking(see, every_s=0.2) as looking:
+        with Sampler(see, every_s=0.2) as sampler:
             run(CLEAN, CLEAN.stop)
             run(HANGING, HANGING.stop - 1)
             partition, stuck = offset_of(apps, source, STUCK)
             done = {**apps.kafka.end_offsets(source), partition: stuck}
             eventually(lambda: apps.kafka.committed(apps.id, source) == done, "the offsets")
-            begun = at_ms(lines_of(among(read(path), range(STUCK, STUCK + 1)), BEGIN))[0]
-            eventually(lambda: now_ms() > begun + HANGS_S * 1000, "the time it hangs", within_s=HANGS_S + 10)
+            begin_ms = times_ms(lines_of(among(read(path), range(STUCK, STUCK + 1)), BEGIN))[0]
+            eventually(
+                lambda: now_ms() > begin_ms + HANGS_S * 1000, "the time it hangs", within_s=HANGS_S + 10
+            )
             assert (calls_of(running, "running"), calls_of(running, "with_async_worker")) == (1, 1)
             assert apps.kafka.committed(apps.id, source) == done
-    assert all(offsets.get(partition, 0) <= stuck for _, offsets in looking.seen)
-    meanwhile = [look.seen[0] for look in looking.looks if look.at_ms > begun]
+    assert all(offsets.get(partition, 0) <= stuck for _, offsets in sampler.values)
+    meanwhile = [sample.value[0] for sample in sampler.samples if sample.asked_ms > begin_ms]
     assert meanwhile == sorted(meanwhile)
     commits = len(set(meanwhile))
     assert commits >= sized(3, 20)  # they go on, one a second or so when nothing else is to be done
     before = read(path)
     assert len(lines_of(before, BEGIN)) == HANGING.stop  # each was called once
-    # The application starts anew on another host: what ran there is gone.
+    # The application restarts on another host, without the calls that ran on the first one.
     os.kill(int(before["pid"][before["number"] == STUCK][0]), signal.SIGKILL)
     with apps.start(topology):
         eventually(lambda: len(read(path, len(before))) > 0, "the call to be made again")
@@ -100,10 +102,10 @@ def test_a_call_that_hangs_holds_up_nobody(apps: Apps, tmp_path: Path) -> None:
         eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the offset")
     again = read(path, len(before))
     assert again["number"].tolist() == [STUCK, STUCK]
-    assert again["what"].tolist() == [BEGIN, END]
+    assert again["kind"].tolist() == [BEGIN, END]
     assert sorted(int(each.value) for each in arrivals(apps.kafka, sink)) == [*range(HANGING.stop)]
     clean, hanging = (seconds(apps, sink, path, each) for each in (CLEAN, HANGING))
-    tell(
+    write_result(
         "5-a-call-that-hangs",
         records=RECORDS,
         hangs_s=HANGS_S,

@@ -18,8 +18,8 @@ import millstream as ms
 from integration.helpers import Apps, eventually, lag
 
 from .journal import Journal, read
-from .results import tell
-from .runs import Looking, arrivals, calls_of, clocked_topic, has, median, now_ms, ratio
+from .results import write_result
+from .runs import Sampler, arrivals, calls_of, clocked_topic, has, median, now_ms, ratio
 from .sizes import sized
 
 pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 900))]
@@ -51,17 +51,17 @@ def is_hot(number: int) -> bool:
 
 
 def send(apps: Apps, topic: str, numbers: Sequence[int]) -> dict[int, float]:
-    """Send records, each at its time; give these times: what the sender is late by counts as waiting."""
+    """Send records, each at its time; return these times, so that a late sender counts as waiting."""
     producer = Producer({"bootstrap.servers": apps.kafka.bootstrap_servers, "linger.ms": 2})
-    meant: dict[int, float] = {}
+    due_times: dict[int, float] = {}
     begin = now_ms()
     for number in numbers:
-        at = meant[number] = begin + number % RECORDS * 1000 / PER_SECOND
-        while (early := at - now_ms()) > 0:
+        due_ms = due_times[number] = begin + number % RECORDS * 1000 / PER_SECOND
+        while (early := due_ms - now_ms()) > 0:
             producer.poll(early / 1000)
         producer.produce(topic, str(number), f"k{KEY_OF[number % RECORDS]}", partition=0)
     assert producer.flush(30) == 0
-    return meant
+    return due_times
 
 
 def memory(async_worker: int) -> tuple[int, int]:
@@ -97,23 +97,25 @@ def test_a_hot_key_holds_back_no_other_and_takes_bounded_memory(apps: Apps, tmp_
         send(apps, source, cold[WARM_UP])
         eventually(partial(has, apps, sink, len(cold[WARM_UP])), "the results", within_s=60)
         async_worker = int(read(path)["pid"][0])
-        with Looking(seen, every_s=0.5) as before:
-            meant = send(apps, source, cold[WITHOUT])
+        with Sampler(seen, every_s=0.5) as before:
+            due_times = send(apps, source, cold[WITHOUT])
             eventually(partial(has, apps, sink, len(cold[WARM_UP]) + len(cold[WITHOUT])), "the results")
-        with Looking(seen, every_s=0.5) as looking:
-            meant |= send(apps, source, WITH)
+        with Sampler(seen, every_s=0.5) as sampler:
+            due_times |= send(apps, source, WITH)
             unfinished = calls_of(running, "parked") + calls_of(running, "with_async_worker")
             eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the hot key", within_s=60 + SECONDS)
-    came = {int(each.value): each.at_ms for each in arrivals(apps.kafka, sink)}
+    came = {int(each.value): each.timestamp_ms for each in arrivals(apps.kafka, sink)}
     assert len(came) == len(cold[WARM_UP]) + len(cold[WITHOUT]) + RECORDS
-    without, with_hot = (median(came[n] - meant[n] for n in cold[run]) for run in (WITHOUT, WITH))
-    most_with_async_worker, most_parked = (max(look[place] for look in looking.seen) for place in (0, 1))
+    without, with_hot = (median(came[n] - due_times[n] for n in cold[run]) for run in (WITHOUT, WITH))
+    most_with_async_worker, most_parked = (
+        max(values[index] for values in sampler.values) for index in (0, 1)
+    )
     growth = [
-        max(look[place] for look in looking.seen) - max(look[place] for look in before.seen)
-        for place in (4, 5)
+        max(values[index] for values in sampler.values) - max(sample[index] for sample in before.values)
+        for index in (4, 5)
     ]
     hot = sum(map(is_hot, WITH))
-    tell(
+    write_result(
         "6-a-hot-key",
         records=RECORDS,
         seconds=SECONDS,

@@ -1,4 +1,4 @@
-"""The checks of the proofs find what they look for: each is given something wrong."""
+"""The checks of the proofs find errors: each has wrong input."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .checks import (
     called_again,
     committed_since,
     completed_in_order,
-    finished_at,
-    one_per_key_and_call,
+    finish_times,
+    first_begin_and_last_end,
     too_early,
     with_their_batches,
 )
@@ -22,10 +22,10 @@ from .journal import BEGIN, END, FAILED, LINE, Lines, overlaps
 
 
 def lines_of_calls(*rows: tuple[int, int, int, int]) -> Lines:
-    """Give lines with a kind, a number, a time and a note."""
+    """Return lines with a kind, a number, a time and a note."""
     lines = np.zeros(len(rows), LINE)
-    for at, row in enumerate(rows):
-        lines["what"][at], lines["number"][at], lines["at_us"][at], lines["note"][at] = row
+    for index, row in enumerate(rows):
+        lines["kind"][index], lines["number"][index], lines["at_us"][index], lines["note"][index] = row
     return lines
 
 
@@ -40,12 +40,12 @@ def test_a_commit_beyond_an_unfinished_record() -> None:
 def test_a_commit_is_read_as_the_broker_writes_it() -> None:
     key = b"\x00\x01\x00\x03app\x00\x02in\x00\x00\x00\x05"
     begin = b"\x00\x00\x00\x00\x00\x00\x00\x02\xff\xff\xff\xff"
-    at = b"\x00\x00\x01\xa2\x00u\xd9\xb9"
+    timestamp = b"\x00\x00\x01\xa2\x00u\xd9\xb9"
     values = [
-        b"\x00\x03" + begin + b"\x00\x02xy" + at,
-        b"\x00\x04" + begin + b"\x01" + at + b"\x00",
-        b"\x00\x04" + begin + b"\x03xy" + at + b"\x00",
-        b"\x00\x04" + begin + b"\x81\x01" + b"x" * 128 + at + b"\x00",
+        b"\x00\x03" + begin + b"\x00\x02xy" + timestamp,
+        b"\x00\x04" + begin + b"\x01" + timestamp + b"\x00",
+        b"\x00\x04" + begin + b"\x03xy" + timestamp + b"\x00",
+        b"\x00\x04" + begin + b"\x81\x01" + b"x" * 128 + timestamp + b"\x00",
     ]
     for value in values:
         record = ConsumedRecord(OFFSETS, 0, 0, 1, key, value)
@@ -64,7 +64,7 @@ def test_when_a_record_was_finished() -> None:
     lines = lines_of_calls(
         (BEGIN, 0, 1, 0), (FAILED, 0, 2, 0), (END, 2, 5, 0), (END, 0, 8, 0), (END, 0, 9, 0)
     )
-    assert finished_at(given, int, lines).tolist() == [5, 8, NEVER]
+    assert finish_times(given, int, lines).tolist() == [5, 8, NEVER]
 
 
 def test_a_call_for_a_record_whose_completion_was_committed() -> None:
@@ -84,7 +84,7 @@ def test_a_result_is_committed_with_its_micro_batch() -> None:
     assert with_their_batches(numbers, taken, np.array([25, 40]), no_kills).tolist() == [25, 25, 40]
 
 
-def test_a_result_of_a_killed_attempt_tells_nothing_if_there_is_another() -> None:
+def test_a_result_of_a_killed_attempt_proves_nothing_if_another_exists() -> None:
     numbers, taken = np.array([2, 0, 2]), np.array([10, 20, 90]) * 1_000_000
     batches, before, after = np.array([50, 100]) * 1_000_000, np.array([5_000_000]), np.array([60_000_000])
     between, late = np.array([30_000_000]), np.array([95_000_000])
@@ -115,15 +115,15 @@ def test_calls_for_many_records_overlap_if_they_have_a_key_in_common() -> None:
         (FAILED, 1, 0, 1),
         (END, 2, 0, 2),
     ]
-    calls = one_per_key_and_call(keys, lines_of_calls(*apart))
-    assert calls["what"].tolist() == [BEGIN, BEGIN, FAILED, END]
+    calls = first_begin_and_last_end(keys, lines_of_calls(*apart))
+    assert calls["kind"].tolist() == [BEGIN, BEGIN, FAILED, END]
     assert overlaps(calls, keys[calls["number"]]) == 0
     together = lines_of_calls((BEGIN, 0, 0, 1), (BEGIN, 1, 0, 2), (END, 0, 0, 1), (END, 1, 0, 2))
-    calls = one_per_key_and_call(keys, together)
+    calls = first_begin_and_last_end(keys, together)
     assert overlaps(calls, keys[calls["number"]]) == 1
 
 
-def test_a_chain_knows_each_answer_and_its_place() -> None:
+def test_a_chain_depends_on_each_answer_and_its_position() -> None:
     keys = np.array([1, 2, 1])
     right = [("k1", answer(0)), ("k2", answer(1)), ("k1", answer(2))]
     assert chains(right) == serial_run(keys)

@@ -20,8 +20,8 @@ from millstream.testing.crash.broker_topics import commits_of
 from millstream.testing.crash.processes import CrashedProgram
 
 from .journal import BEGIN, END, FAILED, Journal, counts, lines_of, read
-from .results import tell
-from .runs import at_ms, now_ms
+from .results import write_result
+from .runs import now_ms, times_ms
 from .sizes import sized
 from .spark_batches import committed_batches
 
@@ -34,16 +34,16 @@ pytestmark = [
 
 RECORDS = sized(2_000, 100_000)
 OVER_MS = sized(20_000, 300_000)
-"""In which time they become due, one after the other."""
+"""The time in which they become due, one after the other."""
 AHEAD_MS = sized(6_000, 90_000)
-"""How long after they were written the first one is due: by then all have been called, and have said that it is too early."""
+"""How long after they were written the first one is due: by then all have been called once, too early."""
 KILLED_AFTER = RECORDS // sized(6, 3)
 """How many have fired when everything is killed."""
 
 
 @dataclass(frozen=True)
 class Delayed:
-    """Asks again when a record is due, as its value says: its number, and when."""
+    """Delays the record until it is due: its value is its number and the time."""
 
     journal: Journal
 
@@ -63,9 +63,9 @@ class Delayed:
 
 
 def committed_with_their_batches(kafka: EmbeddedKafka, name: str, topic: str, checkpoint: Path) -> int:
-    """Give the offset that was committed with the last micro-batch that Spark has committed, too."""
+    """Return the offset that was committed with the last micro-batch that Spark has also committed."""
     last = committed_batches(checkpoint)[-1]
-    return max(one.offset for one in commits_of(kafka, name, topic) if one.at_us <= last)
+    return max(commit.offset for commit in commits_of(kafka, name, topic) if commit.at_us <= last)
 
 
 @contextmanager
@@ -98,7 +98,9 @@ def test_delays_outlive_everything_and_none_is_early(kafka: EmbeddedKafka, tmp_p
         eventually(lambda: written(kafka, topics.output) == 1, "the first result", within_s=150)
         first = now_ms() + AHEAD_MS
         due = np.array([round(first + number * OVER_MS / RECORDS) for number in range(RECORDS)])
-        kafka.produce(topics.input, [(f"k{number}", f"{number} {at}") for number, at in enumerate(due)])
+        kafka.produce(
+            topics.input, [(f"k{number}", f"{number} {due_ms}") for number, due_ms in enumerate(due)]
+        )
         fired = partial(lambda: len(lines_of(read(path), END)))
         eventually(lambda: fired() >= KILLED_AFTER, "the first to fire", within_s=(AHEAD_MS + OVER_MS) / 1000)
         program.kill()
@@ -110,12 +112,12 @@ def test_delays_outlive_everything_and_none_is_early(kafka: EmbeddedKafka, tmp_p
     lines = lines[lines["number"] < RECORDS]
     before -= 2  # of the record that was sent to see the program work
     ended, again = lines_of(lines, END), lines_of(lines[before:], BEGIN)
-    late = at_ms(ended) - due[ended["number"]]
-    back = at_ms(again).min()
+    late = times_ms(ended) - due[ended["number"]]
+    back = times_ms(again).min()
     on_time = due[ended["number"]] > back + 3_000
     run_again = set(lines_of(lines[:before], END)["number"].tolist()) & set(again["number"].tolist())
     fired_when_killed = len(lines_of(lines[:before], END))
-    tell(
+    write_result(
         "8-delays",
         records=RECORDS,
         over_s=OVER_MS // 1000,
@@ -125,9 +127,11 @@ def test_delays_outlive_everything_and_none_is_early(kafka: EmbeddedKafka, tmp_p
         lost=int((counts(lines, END, RECORDS) == 0).sum()),
         committed_and_run_again=sum(number + 1 < committed for number in run_again),
         run_again=len(run_again),
-        asked_again_before_they_were_due=int((lines[before:]["what"] == FAILED).sum()),
+        asked_again_before_they_were_due=int((lines[before:]["kind"] == FAILED).sum()),
         due_while_it_ran=int(on_time.sum()),
-        late_ms=[round(at) for at in np.percentile(late[on_time], (50, 99, 100))] if on_time.any() else [],
+        late_ms=[round(value) for value in np.percentile(late[on_time], (50, 99, 100))]
+        if on_time.any()
+        else [],
     )
     assert late.min() >= 0
     assert counts(lines, END, RECORDS).min() == 1
@@ -135,6 +139,6 @@ def test_delays_outlive_everything_and_none_is_early(kafka: EmbeddedKafka, tmp_p
     assert counts(lines, END, RECORDS).sum() == RECORDS + len(run_again)
     # Each was asked once before it was due, and never again until it was: what it answered has outlived the kill.
     assert (counts(lines[:before], FAILED, RECORDS) == 1).all()
-    assert (lines[before:]["what"] != FAILED).all()
+    assert (lines[before:]["kind"] != FAILED).all()
     results = [int((each.value or b"").split()[0]) for each in kafka.consume(topics.output)]
     assert set(results) == set(range(RECORDS + 1))

@@ -32,7 +32,7 @@ RATE = int(os.environ.get("MILLSTREAM_FAN_OUT_RATE", "1000"))
 PAUSE_S = float(os.environ.get("MILLSTREAM_FAN_OUT_PAUSE_S", "0.5"))
 BAR_S = sized(2.0, 1.0)
 """With all tests, other programs may run on the machine; `make soak` has it to itself."""
-HERE = Path(__file__).parent
+PROOFS = Path(__file__).parent
 DYING = """
 import os, signal, sys
 from millstream.drivers.kafka.fanout.coordinator import Coordinator
@@ -47,9 +47,9 @@ class Sending:
     """A producer in a process of its own."""
 
     def __init__(self, servers: str, topic: str, name: str, directory: Path) -> None:
-        self.name, self.told = name, directory / name
-        arguments = [servers, topic, name, str(RATE), str(self.told)]
-        program = [sys.executable, str(HERE / "fan_out_producer.py"), *arguments]
+        self.name, self.delivered_path = name, directory / name
+        arguments = [servers, topic, name, str(RATE), str(self.delivered_path)]
+        program = [sys.executable, str(PROOFS / "fan_out_producer.py"), *arguments]
         self.process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
 
     def line(self) -> str:
@@ -60,7 +60,7 @@ class Sending:
         self.process.send_signal(number)
 
     def delivered(self) -> set[int]:
-        return {int(line) for line in self.told.read_text().split("\n")[:-1]}
+        return {int(line) for line in self.delivered_path.read_text().split("\n")[:-1]}
 
 
 def test_a_partition_is_split_and_merged_under_load(kafka: EmbeddedKafka, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def wait_until_given_up(servers: str, topic: str) -> None:
 
 
 def in_order(kafka: EmbeddedKafka, history: History) -> dict[str, list[int]]:
-    """Read all epochs as a reader of the whole partition; return the numbers of each producer, and see that no key has an inversion."""
+    """Read all epochs as a reader of the whole partition; return the numbers of each producer. Fails if a key has an inversion."""
     topics = {stretch.log.topic for epoch in history.epochs for stretch in epoch.stretches}
     records = {topic: kafka.consume(topic, isolation="read_committed") for topic in topics}
     numbers: dict[str, list[int]] = defaultdict(list)
@@ -151,11 +151,11 @@ def in_order(kafka: EmbeddedKafka, history: History) -> dict[str, list[int]]:
                 assert record.value is not None
                 assert stretch.keys.holds(record.key)
                 name, number = record.value.decode().split(":")
-                here = (stretch.position(record.offset), int(number))
+                current = (stretch.position(record.offset), int(number))
                 before = last.get((name, record.key), (-1, -1))
-                assert before[0] < here[0], "a position does not grow"
-                assert before[1] < here[1], f"an inversion in {record.key!r} of {name}"
-                last[name, record.key] = here
+                assert before[0] < current[0], "a position does not grow"
+                assert before[1] < current[1], f"an inversion in {record.key!r} of {name}"
+                last[name, record.key] = current
                 numbers[name].append(int(number))
                 inside += 1
     assert inside == sum(map(len, records.values())), "records outside of all epochs"

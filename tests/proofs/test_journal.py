@@ -1,4 +1,4 @@
-"""The journal tells all that happened, in order, whoever writes and however the writers end."""
+"""The journal contains every event in order, with any number of writers, however they end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def writer(path: Path, first: int, count: int) -> subprocess.Popen[bytes]:
     )
 
 
-def test_lines_say_what_happened_when_and_where(tmp_path: Path) -> None:
+def test_lines_have_the_event_its_time_and_its_process(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     assert len(read(path)) == 0
     before = time.time_ns() // 1000
@@ -39,7 +39,7 @@ def test_lines_say_what_happened_when_and_where(tmp_path: Path) -> None:
     Journal(path).failed(7, attempt=3)
     Journal(path).end(8)
     lines = read(path)
-    assert lines["what"].tolist() == [BEGIN, FAILED, END]
+    assert lines["kind"].tolist() == [BEGIN, FAILED, END]
     assert lines["number"].tolist() == [7, 7, 8]
     assert lines["attempt"].tolist() == [3, 3, 1]
     assert lines["note"].tolist() == [-5, 0, 0]
@@ -63,14 +63,14 @@ def test_lines_of_many_processes_do_not_mix_and_a_kill_tears_none(tmp_path: Path
     assert path.stat().st_size % LINE.itemsize == 0
     lines = read(path)
     for pid in set(lines["pid"].tolist()):
-        own = lines[lines["pid"] == pid]
-        assert (own["what"] == np.resize([BEGIN, END], len(own))).all()
-        assert (np.diff(own["number"][::2]) == 1).all()
+        of_process = lines[lines["pid"] == pid]
+        assert (of_process["kind"] == np.resize([BEGIN, END], len(of_process))).all()
+        assert (np.diff(of_process["number"][::2]) == 1).all()
 
 
 def test_calls_of_a_group_that_overlap_are_counted() -> None:
     lines = np.zeros(6, LINE)
-    lines["what"] = [BEGIN, BEGIN, BEGIN, FAILED, END, END]
+    lines["kind"] = [BEGIN, BEGIN, BEGIN, FAILED, END, END]
     assert open_calls(lines, np.zeros(6, np.int64)).tolist() == [1, 2, 3, 2, 1, 0]
     assert overlaps(lines, np.array([1, 2, 1, 1, 2, 1])) == 1
     assert overlaps(lines, np.array([1, 2, 3, 1, 2, 3])) == 0

@@ -27,9 +27,9 @@ from millstream.testing.crash.apps import called, calling
 from millstream.testing.crash.broker_topics import Commit, commits_of
 from millstream.testing.kafka import ConsumedRecord
 
-from .checks import NEVER, Times, called_again, committed_since, finished_at, too_early, with_their_batches
+from .checks import NEVER, Times, called_again, committed_since, finish_times, too_early, with_their_batches
 from .journal import END, Journal, Lines, lines_of, overlaps, read
-from .results import tell
+from .results import write_result
 from .sizes import FULL, sized
 from .spark_batches import committed_batches
 
@@ -56,7 +56,7 @@ RUNS = LONG if FULL else SHORT
 
 
 def journaling(journal: Journal) -> App:
-    """Give the application of calls, with a journal; all its micro-batches stay known."""
+    """Return the application of calls, with a journal; Spark keeps all its micro-batches."""
 
     async def journaled(value: str) -> str:
         number = number_of(value.encode())
@@ -76,7 +76,7 @@ def journaling(journal: Journal) -> App:
 
 
 def number_of(value: bytes) -> int:
-    """Give the number of a record of the workload, ``order-NUMBER``."""
+    """Return the number of a record of the workload, ``order-NUMBER``."""
     return int(value.partition(b"-")[2])
 
 
@@ -104,12 +104,12 @@ class Evidence:
 def killed(
     guarantee: Guarantee, seed: int, targets: tuple[Target, ...], home: Path
 ) -> tuple[Report, Evidence]:
-    """Run the application of calls with some kills; again, if the broker has spoiled the run."""
-    at = home
+    """Run the application of calls with some kills; repeat the run if the broker has spoiled it."""
+    directory = home
 
     def run(seed: int, attempt: int) -> Report:
-        nonlocal at
-        at = home / str(attempt)
+        nonlocal directory
+        directory = home / str(attempt)
         return run_with_crashes(
             journaling(Journal(home / f"journal-{attempt}")),
             guarantee=guarantee,
@@ -117,35 +117,35 @@ def killed(
             seed=seed,
             targets=targets,
             records=sized(750, 1_500) * len(targets),
-            keep_logs=at,
+            keep_logs=directory,
             stops=(),
             twice=False,
         )
 
     report = unspoiled(run, seed, log_report=print)
-    with EmbeddedKafka(directory=at / "kafka") as kafka:
+    with EmbeddedKafka(directory=directory / "kafka") as kafka:
         return report, Evidence(
             kafka.consume("calls-input"),
             kafka.consume("calls-output", isolation="read_committed"),
             commits_of(kafka, "calls", "calls-input"),
-            committed_batches(at / "state" / "calls" / "checkpoint"),
+            committed_batches(directory / "state" / "calls" / "checkpoint"),
             np.array([kill.at_ms * 1_000 for kill in report.kills], np.int64),
-            read(home / f"journal-{at.name}"),
+            read(home / f"journal-{directory.name}"),
         )
 
 
 def check_commits(found: Evidence) -> None:
-    """See that no commit of any partition was beyond an unfinished record, and none went back."""
+    """Check that no commit of any partition was beyond an unfinished record, and none went back."""
     for partition in {record.partition for record in found.given}:
         given = [record for record in found.given if record.partition == partition]
         commits = [commit for commit in found.commits if commit.partition == partition]
         offsets = np.array([record.offset for record in given])
-        assert too_early(commits, offsets, finished_at(given, number_of, found.lines)) == []
-        assert [one.offset for one in commits] == sorted(one.offset for one in commits)
+        assert too_early(commits, offsets, finish_times(given, number_of, found.lines)) == []
+        assert [commit.offset for commit in commits] == sorted(commit.offset for commit in commits)
 
 
 def check_calls(found: Evidence, guarantee: Guarantee) -> None:
-    """See that no record was called whose completion was committed, and no two of one key at once in an async worker that lived."""
+    """Check that no record was called after its completion was committed, and no two of a key at once in one async worker."""
     answered = np.array([number_of(json.loads(record.value or b"")[1].encode()) for record in found.output])
     taken = np.array([record.timestamp * 1000 + 999 for record in found.output])
     if guarantee == "at_least_once":
@@ -153,7 +153,7 @@ def check_calls(found: Evidence, guarantee: Guarantee) -> None:
     since = committed_since(answered, taken, len(found.given))
     assert (since < NEVER).all()
     assert called_again(found.lines, since) == 0
-    names = {key: place for place, key in enumerate(sorted({record.key or b"" for record in found.given}))}
+    names = {key: index for index, key in enumerate(sorted({record.key or b"" for record in found.given}))}
     keys = np.zeros(len(found.given), np.int64)
     keys[[number_of(record.value or b"") for record in found.given]] = [
         names[record.key or b""] for record in found.given
@@ -172,7 +172,7 @@ def test_nothing_is_lost_and_nothing_committed_is_called_again(
     assert not any("committed offsets" in end for end in report.ends)  # a start waits for no dead transaction
     check_commits(found)
     check_calls(found, guarantee)
-    tell(
+    write_result(
         f"kills-{guarantee.replace('_', '-')}-{seed}",
         records=len(found.given),
         kills=dict(Counter(targets)),

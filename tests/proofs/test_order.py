@@ -16,10 +16,10 @@ import millstream as ms
 from integration.helpers import Apps, lag
 from millstream.testing.kafka import ConsumedRecord
 
-from .checks import completed_in_order, one_per_key_and_call
+from .checks import completed_in_order, first_begin_and_last_end
 from .enrichment import FAILS, Enrich, EnrichBatch, Keys, chains, fails, serial_run, spread_keys, zipf_keys
 from .journal import BEGIN, END, FAILED, Journal, Lines, counts, open_calls, overlaps, read
-from .results import tell
+from .results import write_result
 from .sizes import sized
 
 pytestmark = [
@@ -34,7 +34,7 @@ IN_FLIGHT = 100
 
 
 def run(apps: Apps, path: Path, keys: Keys, function: object, **options: object) -> list[ConsumedRecord]:
-    """Let all records be called, and give the output."""
+    """Run calls for all records, and return the output."""
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     builder = ms.StreamsBuilder()
     answers = builder.stream(source).map_values_async(
@@ -55,7 +55,7 @@ def check_answers(keys: Keys, output: list[ConsumedRecord]) -> None:
 
 
 def check_attempts(keys: Keys, lines: Lines) -> None:
-    """See that each record completed exactly once, and was called no more often than it had to be."""
+    """Check that each record completed exactly once, without unnecessary calls."""
     failing = np.array([fails(number) for number in range(len(keys))])
     assert (counts(lines, END, len(keys)) == 1).all()
     assert (counts(lines, FAILED, len(keys)) == np.where(failing, FAILS, 0)).all()
@@ -63,14 +63,14 @@ def check_attempts(keys: Keys, lines: Lines) -> None:
 
 
 def check_alone(keys: Keys, lines: Lines) -> None:
-    """See that no two records of a key were called at once, and that they completed in order."""
+    """Check that no two records of a key were called at once, and that they completed in order."""
     assert overlaps(lines, keys[lines["number"]]) == 0
     assert completed_in_order(keys, lines)
 
 
-def tell_alone(name: str, keys: Keys, lines: Lines) -> None:
-    """Tell of a run in which each record was called alone."""
-    tell(
+def write_result_of_single_calls(name: str, keys: Keys, lines: Lines) -> None:
+    """Write the result of a run with one record per call."""
+    write_result(
         name,
         records=len(keys),
         keys=len(np.unique(keys)),
@@ -81,12 +81,12 @@ def tell_alone(name: str, keys: Keys, lines: Lines) -> None:
 
 
 def most(lines: Lines) -> int:
-    """Give how many calls were open at once."""
+    """Return how many calls were open at once."""
     return int(open_calls(lines, np.zeros(len(lines), np.int64)).max())
 
 
 def rate(lines: Lines) -> int:
-    """Give how many calls ended per second."""
+    """Return how many calls ended per second."""
     return round(len(lines) / 2 / float(lines["at_us"][-1] - lines["at_us"][0]) * 1e6)
 
 
@@ -98,7 +98,7 @@ def test_ten_thousand_keys_keep_their_order(apps: Apps, tmp_path: Path) -> None:
     check_attempts(keys, lines)
     check_alone(keys, lines)
     assert IN_FLIGHT // 2 < most(lines) <= IN_FLIGHT
-    tell_alone("order-10000-keys", keys, lines)
+    write_result_of_single_calls("order-10000-keys", keys, lines)
 
 
 def test_a_hot_key_keeps_its_order_and_batches_do_too(apps: Apps, tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ def test_a_hot_key_keeps_its_order_and_batches_do_too(apps: Apps, tmp_path: Path
     lines = read(tmp_path / "journal")
     check_answers(keys, output)
     check_attempts(keys, lines)
-    calls = one_per_key_and_call(keys, lines)
+    calls = first_begin_and_last_end(keys, lines)
     assert overlaps(calls, keys[calls["number"]]) == 0
-    tell(
+    write_result(
         "order-zipf-batches",
         records=len(keys),
         keys=len(np.unique(keys)),
@@ -125,4 +125,4 @@ def test_a_hot_key_keeps_its_order(apps: Apps, tmp_path: Path) -> None:
     check_answers(keys, output)
     check_attempts(keys, lines)
     check_alone(keys, lines)
-    tell_alone("order-zipf", keys, lines)
+    write_result_of_single_calls("order-zipf", keys, lines)

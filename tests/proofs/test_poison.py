@@ -1,7 +1,7 @@
 """Proof 9: records whose calls fail again and again, without end, do not slow the others down.
 
 Calls that end in a result take 20 ms, and ten of them run at once, so five hundred a second are possible. What is poison is refused
-at once: an attempt that takes time takes it from others, whoever makes it, because no more than ``max_in_flight`` run.
+at once: an attempt that takes time takes it from others, for whichever record, because no more than ``max_in_flight`` run.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import millstream as ms
 from integration.helpers import Apps, eventually
 
 from .journal import END, FAILED, Journal, lines_of, read
-from .results import tell
-from .runs import at_ms, calls_of, now_ms, ratio
+from .results import write_result
+from .runs import calls_of, now_ms, ratio, times_ms
 from .sizes import sized
 
 pytestmark = [
@@ -30,7 +30,7 @@ CALL_S = 0.020
 IN_FLIGHT = 10
 CLEAN_S, POISONED_S = sized((5, 8), (100, 600))
 SETTLING_S = sized(2, 10)
-"""What is left out at the beginning of each run."""
+"""The time at the beginning of each run that is not measured."""
 MOST_PER_SECOND = 500
 WARM_UP = range(500)
 CLEAN = range(WARM_UP.stop, WARM_UP.stop + CLEAN_S * MOST_PER_SECOND)
@@ -43,9 +43,9 @@ def is_poison(number: int) -> bool:
 
 
 def per_second(path: Path, numbers: range, begin_ms: float, seconds: int) -> float:
-    """Give how many calls of some records ended well per second, from a moment on."""
+    """Return how many calls of some records succeeded per second, from a given time on."""
     ended = lines_of(read(path), END)
-    times = at_ms(ended[(ended["number"] >= numbers.start) & (ended["number"] < numbers.stop)])
+    times = times_ms(ended[(ended["number"] >= numbers.start) & (ended["number"] < numbers.stop)])
     since = begin_ms + SETTLING_S * 1000
     return float(((times >= since) & (times < begin_ms + seconds * 1000)).sum()) / (seconds - SETTLING_S)
 
@@ -94,7 +94,7 @@ def test_poison_does_not_slow_the_others_down(apps: Apps, tmp_path: Path) -> Non
     clean = per_second(path, CLEAN, began[CLEAN], CLEAN_S)
     poisoned = per_second(path, POISONED, began[POISONED], POISONED_S)
     attempts = lines_of(read(path), FAILED)["number"]
-    tell(
+    write_result(
         "9-poison",
         seconds=POISONED_S,
         poison=len(set(attempts.tolist())),

@@ -1,4 +1,4 @@
-"""Proof 7: retries come when they are due, as often as was said, and what failed for good is finished when its topic has it."""
+"""Proof 7: retries run when they are due, as often as configured, and a final failure is finished when its topic has it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import millstream as ms
 from integration.helpers import Apps, eventually, lag, written
 
 from .journal import BEGIN, FAILED, Journal, Lines, lines_of, read
-from .results import tell
-from .runs import Looking, at_ms, has
+from .results import write_result
+from .runs import Sampler, has, times_ms
 from .sizes import sized
 
 pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 900))]
@@ -42,7 +42,7 @@ class MicroBatch(NamedTuple):
 
 
 def last_micro_batch(spark: SparkSession) -> MicroBatch | None:
-    """Give the last micro-batch as Spark tells of it."""
+    """Return the last micro-batch according to Spark's progress."""
     progress = [query.lastProgress for query in spark.streams.active]
     if not progress or progress[0] is None:
         return None
@@ -51,23 +51,28 @@ def last_micro_batch(spark: SparkSession) -> MicroBatch | None:
 
 
 def waits(lines: Lines) -> tuple[np.ndarray, np.ndarray]:
-    """Give when each attempt but the first was due, by the attempt before it, and when it began."""
+    """Return when each attempt but the first was due, by the attempt before it, and when it began."""
     due: list[float] = []
     began: list[float] = []
     for number in range(FAILING):
-        own = lines[lines["number"] == number]
-        failed, begun = at_ms(lines_of(own, FAILED)), at_ms(lines_of(own, BEGIN))
-        due += [at + RETRY.wait_ms(attempt, "") for attempt, at in enumerate(failed[:-1], start=1)]
-        began += [*begun[1:]]
+        of_record = lines[lines["number"] == number]
+        failures, begins = times_ms(lines_of(of_record, FAILED)), times_ms(lines_of(of_record, BEGIN))
+        due += [
+            failed_ms + RETRY.wait_ms(attempt, "") for attempt, failed_ms in enumerate(failures[:-1], start=1)
+        ]
+        began += [*begins[1:]]
     return np.array(due), np.array(began)
 
 
 def later_than_a_micro_batch(due: np.ndarray, began: np.ndarray, batches: Sequence[MicroBatch]) -> np.ndarray:
-    """Give by how much each was late beyond the longest micro-batch of those that ran from when it was due until it began."""
+    """Return how late each was, less the longest micro-batch that ran between its due time and its begin."""
     begins, ends = np.array([b.begin for b in batches]), np.array([b.end for b in batches])
     took = ends - begins
     longest = np.array(
-        [took[(ends >= at) & (begins <= until)].max(initial=0) for at, until in zip(due, began, strict=True)]
+        [
+            took[(ends >= due_ms) & (begins <= until)].max(initial=0)
+            for due_ms, until in zip(due, began, strict=True)
+        ]
     )
     return began - due - longest
 
@@ -86,7 +91,7 @@ def test_retries_come_when_they_are_due_and_then_the_letter(
         journal.begin(number)
         await asyncio.sleep(0.005)
         journal.failed(number)
-        raise ConnectionError(f"nobody there for {number}")
+        raise ConnectionError(f"unreachable for {number}")
 
     builder = ms.StreamsBuilder()
     calls = builder.stream(source).map_values_async(call, retry=RETRY, on_failure=ms.dead_letter(dead))
@@ -96,7 +101,7 @@ def test_retries_come_when_they_are_due_and_then_the_letter(
         eventually(
             lambda: running.metrics().get("calls_waiting", 0) == LATER, "those that wait", within_s=120
         )
-        with Looking(partial(last_micro_batch, spark), every_s=0.05) as looking:
+        with Sampler(partial(last_micro_batch, spark), every_s=0.05) as sampler:
             apps.kafka.produce(source, [(f"k{n}", str(n)) for n in range(FAILING)])
             eventually(partial(has, apps, dead, FAILING), "the letters", within_s=sized(90, 240))
             assert running.metrics()["calls_waiting"] == LATER
@@ -104,10 +109,10 @@ def test_retries_come_when_they_are_due_and_then_the_letter(
     attempts = Counter(lines_of(lines, BEGIN)["number"].tolist())
     assert attempts == dict.fromkeys(range(FAILING), ATTEMPTS)
     due, began = waits(lines)
-    batches = sorted({each for each in looking.seen if each is not None})
+    batches = sorted({each for each in sampler.values if each is not None})
     beyond = later_than_a_micro_batch(due, began, batches)
     late = began - due
-    tell(
+    write_result(
         "7-retries",
         records=FAILING,
         attempts_of_each=ATTEMPTS,
@@ -125,7 +130,7 @@ def test_retries_come_when_they_are_due_and_then_the_letter(
     for letter in letters:
         headers = {name: (value or b"").decode() for name, value in letter.headers}
         number = int(letter.value or b"")
-        assert headers["millstream.error.error"] == f"ConnectionError: nobody there for {number}"
+        assert headers["millstream.error.error"] == f"ConnectionError: unreachable for {number}"
         assert headers["millstream.error.attempts"] == str(ATTEMPTS)
         assert headers["millstream.error.topic"] == source
         assert int(headers["millstream.error.offset"]) == sent[letter.value]
@@ -135,7 +140,7 @@ def test_retries_come_when_they_are_due_and_then_the_letter(
 
 
 def set_largest_record(apps: Apps, topic: str, size: int) -> None:
-    """Let a topic take only records of so many bytes."""
+    """Limit the size of a topic's records, in bytes."""
     entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": apps.kafka.bootstrap_servers})
@@ -150,7 +155,7 @@ def test_without_a_topic_for_its_letter_a_record_is_not_finished(apps: Apps, tmp
     async def call(value: str) -> str:
         await asyncio.sleep(0.005)
         if int(value) in failing:
-            raise ConnectionError("nobody there")
+            raise ConnectionError("unreachable")
         return value
 
     builder = ms.StreamsBuilder()
@@ -169,6 +174,6 @@ def test_without_a_topic_for_its_letter_a_record_is_not_finished(apps: Apps, tmp
         eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the offsets")
     letters = [int(letter.value or b"") for letter in apps.kafka.consume(dead)]
     results = {int(result.value or b"") for result in apps.kafka.consume(sink)}
-    tell("7-retries-without-a-topic", records=count, letters=len(letters), results=len(results))
+    write_result("7-retries-without-a-topic", records=count, letters=len(letters), results=len(results))
     assert sorted(letters) == [*failing]
     assert results == set(range(count)) - set(failing)

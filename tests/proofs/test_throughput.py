@@ -14,7 +14,7 @@ from bench.calls import rate
 import millstream as ms
 from integration.helpers import Apps, lag
 
-from .results import tell
+from .results import write_result
 from .runs import arrivals, clocked_topic
 from .sizes import FULL, sized
 
@@ -50,6 +50,6 @@ def test_calls_that_take_ten_milliseconds(apps: Apps, in_flight: int, records: i
         assert seen.get(number % KEYS, -1) < number  # in the order of the key, each once
         seen[number % KEYS] = number
     assert len(found) == records
-    per_second = round(rate([arrival.at_ms for arrival in found]))
-    tell(f"throughput-{in_flight}", in_flight=in_flight, records=records, results_per_s=per_second)
+    per_second = round(rate([arrival.timestamp_ms for arrival in found]))
+    write_result(f"throughput-{in_flight}", in_flight=in_flight, records=records, results_per_s=per_second)
     assert per_second >= least

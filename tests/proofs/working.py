@@ -38,24 +38,26 @@ class Working(ms.Processor[str, str, str, str]):
         self._taken: dict[ms.RecordMetadata, ms.Record[str, str]] = {}
 
     def init(self, context: ms.ProcessorContext[str, str]) -> None:
-        """Look at times what has ended."""
+        """Check periodically what has ended."""
         super().init(context)
         context.schedule(LOOK_EVERY_MS, ms.wall_clock, self._look)
 
     def process(self, record: ms.Record[str, str]) -> None:
-        """Begin to work, unless a processor before has begun in this process."""
-        at = self.context.record_metadata
-        assert at is not None
-        self._taken[at] = record
-        if at not in _WORK:
-            _WORK[at] = _pool().submit(_worked, self._journal, int(record.value))
+        """Start the work, unless an earlier processor in this process has started it."""
+        metadata = self.context.record_metadata
+        assert metadata is not None
+        self._taken[metadata] = record
+        if metadata not in _WORK:
+            _WORK[metadata] = _pool().submit(_worked, self._journal, int(record.value))
 
     def _look(self, now_ms: int) -> None:
-        ended = [at for at in self._taken if _WORK[at].done()]
-        for at in sorted(ended, key=lambda at: lasts_ms(at.offset)):  # in no order of offsets
-            record = self._taken.pop(at)
-            self.context.forward(record.with_value(_WORK.pop(at).result()))
-            self.context.acknowledge(at)
+        ended = [metadata for metadata in self._taken if _WORK[metadata].done()]
+        for metadata in sorted(
+            ended, key=lambda metadata: lasts_ms(metadata.offset)
+        ):  # in no order of offsets
+            record = self._taken.pop(metadata)
+            self.context.forward(record.with_value(_WORK.pop(metadata).result()))
+            self.context.acknowledge(metadata)
 
 
 def _worked(journal: Journal, number: int) -> str:
@@ -66,7 +68,7 @@ def _worked(journal: Journal, number: int) -> str:
 
 
 def working(source: str, sink: str, journal: Journal, **options: Any) -> ms.Topology:
-    """Give a topology of such a processor, with the options of its node."""
+    """Return a topology of such a processor, with the options of its node."""
     builder = ms.StreamsBuilder()
     answers = builder.stream(source).process(partial(Working, journal), acknowledges=True, **options)
     answers.to(sink)

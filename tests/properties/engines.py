@@ -1,4 +1,4 @@
-"""The engines of committed content behind one face, and a count of visits."""
+"""The engines of committed content behind one interface, and a count of visits."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ ENGINES: list[type[Memory] | type[Copied]] = [Memory, Lmdb, Rocksdb]
 
 
 def neighbours(count: int, groups: int) -> list[bytes]:
-    """Give short keys that share a few key groups, so that they share segments too."""
+    """Return short keys that share a few key groups, and therefore segments."""
     keys = (b"%d" % number for number in range(1 << 20))
     per_group: dict[int, list[bytes]] = {}
     for key in keys:
-        mine = per_group.setdefault(key_group(key), [])
-        mine.append(key)
+        group_keys = per_group.setdefault(key_group(key), [])
+        group_keys.append(key)
         full = [found for found in per_group.values() if len(found) >= count]
         if len(full) == groups:
             break
@@ -117,6 +117,6 @@ class Visits(Counter[str]):
     """How often a test was in the states it is about."""
 
     def demand(self, **least: int) -> None:
-        """Fail if a state was not visited at all; how often it was when the test was written stands beside it."""
+        """Fail if a state was not visited at all; the number is how often it was visited when the test was written."""
         rare = {name: f"{self[name]} < {count}" for name, count in least.items() if not self[name]}
         assert not rare, f"rarely visited: {rare}; all visits: {dict(self)}"

@@ -22,8 +22,8 @@ PARTITIONS = st.dictionaries(
 
 def offsets(partitions: dict[tuple[str, int], int]) -> Offsets:
     result: Offsets = {}
-    for (topic, partition), at in partitions.items():
-        result.setdefault(topic, {})[partition] = at
+    for (topic, partition), offset in partitions.items():
+        result.setdefault(topic, {})[partition] = offset
     return result
 
 
@@ -33,17 +33,17 @@ def test_a_batch_is_shared_fairly() -> None:
     @settings(max_examples=100)
     @given(PARTITIONS, st.integers(0, 300))
     def shared(partitions: dict[tuple[str, int], tuple[int, int]], limit: int) -> None:
-        start = {at: begin for at, (begin, _) in partitions.items()}
-        available = {at: max(more, 0) for at, (_, more) in partitions.items()}
-        ends = {at: begin + more for at, (begin, more) in partitions.items()}
+        start = {partition: begin for partition, (begin, _) in partitions.items()}
+        available = {partition: max(more, 0) for partition, (_, more) in partitions.items()}
+        ends = {partition: begin + more for partition, (begin, more) in partitions.items()}
         planned = admit(offsets(start), offsets(ends), limit)
-        taken = {at: planned[at[0]][at[1]] - begin for at, begin in start.items()}
-        assert all(0 <= taken[at] <= available[at] for at in taken)
+        taken = {partition: planned[partition[0]][partition[1]] - begin for partition, begin in start.items()}
+        assert all(0 <= taken[partition] <= available[partition] for partition in taken)
         assert sum(taken.values()) == min(max(limit, 1), sum(available.values()))
-        unsatisfied = [taken[at] for at in taken if taken[at] < available[at]]
+        unsatisfied = [taken[partition] for partition in taken if taken[partition] < available[partition]]
         visits["limited"] += bool(unsatisfied)
         visits["partly limited"] += 0 < len(unsatisfied) < sum(map(bool, available.values()))
-        if unsatisfied:  # who is left wanting has got as much as anybody, to one record
+        if unsatisfied:  # an unsatisfied partition gets as much as any other, up to one record
             assert max(taken.values()) <= min(unsatisfied) + 1
 
     shared()
@@ -54,13 +54,13 @@ def test_a_batch_is_shared_fairly() -> None:
 def test_batch_after_batch_reaches_the_end(
     partitions: dict[tuple[str, int], tuple[int, int]], limit: int
 ) -> None:
-    at = offsets({place: begin for place, (begin, _) in partitions.items()})
-    ends = offsets({place: begin + max(more, 0) for place, (begin, more) in partitions.items()})
+    position = offsets({partition: begin for partition, (begin, _) in partitions.items()})
+    ends = offsets({partition: begin + max(more, 0) for partition, (begin, more) in partitions.items()})
     total = sum(max(more, 0) for _, more in partitions.values())
     for _ in range(-(-total // limit)):
-        at = admit(at, ends, limit)
-    assert at == ends
-    assert admit(at, ends, limit) == at
+        position = admit(position, ends, limit)
+    assert position == ends
+    assert admit(position, ends, limit) == position
 
 
 RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 400)), max_size=8).map(
@@ -114,8 +114,10 @@ def offsets_in(parts: object) -> Counter[tuple[int, int]]:
 
 @given(PARTITIONS, st.integers(1, 300))
 def test_ranges_are_what_was_admitted(partitions: dict[tuple[str, int], tuple[int, int]], limit: int) -> None:
-    start = offsets({place: begin for place, (begin, _) in partitions.items()})
-    end = admit(start, offsets({place: begin + more for place, (begin, more) in partitions.items()}), limit)
+    start = offsets({partition: begin for partition, (begin, _) in partitions.items()})
+    end = admit(
+        start, offsets({partition: begin + more for partition, (begin, more) in partitions.items()}), limit
+    )
     for planned in ranges(start, end):
         assert planned.start < planned.end
         start[planned.topic][planned.partition] = planned.end

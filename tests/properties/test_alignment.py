@@ -40,10 +40,10 @@ class Index:
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
         self.questions += 1
         first = {
-            p: next((TimedOffset(at, t) for at, t in enumerate(self.logs[p]) if t >= time_ms), None)
+            p: next((TimedOffset(offset, t) for offset, t in enumerate(self.logs[p]) if t >= time_ms), None)
             for p, time_ms in times.items()
         }
-        return {p: at for p, at in first.items() if at is not None}
+        return {p: found for p, found in first.items() if found is not None}
 
     def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TimedOffset]:
         self.questions += 1
@@ -84,44 +84,46 @@ class Replay:
         self.logs, self.group, self.idle_ms, self.budget = logs, group, idle_ms, budget
         named = forwarding(lambda c, r: f"{c.record_metadata.topic} {r.timestamp}")  # type: ignore[union-attr]
         self.host = Host(processor_topology(named, topics=tuple("abc")), max_task_idle_ms=idle_ms)
-        self.at: dict[TopicPartition, int] = dict.fromkeys(PARTITIONS, 0)
+        self.positions: dict[TopicPartition, int] = dict.fromkeys(PARTITIONS, 0)
         self.taken: list[tuple[str, int]] = []
         self.pace: Pace | None = None
         self.outcome: Any = None
         self.enforced = 0
         self.largest = 0
 
-    def plan(self, there: Mapping[TopicPartition, int]) -> Alignment:
-        held = {} if self.outcome is None else {q.partition: b for q, b in self.outcome.buffered.items()}
-        room = {p: max(LIMIT - (held[p].records if p in held else 0), 0) for p in PARTITIONS}
-        newest = {p: b.newest_ms for p, b in held.items()}
-        gone = () if self.outcome is None else self.outcome.given_up
+    def plan(self, available: Mapping[TopicPartition, int]) -> Alignment:
+        buffered = {} if self.outcome is None else {q.partition: b for q, b in self.outcome.buffered.items()}
+        room = {p: max(LIMIT - (buffered[p].records if p in buffered else 0), 0) for p in PARTITIONS}
+        newest = {p: b.newest_ms for p, b in buffered.items()}
+        given_up = () if self.outcome is None else self.outcome.given_up
         now = Situation(
-            self.at,
-            there,
-            there,
-            fair(self.at, there, self.budget),
+            self.positions,
+            available,
+            available,
+            fair(self.positions, available, self.budget),
             room,
-            set(held),
+            set(buffered),
             newest,
-            gone,
+            given_up,
             (),
             self.idle_ms > 0,
         )
         return aligned(self.group, now, self.index, self.pace)
 
-    def batch(self, there: Mapping[TopicPartition, int]) -> bool:
-        """Run a batch; tell whether it read or processed anything."""
-        plan = self.plan(there)
-        assert all(self.at[p] <= plan.ends[p] <= there[p] for p in PARTITIONS)
+    def batch(self, available: Mapping[TopicPartition, int]) -> bool:
+        """Run a batch; return whether it read or processed anything."""
+        plan = self.plan(available)
+        assert all(self.positions[p] <= plan.ends[p] <= available[p] for p in PARTITIONS)
         for p, to in plan.ends.items():
-            self.host.feed(p.topic, [(None, "x", t) for t in self.logs[p][self.at[p] : to]])
+            self.host.feed(p.topic, [(None, "x", t) for t in self.logs[p][self.positions[p] : to]])
             if p in plan.until:
-                assert to < there[p]
+                assert to < available[p]
                 assert self.logs[p][to] >= plan.until[p]
-        moved = plan.ends != self.at
-        self.at, self.pace = dict(plan.ends), plan.pace
-        lag = {p: there[p] - at for p, at in self.at.items() if there[p] > at}
+        moved = plan.ends != self.positions
+        self.positions, self.pace = dict(plan.ends), plan.pace
+        lag = {
+            p: available[p] - position for p, position in self.positions.items() if available[p] > position
+        }
         self.host.task.inform(InputFacts(PARTITIONS, lag, plan.until))
         self.outcome = self.host.step(0)
         for value in values(self.outcome):
@@ -145,12 +147,12 @@ def test_a_replay_is_in_exact_order_within_the_limits_and_comes_to_its_end() -> 
         replay = Replay(logs, group, idle_ms, budget)
         whole = {p: len(log) for p, log in logs.items()}
         late = data.draw(st.booleans(), label="some records come late")
-        there = {p: data.draw(st.integers(0, n)) if late else n for p, n in whole.items()}
+        available = {p: data.draw(st.integers(0, n)) if late else n for p, n in whole.items()}
         for _ in range(400):
-            if not replay.batch(there):
-                if there == whole:
+            if not replay.batch(available):
+                if available == whole:
                     break
-                there = whole
+                available = whole
             visits["batch"] += 1
             visits["aligned"] += replay.pace is not None
         else:
@@ -172,17 +174,17 @@ def test_a_plan_fills_its_batch_in_few_questions() -> None:
     steps = {PARTITIONS[0]: 1, PARTITIONS[1]: 1_000, PARTITIONS[2]: 50}
     logs = {p: list(range(1_000_000, 1_100_000, step)) for p, step in steps.items()}
     replay = Replay(logs, GROUP, 0, 10_000)
-    there = {p: len(log) for p, log in logs.items()}
+    available = {p: len(log) for p, log in logs.items()}
     batches = 0
-    while any(there[p] > at for p, at in replay.at.items()):
-        start, asked = dict(replay.at), replay.index.questions
-        plan = replay.plan(there)
-        count = sum(plan.ends[p] - at for p, at in start.items())
-        assert 5_000 <= count <= 10_000 or sum(there.values()) - sum(start.values()) < 10_000
+    while any(available[p] > position for p, position in replay.positions.items()):
+        start, asked = dict(replay.positions), replay.index.questions
+        plan = replay.plan(available)
+        count = sum(plan.ends[p] - position for p, position in start.items())
+        assert 5_000 <= count <= 10_000 or sum(available.values()) - sum(start.values()) < 10_000
         assert replay.index.questions - asked <= (6 if batches == 0 else 2)
-        replay.at, replay.pace = dict(plan.ends), plan.pace
+        replay.positions, replay.pace = dict(plan.ends), plan.pace
         batches += 1
-        if plan.pace is not None and plan.ends != there:
+        if plan.pace is not None and plan.ends != available:
             assert {plan.until[p] for p in PARTITIONS} == {plan.pace.time_ms}
     assert batches < 20
 
@@ -192,7 +194,7 @@ def test_a_table_that_is_years_older_than_the_stream_does_not_fill_a_batch_of_it
     now = years_ago + 50_000 * hour
     logs = {PARTITIONS[0]: [years_ago] * 100, PARTITIONS[1]: list(range(now, now + hour, hour // 1_000))}
     replay = Replay({**logs, PARTITIONS[2]: []}, GROUP, 0, 1_000)
-    there = {p: len(log) for p, log in replay.logs.items()}
-    plan = replay.plan(there)
+    available = {p: len(log) for p, log in replay.logs.items()}
+    plan = replay.plan(available)
     assert 500 <= sum(plan.ends.values()) <= 1_000
     assert replay.index.questions <= 5

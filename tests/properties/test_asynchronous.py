@@ -64,7 +64,9 @@ class TestCommittableOffset:
                 assert committable >= last
                 last = committable
                 progress = offsets.progress(offset)
-                in_runs = [at for first, length in progress.unfinished for at in range(first, first + length)]
+                in_runs = [
+                    number for first, length in progress.unfinished for number in range(first, first + length)
+                ]
                 assert (progress.position, in_runs) == (offset, sorted(unfinished))
                 visits["beyond a gap"] += committable + len(in_runs) < offset
                 visits["a run"] += any(length > 1 for _, length in progress.unfinished)
@@ -139,7 +141,7 @@ class TestInFlightWindow:
                         waiting = {n: due for n, due in waiting.items() if due > now}
                         self.check(taken, line_of, out, waiting, ended, closing=closing, visits=visits)
                         out.append(taken)
-                        assert len(out) <= 2 * most  # as many that have waited as others
+                        assert len(out) <= 2 * most  # once for new records, once for records that have waited
                         in_line = Counter(line_of[n] for n in out if line_of[n] is not None)
                         assert max(in_line.values(), default=0) <= per_line
                     waiting = {n: due for n, due in waiting.items() if due > now}
@@ -197,7 +199,7 @@ class TestInFlightWindow:
         assert window.parked == 96
         assert window.longest == 100
 
-    def test_records_that_have_waited_go_first_and_have_places_of_their_own(self) -> None:
+    def test_records_that_have_waited_go_first_and_have_a_limit_of_their_own(self) -> None:
         window = InFlightWindow(2, None, blocking=False)
         for number in range(10):
             window.add(number, None)
@@ -212,7 +214,7 @@ class TestInFlightWindow:
         window.end(3)
         assert [window.take(5) for _ in range(2)] == [5, None]
 
-    def test_records_that_wait_take_no_place(self) -> None:
+    def test_waiting_records_do_not_count_as_in_flight(self) -> None:
         window = InFlightWindow(2, None, blocking=False)
         for number in range(1000):
             window.add(number, None)
@@ -225,7 +227,7 @@ class TestInFlightWindow:
 
 
 class World:
-    """The world outside: it makes calls take time and fail, and keeps a journal of every start and end."""
+    """The external system: calls take time and fail, and a journal lists every start and end."""
 
     def __init__(self, calls: Calls, dice: random.Random) -> None:
         self.calls = calls
@@ -253,7 +255,7 @@ class World:
         self.window.add(number, line if self.calls.order == "key" else None)
 
     def tick(self, answer: Callable[[int, int], Any]) -> None:
-        """Let a millisecond pass: calls end and begin; now and then there is a micro-batch, which hands over and takes in."""
+        """Advance by a millisecond: calls end and begin, and now and then a micro-batch exchanges calls and results."""
         self.pass_time(answer)
         if self.dice.random() < 0.3:
             self.micro_batch(answer)
@@ -267,9 +269,9 @@ class World:
     def pass_time(self, answer: Callable[[int, int], Any]) -> None:
         self.now += 1
         for expired in self.dispatcher.expire(self.now):
-            self.running = [(at, start) for at, start in self.running if start.number != expired]
-        for at, start in [each for each in self.running if each[0] <= self.now]:
-            self.running.remove((at, start))
+            self.running = [(end_ms, start) for end_ms, start in self.running if start.number != expired]
+        for end_ms, start in [each for each in self.running if each[0] <= self.now]:
+            self.running.remove((end_ms, start))
             self.journal += [("end", call.ticket.number, self.now) for call in start.calls]
             answers = [answer(call.ticket.number, call.attempt) for call in start.calls]
             self.dispatcher.end(start.number, answers, self.now)
@@ -313,14 +315,14 @@ class World:
 
 
 def intervals(world: World) -> dict[int, list[tuple[int, int]]]:
-    """Give per record when its calls ran."""
+    """Return the intervals in which the calls of each record ran."""
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    begun: dict[int, int] = {}
-    for what, number, at in world.journal:
-        if what == "start":
-            begun[number] = at
-        elif number in begun:
-            found[number].append((begun.pop(number), at))
+    begins: dict[int, int] = {}
+    for event, number, time_ms in world.journal:
+        if event == "start":
+            begins[number] = time_ms
+        elif number in begins:
+            found[number].append((begins.pop(number), time_ms))
     return found
 
 
@@ -378,7 +380,7 @@ def check_keys(world: World, visits: Visits) -> None:
     """Calls of one key never overlap, and no record is called before the one in front of it has completed."""
     ran = intervals(world)
     for line in ("hot", "warm", "cold"):
-        numbers = [number for number, at in world.line_of.items() if at == line]
+        numbers = [number for number, key in world.line_of.items() if key == line]
         spans = [span for number in numbers for span in ran[number]]
         assert spans == sorted(spans)
         for (_, end), (begin, _) in pairwise(spans):
@@ -402,7 +404,7 @@ def test_a_rate_is_never_exceeded_and_never_wasted(calls: int, per_ms: int, seed
             now = free
         now += dice.choice([0, 0, 1, per_ms])
     for first, begin in enumerate(taken):
-        in_window = sum(1 for at in taken[first:] if at - begin < per_ms)
+        in_window = sum(1 for time_ms in taken[first:] if time_ms - begin < per_ms)
         assert in_window <= calls
 
 

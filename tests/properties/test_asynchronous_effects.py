@@ -1,4 +1,4 @@
-"""Programs of writes, reads and forwards in overlapping calls that fail at times, against one record after the other."""
+"""Programs of writes, reads and forwards in overlapping calls that sometimes fail, against a serial run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Program(NamedTuple):
 
     key: str
     steps: list[Step]
-    fails_at: int | None
+    failing_step: int | None
 
 
 PROGRAMS = st.builds(
@@ -37,7 +37,7 @@ PROGRAMS = st.builds(
 
 
 def perform(step: Step, store: Any, key: str) -> int | None:
-    """Do a step that is no sleep; give what is forwarded."""
+    """Perform a step other than a sleep; return what is forwarded."""
     kind, number = step
     if kind == "put":
         store.put(key, number)
@@ -84,10 +84,10 @@ def test_what_calls_write_read_and_forward_is_that_of_a_serial_run() -> None:
             visits["overlap"] += bool(running)
             running.add(record.key)
             try:
-                for at, step in enumerate(program.steps):
-                    if at == program.fails_at and context.attempt == 1:
+                for number, step in enumerate(program.steps):
+                    if number == program.failing_step and context.attempt == 1:
                         visits["failed after effects"] += bool(context.effects)
-                        raise ConnectionError("nobody there")
+                        raise ConnectionError("unreachable")
                     if step[0] == "sleep":
                         await asyncio.sleep(step[1] / 1_000)
                     elif (value := perform(step, store, record.key)) is not None:

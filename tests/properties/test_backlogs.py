@@ -80,14 +80,16 @@ class Broker:
     def __init__(self, counts: Mapping[str, int]) -> None:
         self.logs = {TopicPartition(t, p): Records(headers=[]) for t, n in counts.items() for p in range(n)}
 
-    def append(self, at: TopicPartition, key: bytes, value: bytes, timestamp: int, headers: Any = ()) -> None:
-        log = self.logs[at]
+    def append(
+        self, partition: TopicPartition, key: bytes, value: bytes, timestamp: int, headers: Any = ()
+    ) -> None:
+        log = self.logs[partition]
         log.extend(Records([key], [value], [timestamp], [len(log)], [headers]))
 
     def ends(self) -> Offsets:
         ends: Offsets = {}
-        for at, log in self.logs.items():
-            ends.setdefault(at.topic, {})[at.partition] = len(log)
+        for partition, log in self.logs.items():
+            ends.setdefault(partition.topic, {})[partition.partition] = len(log)
         return ends
 
     def read(self, planned: OffsetRange) -> Records:
@@ -100,7 +102,7 @@ class Broker:
             p: next((TimedOffset(n, t) for n, t in enumerate(self.logs[p].timestamps) if t >= time_ms), None)
             for p, time_ms in times.items()
         }
-        return {p: at for p, at in found.items() if at is not None}
+        return {p: timed for p, timed in found.items() if timed is not None}
 
     def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TimedOffset]:
         logs = {p: self.logs[p].timestamps for p in partitions if self.logs[p].timestamps}
@@ -132,7 +134,7 @@ class Application:
         self.largest = 0
 
     def batch(self, *, begin: bool = False) -> bool:
-        """Run a micro-batch; tell whether there was anything to do."""
+        """Run a micro-batch; return whether there was anything to do."""
         ends, records = self.broker.ends(), BufferedRecords(dict(self.buffered))
         allowed = {} if begin else self.repartitions.without_full(self.positions, ends, records)
         admitted = self.positions if begin else self.repartitions.admitted(self.positions, allowed, 10.0)
@@ -150,30 +152,32 @@ class Application:
             if end > self.positions[t][p]
         ]
         ticked = [str(task) for task in self.layout.tasks] if begin else []
-        told = dict(self.task_inputs.messages(self.offset, offset, ranges, ticked))
+        messages = dict(self.task_inputs.messages(self.offset, offset, ranges, ticked))
         self.positions, self.offset = planned, offset
-        outcomes = [(task, self.run(task, ranges, told)) for task in self.layout.tasks]
-        for task, outcome in reversed(outcomes):  # whoever is first
+        outcomes = [(task, self.run(task, ranges, messages)) for task in self.layout.tasks]
+        for task, outcome in reversed(outcomes):  # in any order
             if outcome is not None:
                 self.carry_out(task, outcome)
         return True
 
     def run(
-        self, task_id: TaskId, ranges: list[OffsetRange], told: Mapping[str, TaskInput]
+        self, task_id: TaskId, ranges: list[OffsetRange], messages: Mapping[str, TaskInput]
     ) -> Outcome | None:
-        own = [r for r in ranges if TopicPartition(r.topic, r.partition) in self.layout.tasks[task_id]]
-        if not own and str(task_id) not in told:
+        task_ranges = [
+            r for r in ranges if TopicPartition(r.topic, r.partition) in self.layout.tasks[task_id]
+        ]
+        if not task_ranges and str(task_id) not in messages:
             return None
         sub = self.plan.subtopologies[task_id.subtopology]
         snapshot = self.snapshots.get(task_id)
         task = Task(sub, task_id, application_id="app", stores=MemoryStores(), snapshot=snapshot)
         task.init(0)
         if task_id in self.inputs:
-            inputs, message = self.inputs[task_id], told.get(str(task_id))
+            inputs, message = self.inputs[task_id], messages.get(str(task_id))
             task.inform(
                 InputFacts(tuple(i.partition for i in inputs)) if message is None else message.facts(inputs)
             )
-        for r in own:
+        for r in task_ranges:
             read, lane = self.broker.read(r), ""
             if r.topic in self.plan.repartition_topics:
                 (read,), lane = merged_by_time([read]), MERGED
@@ -184,17 +188,19 @@ class Application:
 
     def carry_out(self, task: TaskId, outcome: Outcome) -> None:
         self.enforced += outcome.metrics.enforced
-        self.buffered = {at: n for at, n in self.buffered.items() if at not in self.layout.tasks[task]}
-        self.buffered.update({q.partition: tuple(held) for q, held in outcome.buffered.items()})
+        self.buffered = {
+            partition: n for partition, n in self.buffered.items() if partition not in self.layout.tasks[task]
+        }
+        self.buffered.update({q.partition: tuple(records) for q, records in outcome.buffered.items()})
         self.largest = max(self.largest, sum(count for count, *_ in self.buffered.values()))
         for topic, sent in outcome.sends:
             if topic == "out":
                 self.taken.setdefault(task, []).extend(sent.timestamps)
                 continue
             for key, value, timestamp in zip(sent.keys, sent.values, sent.timestamps):
-                at = TopicPartition(topic, int(key or b"0") % self.layout.partitions[topic])
+                partition = TopicPartition(topic, int(key or b"0") % self.layout.partitions[topic])
                 header = ((WRITER_HEADER, str(task).encode()),)
-                self.broker.append(at, key or b"0", value or b"", timestamp, header)
+                self.broker.append(partition, key or b"0", value or b"", timestamp, header)
 
 
 GAPS = st.lists(st.sampled_from([1, 1, 2, 40]), max_size=60)
@@ -211,11 +217,11 @@ def test_what_is_behind_a_repartition_topic_sees_its_inputs_in_order() -> None:
     def backlog(shape: Any, gaps: tuple[list[int], ...], limit: int) -> None:
         app = Application(shape, limit)
         expected = []
-        for number, (at, steps) in enumerate(zip(partitions, gaps)):
+        for number, (partition, steps) in enumerate(zip(partitions, gaps)):
             timestamp = 10 * number
-            for step in steps if at in app.broker.logs else ():
+            for step in steps if partition in app.broker.logs else ():
                 timestamp += step * 10  # no two partitions have a time in common
-                app.broker.append(at, b"%d" % (timestamp // 10), b"v", timestamp + number)
+                app.broker.append(partition, b"%d" % (timestamp // 10), b"v", timestamp + number)
                 expected.append(timestamp + number)
         app.batch(begin=True)
         batches = 0
@@ -224,10 +230,10 @@ def test_what_is_behind_a_repartition_topic_sees_its_inputs_in_order() -> None:
             assert batches < 2_000
         for taken in app.taken.values():
             assert taken == sorted(taken) or shape is meeting_itself
-        assert sorted(at for taken in app.taken.values() for at in taken) == sorted(expected)
+        assert sorted(time for taken in app.taken.values() for time in taken) == sorted(expected)
         assert not app.buffered
         visits[shape.__name__] += batches > 4 and len(app.taken) > 1
-        visits["held"] += app.largest > 0
+        visits["buffered"] += app.largest > 0
 
     backlog()
-    visits.demand(**{shape.__name__: 5 for shape in SHAPES}, held=5)
+    visits.demand(**{shape.__name__: 5 for shape in SHAPES}, buffered=5)

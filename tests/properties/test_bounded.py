@@ -14,7 +14,7 @@ import millstream as ms
 from millstream.core.state import expiry
 
 from .engines import STORE, Engine, Visits, each_engine
-from .shelves import Shelf
+from .store_harness import StoreHarness
 
 KEYS = ["", "a", "a\x00", "aa", "b", "c", "d"]
 keys = st.sampled_from(KEYS)
@@ -35,16 +35,16 @@ class Bounded(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shelf = Shelf(self.make, self.spec)
+        self.harness = StoreHarness(self.make, self.spec)
         self.model: dict[str, Any] = {}
         self.kept: dict[str, Any] = {}
 
     def teardown(self) -> None:
-        self.shelf.close()
+        self.harness.close()
 
     @property
     def store(self) -> Any:
-        return self.shelf.store
+        return self.harness.store
 
     @rule(data=st.data(), key=keys)
     def put(self, data: st.DataObject, key: str) -> None:
@@ -76,14 +76,14 @@ class Bounded(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        self.shelf.commit()
+        self.harness.commit()
         self.visits["committed"] += 1
         self.kept = dict(self.model)
 
     @rule()
     def give_up(self) -> None:
         self.visits["gave up"] += 1
-        self.shelf.give_up()
+        self.harness.give_up()
         self.model = dict(self.kept)
 
     @invariant()
@@ -131,7 +131,7 @@ def lru_machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[
         def capacity_changes(self, capacity: int) -> None:
             self.commit()
             self.capacity = capacity
-            self.shelf.changed(ms.stores.lru(STORE, ms.serdes.string, value_serde, capacity=capacity))
+            self.harness.changed(ms.stores.lru(STORE, ms.serdes.string, value_serde, capacity=capacity))
             visits["over capacity"] += len(self.model) > capacity
 
         @invariant()
@@ -150,8 +150,8 @@ def expiring_machine(make: Callable[[], Engine], serde: str, visits: Visits) -> 
     class Expiring(Bounded):
         @initialize()
         def begin(self) -> None:
-            self.shelf.task.stream_time = 100
-            self.shelf.commit()
+            self.harness.task.stream_time = 100
+            self.harness.commit()
 
         def found(self, key: str) -> Any:
             visits["asked for an expired entry"] += key in self.model and not self.lives(key)
@@ -176,24 +176,24 @@ def expiring_machine(make: Callable[[], Engine], serde: str, visits: Visits) -> 
                 assert self.store.get(key) == self.found(key)
 
         def now(self) -> int:
-            return self.shelf.task.stream_time
+            return self.harness.task.stream_time
 
         def lives(self, key: str) -> bool:
             return key in self.model and self.now() < self.model[key][1] + TTL
 
         @rule(step=st.sampled_from([0, 1, 4, 9, 10, 11, 30]))
         def time_moves(self, step: int) -> None:
-            self.shelf.task.stream_time += step
+            self.harness.task.stream_time += step
 
         @rule()
         def batches_pass(self) -> None:
-            """Let time pass, in batches: after enough of them nothing that has expired takes any room."""
-            self.shelf.task.stream_time += 5
+            """Advance the time in batches: after enough of them, expired entries take no space."""
+            self.harness.task.stream_time += 5
             for _ in range(len(KEYS) + 1):
                 self.commit()
-            stores = self.shelf.engine.stores()
+            stores = self.harness.engine.stores()
             counts = [stores.open(name).approximate_count() for name in (STORE, f"{STORE}/written")]
-            self.shelf.give_up()
+            self.harness.give_up()
             visits["removed"] += len(self.entries()) < len(self.model)
             assert counts == [len(self.entries())] * 2
             self.model = {key: value for key, value in self.model.items() if self.lives(key)}

@@ -41,8 +41,8 @@ def collected(key: Any, value: Any, so_far: list[Any]) -> list[Any] | None:
     return None if value == "x" else [*so_far, value]
 
 
-def both(key: Any, one: list[Any], other: list[Any]) -> list[Any]:
-    return [*one, *other]
+def both(key: Any, first: list[Any], second: list[Any]) -> list[Any]:
+    return [*first, *second]
 
 
 def together(builder: ms.StreamsBuilder) -> Any:
@@ -96,10 +96,10 @@ class Parts:
             task.init(0)
 
     def run(self, rows: list[Row]) -> list[tuple[str, list[Any]]]:
-        """Feed rows, take one step of each task, until nothing is on its way; give what was sent, step by step."""
+        """Feed rows, take one step of each task, until no record is in flight; return what was sent, step by step."""
         for topic in {row[0] for row in rows} & set(self.plan.subtopology_of):
-            mine = [row[1:] for row in rows if row[0] == topic]
-            keys, values, timestamps = map(list, zip(*mine))
+            topic_rows = [row[1:] for row in rows if row[0] == topic]
+            keys, values, timestamps = map(list, zip(*topic_rows))
             self._feed(
                 topic,
                 Records([k and k.encode() for k in keys], [v and v.encode() for v in values], timestamps),
@@ -162,7 +162,7 @@ def of(sent: list[tuple[str, list[Any]]], topic: str) -> list[Any]:
 
 
 def merged(steps: list[list[Update]]) -> list[list[Update]]:
-    """Give what a cache forwards of the updates of each step."""
+    """Return what a cache forwards of the updates of each step."""
     forwarded: dict[Any, Any] = {}
     results = []
     for step in steps:
@@ -217,13 +217,13 @@ def test_a_cache_that_is_too_small_forwards_rows_early_and_loses_none(
 
 
 def rows(made: Made) -> dict[Any, Any]:
-    """Give the rows as who reads the updates knows them in the end."""
+    """Return the rows that a reader of all updates has in the end."""
     known = {key: (value, time) for step in made.forwarded for key, value, time in step}
     return {key: row for key, row in known.items() if row[0] is not None}
 
 
-def pair(one: Any, other: Any) -> Any:
-    return [one, other]
+def pair(left: Any, right: Any) -> Any:
+    return [left, right]
 
 
 FOREIGN = {"k": "a", "p": "b", "x": "c"}
@@ -262,7 +262,7 @@ def test_joins_and_aggregations_behind_caches_come_to_the_same_in_the_end(
         groups = joined.group_by(lambda k, v: (str(v), k), value=JSON)
         groups.aggregate(list, added, removed, value=JSON).to_stream().to("groups", value=JSON)
         parts = Parts(builder.build(), cache)
-        sent = [one for rows in steps for one in parts.run(rows)]
+        sent = [update for rows in steps for update in parts.run(rows)]
         last = {topic: {k: v for k, v, _ in of(sent, topic)} for topic in ("joined", "groups")}
         known = {k: v for k, v in last["joined"].items() if v is not None}
         return known, {

@@ -139,10 +139,12 @@ def run(
         try:
             for rows, budget in steps:
                 for partition in (0, 1):
-                    mine = [row[1:] for row in rows if row[0] == partition]
+                    partition_rows = [row[1:] for row in rows if row[0] == partition]
                     first = offsets[partition]
-                    offsets[partition] += len(mine)
-                    keys, values, timestamps, headers = map(list, zip(*mine)) if mine else ([], [], [], [])
+                    offsets[partition] += len(partition_rows)
+                    keys, values, timestamps, headers = (
+                        map(list, zip(*partition_rows)) if partition_rows else ([], [], [], [])
+                    )
                     numbers = list(range(first, offsets[partition]))
                     fed = Records(keys, values, timestamps, numbers, headers if any(headers) else None)
                     task.feed(TopicPartition(topic, partition), fed, offsets[partition])
@@ -201,7 +203,14 @@ def without_traces(done: Run) -> Any:
     """Leave out where in the engine a record failed, and what caches hold: the two forms have lines and lists of their own."""
     sends = [
         [
-            (topic, sent.keys, sent.values, sent.timestamps, sent.partitions, told(sent.headers))
+            (
+                topic,
+                sent.keys,
+                sent.values,
+                sent.timestamps,
+                sent.partitions,
+                without_trace_headers(sent.headers),
+            )
             for topic, sent in outcome.sends
         ]
         for outcome in done.outcomes
@@ -227,8 +236,8 @@ def unplaced(message: str) -> str:
 TRACES = ("millstream.error.traceback", "__streams.errors.stacktrace")
 
 
-def told(headers: Any) -> Any:
-    return headers and [[h for h in one if h[0] not in TRACES] for one in headers]
+def without_trace_headers(headers: Any) -> Any:
+    return headers and [[h for h in row_headers if h[0] not in TRACES] for row_headers in headers]
 
 
 WINDOWS = [
@@ -350,13 +359,13 @@ def test_a_new_key_is_made_in_columns_and_counted_in_columns() -> None:
 
 
 def test_a_processor_beside_a_count_keeps_it_from_columns() -> None:
-    class Looks(ms.Processor):
+    class Forwarder(ms.Processor):
         def process(self, record: ms.Record) -> None:
             self.context.forward(record)
 
     builder = ms.StreamsBuilder()
     builder.stream("in").group_by_key().count(store="counts").to_stream().to("out", value=INT)
-    builder.stream("other").process(Looks, stores=["counts"]).to("looked")
+    builder.stream("other").process(Forwarder, stores=["counts"]).to("looked")
     assert columnar(builder.build()) == []
 
 

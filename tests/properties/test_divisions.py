@@ -51,7 +51,7 @@ def counts(builder: ms.StreamsBuilder) -> None:
 
 def tables(builder: ms.StreamsBuilder) -> None:
     left, right = builder.table("a", store="left"), builder.table("b", store="right")
-    left.outer_join(right, lambda one, other: f"{one}+{other}", store="both").to_stream().to("out")
+    left.outer_join(right, lambda first, second: f"{first}+{second}", store="both").to_stream().to("out")
 
 
 def suppressed_windows(builder: ms.StreamsBuilder) -> None:

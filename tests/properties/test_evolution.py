@@ -1,4 +1,4 @@
-"""Edits in any order: a store never leaves its number, and a number is never given to somebody else."""
+"""Edits in any order: a store never leaves its number, and a number is never reused for another store."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ STRING = ms.serdes.string
 
 
 class Histories(ms.Processor[str, str, Any, Any]):
-    """Keeps all that was ever said of a key, so that a record that is left out or taken twice shows."""
+    """Keeps all values of a key, so that a lost or repeated record shows."""
 
     def process(self, record: ms.Record[str, str]) -> None:
         store = self.context.state_store("store")
@@ -78,7 +78,7 @@ def machine(engine: Engine, visits: Visits) -> type[RuleBasedStateMachine]:
             return engine.open(str(self.home / host))
 
         def seen(self, copy: Any, planned: dict[int, int]) -> Content:
-            """Give what a task sees in a micro-batch."""
+            """Return what a task sees in a micro-batch."""
             topics = GlobalTopics(self.topic, self.topic)
             restore = GlobalRestore(
                 part(self.topic.id), copy, topics, task="0_0", listener=lambda progress: None, now_ms=0

@@ -192,7 +192,7 @@ def machine(make: Callable[[], Engine], variant: str, visits: Visits) -> Callabl
 
 
 def parsed(spec: ms.stores.StoreSpec, value: Any) -> Any:
-    """Give the value as it is stored: a copy that nobody else can change."""
+    """Return the value as it is stored: a copy that nobody else can change."""
     if not spec.timestamped:
         return spec.value.deserialize(spec.value.serialize(value))
     return ms.ValueAndTimestamp(spec.value.deserialize(spec.value.serialize(value[0])), value[1])

@@ -1,6 +1,6 @@
 """The log: every copy that catches up, from wherever it was left behind, is the store.
 
-The driver of the log is played here: segments are lists in a dict, compaction merges them as the manifest says.
+This test is the driver of the log: segments are lists in a dict, and compaction merges them according to the manifest.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Log:
         return manifest
 
     def forget(self, kept: list[str]) -> None:
-        self.manifest, gone = without_stores(self.manifest, kept)
-        for segment in gone:
+        self.manifest, removed = without_stores(self.manifest, kept)
+        for segment in removed:
             del self.segments[segment.sequence]
 
     def size(self) -> int:
@@ -95,14 +95,14 @@ class Log:
 
 
 class Copy:
-    """A local copy: content and the version it says it has."""
+    """A local copy: content and its stored version."""
 
     def __init__(self, version: Version | None, content: Content) -> None:
         self.version = version
         self.content = dict(content)
 
     def catch_up(self, log: Log, *, only: int | None = None) -> str:
-        """Follow the manifest, or only some segments of it as a restore that is cut off; tell what was needed."""
+        """Follow the manifest, or only some segments of it as an interrupted restore does; return what was needed."""
         needed = catch_up(log.manifest, self.version)
         how = "current" if not needed else "over a base" if any(s.base for _, s in needed) else "by changes"
         if self.version is None:
@@ -139,13 +139,13 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
         @rule(batch=batches, budget=st.sampled_from([0, 100, ENOUGH]))
         def write(self, batch: Batch, budget: int) -> None:
             self.log.write(batch, budget)
-            for at, value in batch.items():
-                self.model.pop(at, None)
+            for entry, value in batch.items():
+                self.model.pop(entry, None)
                 if value is not None:
-                    self.model[at] = value
+                    self.model[entry] = value
 
         @rule(key=keys, count=st.integers(2, 30), size=st.integers(0, 3))
-        def write_one_key_often(self, key: tuple[str, bytes], count: int, size: int) -> None:
+        def write_a_key_often(self, key: tuple[str, bytes], count: int, size: int) -> None:
             for number in range(count):
                 self.write({key: None if number % 3 == 2 else bytes(size)}, ENOUGH)
 
@@ -154,17 +154,21 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
             for number in range(count):
                 self.write({("u", b"clock"): b"%d" % number}, ENOUGH)
 
-        @rule(later=st.lists(batches, max_size=4), budget=st.sampled_from([0, ENOUGH]), at_once=st.booleans())
-        def leave_a_copy_behind(self, later: list[Batch], budget: int, at_once: bool) -> None:
+        @rule(
+            later=st.lists(batches, max_size=4),
+            budget=st.sampled_from([0, ENOUGH]),
+            immediately=st.booleans(),
+        )
+        def leave_a_copy_behind(self, later: list[Batch], budget: int, immediately: bool) -> None:
             copy = Copy(self.log.manifest.current, self.model)
             self.copies.append(copy)
             for batch in later:
                 self.write(batch, budget)
-            if at_once:
+            if immediately:
                 self.follow(copy)
 
         @rule(data=st.data())
-        def catch_one_up(self, data: st.DataObject) -> None:
+        def catch_a_copy_up(self, data: st.DataObject) -> None:
             self.follow(data.draw(st.sampled_from(self.copies)))
 
         def follow(self, copy: Copy) -> None:
@@ -184,22 +188,22 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
             assert foreign.catch_up(self.log) == "rebuilt"
             assert foreign.content == self.model
 
-        @rule(gone=st.sampled_from([[], [], [], ["t"], ["s", "t"]]))
-        def stores_leave_the_topology(self, gone: list[str]) -> None:
-            visits["forgot a store"] += any(store in gone for store, _ in self.model)
-            for store in gone:
+        @rule(stores=st.sampled_from([[], [], [], ["t"], ["s", "t"]]))
+        def stores_leave_the_topology(self, stores: list[str]) -> None:
+            visits["forgot a store"] += any(store in stores for store, _ in self.model)
+            for store in stores:
                 self.copies.append(Copy(self.log.manifest.current, self.model))
                 self.log.forget([name for name in ("s", "t", "u") if name != store])
-                self.model = {at: value for at, value in self.model.items() if at[0] != store}
+                self.model = {entry: value for entry, value in self.model.items() if entry[0] != store}
 
         @invariant()
-        def the_manifest_lists_what_there_is(self) -> None:
+        def the_manifest_lists_all_segments(self) -> None:
             listed = [s for group in self.log.manifest.segments.values() for s in group]
             assert sorted(s.sequence for s in listed) == sorted(self.log.segments)
             assert self.log.manifest.live_bytes() == self.log.size()
 
         @invariant()
-        def note_what_was_split(self) -> None:
+        def count_splits_and_moves(self) -> None:
             visits["split"] += self.log.splits
             visits["moved down"] += self.log.moves
             self.log.splits = self.log.moves = 0
@@ -260,7 +264,7 @@ def test_compaction_leaves_few_segments_and_bases_that_outweigh_their_changes() 
 
 
 def encoded(model: Content) -> int:
-    """Give the bytes that the live data would take in one segment per key group."""
+    """Return the size of the live data in one segment per key group, in bytes."""
     groups: dict[tuple[str, int], list[StoreChange]] = {}
     for (store, key), value in model.items():
         groups.setdefault((store, key_group(key)), []).append((key, value))
@@ -271,10 +275,10 @@ def grown(batches: list[Batch], budget: int = ENOUGH) -> tuple[Log, Content]:
     log, model = Log(), {}
     for batch in batches:
         log.write(batch, budget)
-        for at, value in batch.items():
-            model.pop(at, None)
+        for entry, value in batch.items():
+            model.pop(entry, None)
             if value is not None:
-                model[at] = value
+                model[entry] = value
     return log, model
 
 

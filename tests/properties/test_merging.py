@@ -19,12 +19,15 @@ ROWS = st.lists(st.tuples(st.sampled_from([*WRITERS, None]), st.integers(0, 20),
 def records_of(rows: list[tuple[bytes | None, int, bool]]) -> Records:
     """Build the records of a partition: who wrote each, when, and whether it has a header of the user's."""
     headers: list[Headers] = [
-        ((("user", b"x"),) if own else ()) + (() if writer is None else ((WRITER_HEADER, writer),))
-        for writer, _, own in rows
+        ((("user", b"x"),) if with_user_header else ())
+        + (() if writer is None else ((WRITER_HEADER, writer),))
+        for writer, _, with_user_header in rows
     ]
     count = len(rows)
     names = [str(row).encode() for row in range(count)]
-    return Records(names, list(names), [at for _, at, _ in rows], [3 * row for row in range(count)], headers)
+    return Records(
+        names, list(names), [time for _, time, _ in rows], [3 * row for row in range(count)], headers
+    )
 
 
 def merged_of(rows: list[tuple[bytes | None, int, bool]], cut: int = 0) -> Records:
@@ -67,8 +70,8 @@ def test_the_oldest_head_comes_next_and_a_lane_keeps_its_order() -> None:
         assert merged.offsets == [3 * row for row in order]
         assert merged.keys == merged.values == [str(row).encode() for row in order]
         assert merged.timestamps == [rows[row][1] for row in order]
-        own = [(("user", b"x"),) if rows[row][2] else () for row in order]
-        assert merged.headers == (own if any(own) else None)
+        user_headers = [(("user", b"x"),) if rows[row][2] else () for row in order]
+        assert merged.headers == (user_headers if any(user_headers) else None)
         visits["out of order in a lane"] += merged.timestamps != sorted(merged.timestamps)
         visits["several lanes"] += order != sorted(order)
 
@@ -87,20 +90,20 @@ def test_a_backlog_read_up_to_one_time_at_a_time_comes_out_sorted() -> None:
         taken: list[int] = []
         low = 0
         for high in [*sorted(cuts), 51]:
-            lanes = [[at for at in log if low <= at < high] for log in inputs]
+            lanes = [[time for time in log if low <= time < high] for log in inputs]
             written = interleaved(lanes, random)
             repeated = written[: len(written) // 2] if killed else []
             merged = merged_of([*repeated, *written])
             seen: set[tuple[bytes | None, int]] = set()
             names = [*named(repeated), *named(written)]
-            for offset, at in zip(merged.offsets, merged.timestamps):
+            for offset, time in zip(merged.offsets, merged.timestamps):
                 name = names[offset // 3]
                 if name not in seen:
                     seen.add(name)
-                    taken.append(at)
+                    taken.append(time)
             visits["killed"] += bool(repeated)
             low = high
-        assert taken == sorted(at for log in inputs for at in log)
+        assert taken == sorted(time for log in inputs for time in log)
 
     backlog()
     visits.demand(killed=10)

@@ -1,4 +1,4 @@
-"""However records become others, wait, and end: no offset is committed past one that is unfinished, and at the end all are."""
+"""However records are transformed, wait and end: no offset is committed past one that is unfinished, and at the end all are."""
 
 from __future__ import annotations
 

@@ -23,38 +23,38 @@ class Quiet(ms.Processor):
 
 @st.composite
 def topologies(draw: st.DrawFn) -> ms.Topology:
-    """Build step by step; a step may use any stream that is there."""
+    """Build step by step; a step may use any existing stream."""
     builder = ms.StreamsBuilder()
     streams: list[ms.KStream[Any, Any]] = [
         builder.stream(f"topic-{n}") for n in range(draw(st.integers(1, 3)))
     ]
     for number in range(draw(st.integers(2, 8))):
-        one, other = draw(st.sampled_from(streams)), draw(st.sampled_from(streams))
+        first, second = draw(st.sampled_from(streams)), draw(st.sampled_from(streams))
         step = draw(
             st.sampled_from(["filter", "rekey", "merge", "repartition", "count", "process", "table", "out"])
         )
         if step == "filter":
-            streams.append(one.filter(bool))
+            streams.append(first.filter(bool))
         elif step == "rekey":
-            streams.append(one.select_key(lambda k, v: v))
+            streams.append(first.select_key(lambda k, v: v))
         elif step == "merge":
-            streams.append(one.merge(other))
+            streams.append(first.merge(second))
         elif step == "repartition":
             partitions = draw(st.sampled_from([None, None, 3]))
-            streams.append(one.repartition(name=f"moved-{number}", partitions=partitions))
+            streams.append(first.repartition(name=f"moved-{number}", partitions=partitions))
         elif step == "count":
             streams.append(
-                one.group_by_key(name=f"group-{number}").count(store=f"counts-{number}").to_stream()
+                first.group_by_key(name=f"group-{number}").count(store=f"counts-{number}").to_stream()
             )
         elif step == "table":
-            grouped = one.to_table(store=f"rows-{number}").group_by(
+            grouped = first.to_table(store=f"rows-{number}").group_by(
                 lambda k, v: (v, k), name=f"regroup-{number}"
             )
             streams.append(grouped.count(store=f"groups-{number}").to_stream())
         elif step == "process":
-            streams.append(one.process(Quiet))
+            streams.append(first.process(Quiet))
         else:
-            one.to(f"out-{number}")
+            first.to(f"out-{number}")
     return builder.build()
 
 

@@ -11,17 +11,21 @@ from millstream.core.model.record import Records
 
 from .engines import Visits
 
-IDS = [QueueId(TopicPartition(*at), lane) for at in (("a", 0), ("a", 1), ("b", 0)) for lane in ("", "x-0")]
+IDS = [
+    QueueId(TopicPartition(*partition), lane)
+    for partition in (("a", 0), ("a", 1), ("b", 0))
+    for lane in ("", "x-0")
+]
 CHUNKS = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), max_size=3)
 
 
-def one_at_a_time(queues: dict[QueueId, list[int]]) -> list[tuple[QueueId, int]]:
+def merged_by_single_choices(queues: dict[QueueId, list[int]]) -> list[tuple[QueueId, int]]:
     """Take the smallest head, ties by the queue's id, again and again."""
-    left = {queue: list(timestamps) for queue, timestamps in queues.items()}
+    remaining = {queue: list(timestamps) for queue, timestamps in queues.items()}
     taken = []
-    while heads := [(timestamps[0], queue) for queue, timestamps in left.items() if timestamps]:
+    while heads := [(timestamps[0], queue) for queue, timestamps in remaining.items() if timestamps]:
         timestamp, queue = min(heads)
-        left[queue].pop(0)
+        remaining[queue].pop(0)
         taken.append((queue, timestamp))
     return taken
 
@@ -50,10 +54,10 @@ def test_runs_give_the_order_of_single_choices() -> None:
             queue.taken(end)
             times[queue.id] = max(times[queue.id], *run)
             assert queue.partition_time == times[queue.id]
-        all_of_them = {queue: [t for chunk in chunks for t in chunk] for queue, chunks in fed.items()}
-        visits["several queues"] += sum(map(bool, all_of_them.values())) > 1
+        all_timestamps = {queue: [t for chunk in chunks for t in chunk] for queue, chunks in fed.items()}
+        visits["several queues"] += sum(map(bool, all_timestamps.values())) > 1
         visits["tie"] += len({t for _, t in taken}) < len(taken)
-        assert taken == one_at_a_time(all_of_them)
+        assert taken == merged_by_single_choices(all_timestamps)
         assert group.buffered_count() == 0
 
     runs()

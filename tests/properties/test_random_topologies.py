@@ -144,11 +144,11 @@ def test_the_size_of_batches_changes_nothing(
     recipe: list[Step], entries: list[Entry], size: int, budget: int | None
 ) -> None:
     topology = built(recipe)
-    assume(takes_one_topic_at_a_time(topology))
+    assume(reads_single_topics(topology))
     assert run(topology, entries, size, Way(budget=budget)) == run(topology, entries, 1, Way())
 
 
-def takes_one_topic_at_a_time(topology: ms.Topology) -> bool:
+def reads_single_topics(topology: ms.Topology) -> bool:
     """Whether no task reads what another one writes beside another input: then nothing depends on which comes first."""
     plan = topology.plan("app")
     return all(

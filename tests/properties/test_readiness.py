@@ -52,13 +52,13 @@ class Feeder:
 
     def batch(self, counts: dict[str, int], known: str, passed_ms: int) -> Any:
         for topic, count in counts.items():
-            came, self.left[topic] = self.left[topic][:count], self.left[topic][count:]
-            self.host.feed(topic, [(None, "x", timestamp) for timestamp in came])
-        rest = {at: self.left[at.topic] for at in INPUTS if self.left[at.topic]}
+            arrived, self.left[topic] = self.left[topic][:count], self.left[topic][count:]
+            self.host.feed(topic, [(None, "x", timestamp) for timestamp in arrived])
+        rest = {partition: self.left[partition.topic] for partition in INPUTS if self.left[partition.topic]}
         facts = InputFacts(
             INPUTS,
-            {at: len(left) for at, left in rest.items()},
-            {at: left[0] for at, left in rest.items()} if known == "until" else {},
+            {partition: len(left) for partition, left in rest.items()},
+            {partition: left[0] for partition, left in rest.items()} if known == "until" else {},
             unknown=known == "unknown",
         )
         self.host.task.inform(facts)

@@ -50,15 +50,15 @@ class Log:
         self._log = StateLog(state, TaskId(0, 0))
 
     def write(self, batch: Mapping[str, list[StoreChange]]) -> None:
-        given = {store: items for store, items in batch.items() if items}
-        self.manifest = self._log.write(self.manifest, given, Unparked())
+        changed = {store: items for store, items in batch.items() if items}
+        self.manifest = self._log.write(self.manifest, changed, Unparked())
 
     def content(self) -> dict[tuple[str, bytes], bytes]:
         found: dict[tuple[str, bytes], bytes | None] = {}
         for (store, _), segment in catch_up(self.manifest, None) or ():
             data = unpacked(self.state.content[(segment.sequence,)][0], "a segment")
             found.update({(store, key): value for key, value in codec.decode(data, "a segment")})
-        return {place: value for place, value in found.items() if value is not None}
+        return {key: value for key, value in found.items() if value is not None}
 
 
 def divided(log: Log, task: DividedTask, directory: Path) -> dict[TaskId, Log]:
@@ -101,13 +101,13 @@ def check_shares(before: list[Batch], after: list[Batch], division: tuple[Divisi
     for batch in [{}, *after]:
         whole.write(batch)
         for store, items in batch.items():
-            for new, own in division[0].shares(task.id, items, lambda entry: entry).items():
-                logs[new].write({store: own})
+            for new, share in division[0].shares(task.id, items, lambda entry: entry).items():
+                logs[new].write({store: share})
         parts = [log.content() for log in logs.values()]
         assert sum(map(len, parts)) == len(whole.content())
-        assert {place: value for part in parts for place, value in part.items()} == whole.content()
+        assert {key: value for part in parts for key, value in part.items()} == whole.content()
     for log in logs.values():
-        in_use = {(segment.sequence,) for own in log.manifest.segments.values() for segment in own}
+        in_use = {(segment.sequence,) for group in log.manifest.segments.values() for segment in group}
         assert log.state.content.keys() == in_use
 
 

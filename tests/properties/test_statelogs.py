@@ -87,7 +87,7 @@ def machine(visits: Visits, engine: Engine) -> type[RuleBasedStateMachine]:
             shutil.rmtree(self.root)
 
         def attempt(self, host: int, changes: Changes) -> Commit:
-            """Run a batch on a host; give what Spark would commit."""
+            """Run a batch on a host; return what Spark would commit."""
             copy = engine.open(self.directories[host])
             manifest, _ = decode_manifest(self.now.head)
             state = MapState(self.now.state)
@@ -130,14 +130,12 @@ def machine(visits: Visits, engine: Engine) -> type[RuleBasedStateMachine]:
             host=hosts,
             changes=some_changes,
         )
-        def batch_that_is_run_again(
-            self, lost: list[tuple[int, Changes]], host: int, changes: Changes
-        ) -> None:
+        def a_batch_runs_again(self, lost: list[tuple[int, Changes]], host: int, changes: Changes) -> None:
             """The attempts before the last compute something else, and only the last one is committed."""
-            for other, others in lost:
-                self.attempt(other, others)
+            for lost_host, lost_changes in lost:
+                self.attempt(lost_host, lost_changes)
             self.now = self.attempt(host, changes)
-            visits["run again"] += any(dict(others) != dict(changes) for _, others in lost)
+            visits["run again"] += any(dict(lost_changes) != dict(changes) for _, lost_changes in lost)
 
         @rule(attempts=st.lists(st.tuples(hosts, some_changes), min_size=2, max_size=3), data=st.data())
         def batch_of_rivals(self, attempts: list[tuple[int, Changes]], data: st.DataObject) -> None:
@@ -164,7 +162,7 @@ def machine(visits: Visits, engine: Engine) -> type[RuleBasedStateMachine]:
                 visits["parked lost" if size is None else "parked cut"] += 1
 
         @rule(host=hosts, writes=st.integers(0, 2))
-        def a_process_dies_while_it_restores(self, host: int, writes: int) -> None:
+        def a_process_dies_during_its_restore(self, host: int, writes: int) -> None:
             copy = engine.open(self.directories[host])
             manifest, _ = decode_manifest(self.now.head)
             log = StateLog(MapState(self.now.state), TaskId(0, 0))
@@ -193,7 +191,7 @@ def machine(visits: Visits, engine: Engine) -> type[RuleBasedStateMachine]:
             self.kept = STORES
 
         @rule(host=hosts, number=st.integers(0, 70))
-        def a_copy_of_an_earlier_run_is_there(self, host: int, number: int) -> None:
+        def a_copy_of_an_earlier_run_exists(self, host: int, number: int) -> None:
             copy = engine.open(self.directories[host])
             copy.wipe()
             copy.apply({"s": [(b"ghost", b"1")]}, Version(number, "earlier"))
@@ -209,7 +207,7 @@ def test_a_batch_sees_what_was_committed(
 ) -> None:
     monkeypatch.setattr(compaction, "LARGEST_CHANGES", largest)
     visits = Visits()
-    caplog.set_level(logging.ERROR, "millstream.state")  # a thousand restores would be told
+    caplog.set_level(logging.ERROR, "millstream.state")  # otherwise a thousand restores would be logged
     examples = 60 if name != "rocksdb" else 12  # it takes longest to open
     run_state_machine_as_test(
         machine(visits, COPIES[name]), settings=settings(max_examples=examples, stateful_step_count=25)
@@ -228,4 +226,4 @@ def test_a_batch_sees_what_was_committed(
     if examples == 60:
         visits.demand(**least, **rare)
     else:  # fewer examples may miss one of the rare
-        visits.demand(**{what: count * examples // 60 for what, count in least.items()})
+        visits.demand(**{label: count * examples // 60 for label, count in least.items()})

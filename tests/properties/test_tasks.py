@@ -30,7 +30,7 @@ TEXT, INT, JSON = ms.serdes.string, ms.serdes.int64, ms.serdes.json
 
 
 class Seen(ms.Processor):
-    """Numbers the records of each key, and says when and where it saw them."""
+    """Numbers the records of each key, and adds stream time as a header."""
 
     def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
@@ -57,45 +57,49 @@ class Shelved(ms.Processor):
         found = self.found(record.key or "", record.value, record.timestamp * 10_000)
         self.context.forward(record.with_value(str(found)))
 
-    def found(self, key: str, value: str | None, at: int) -> object:
+    def found(self, key: str, value: str | None, timestamp: int) -> object:
         raise NotImplementedError
 
 
 class InWindows(Shelved):
-    def found(self, key: str, value: str | None, at: int) -> object:
-        self.store.put(key, value, at)
-        return [*self.store.fetch(key, at - 70_000, at), *self.store.reverse_all()]
+    def found(self, key: str, value: str | None, timestamp: int) -> object:
+        self.store.put(key, value, timestamp)
+        return [*self.store.fetch(key, timestamp - 70_000, timestamp), *self.store.reverse_all()]
 
 
 class InSessions(Shelved):
-    def found(self, key: str, value: str | None, at: int) -> object:
-        merged = list(self.store.find_sessions(key, at - 20_000, at + 20_000))
+    def found(self, key: str, value: str | None, timestamp: int) -> object:
+        merged = list(self.store.find_sessions(key, timestamp - 20_000, timestamp + 20_000))
         for session, _ in merged:
             self.store.remove(session)
-        start = min([at, *(session.start for session, _ in merged)])
-        end = max([at, *(session.end for session, _ in merged)])
+        start = min([timestamp, *(session.start for session, _ in merged)])
+        end = max([timestamp, *(session.end for session, _ in merged)])
         self.store.put(ms.Windowed(key, start, end), str(value) + "".join(v for _, v in merged))
         return list(self.store.all())
 
 
 class InVersions(Shelved):
-    def found(self, key: str, value: str | None, at: int) -> object:
-        return self.store.put(key, value, at), self.store.get(key), self.store.get(key, at - 50_000)
+    def found(self, key: str, value: str | None, timestamp: int) -> object:
+        return (
+            self.store.put(key, value, timestamp),
+            self.store.get(key),
+            self.store.get(key, timestamp - 50_000),
+        )
 
 
 class InKeys(Shelved):
-    def found(self, key: str, value: str | None, at: int) -> object:
+    def found(self, key: str, value: str | None, timestamp: int) -> object:
         other = self.store.get("a")
         self.store.put(key, value)
         return other, list(self.store.all())
 
 
-def shelved(
+def with_store(
     processor: Callable[[], ms.Processor], make: Callable[..., ms.stores.StoreSpec], **options: Any
 ) -> Operator:
     def operator(builder: ms.StreamsBuilder, stream: Stream, number: int) -> Stream:
-        builder.add_state_store(make(f"shelf-{number}", TEXT, TEXT, **options))
-        return stream.process_values(processor, stores=[f"shelf-{number}"])
+        builder.add_state_store(make(f"store-{number}", TEXT, TEXT, **options))
+        return stream.process_values(processor, stores=[f"store-{number}"])
 
     return operator
 
@@ -115,7 +119,7 @@ class Ticks(ms.Processor):
 
 
 class Alarms(Ticks):
-    """Schedules ticks only when it is told to, and stops them again."""
+    """Starts and stops its punctuation on request of a record."""
 
     def init(self, context: ms.ProcessorContext) -> None:
         self.context = context
@@ -177,7 +181,7 @@ def cogrouped(stream: Stream, number: int) -> Stream:
 
 
 def final(builder: ms.StreamsBuilder, stream: Stream, number: int) -> Stream:
-    """Give the text of every value of a window, when it closes: in the order of aggregation, deletions among them."""
+    """Emit the texts of all values of a window when it closes, in the order of aggregation, with deletions."""
     windowed = stream.group_by_key(name=f"final-{number}").windowed_by(ms.TumblingWindows(4, grace=1))
     collected = windowed.aggregate(list, append, value=JSON, store=f"final-{number}-store")
     until = ms.Suppressed.until_window_closes()
@@ -237,14 +241,14 @@ OPERATORS: dict[str, Operator] = {
     "suppressed a few": lambda b, s, n: suppressed(
         s, ms.Suppressed.until_time_limit(9, max_records=2, max_bytes=80), n
     ),
-    "windows": shelved(InWindows, ms.stores.window, retention=70_000, size=10_000),
-    "windows with duplicates": shelved(
+    "windows": with_store(InWindows, ms.stores.window, retention=70_000, size=10_000),
+    "windows with duplicates": with_store(
         InWindows, ms.stores.window, retention=70_000, size=10_000, retain_duplicates=True
     ),
-    "sessions": shelved(InSessions, ms.stores.session, retention=70_000),
-    "versions": shelved(InVersions, ms.stores.versioned, history_retention=70_000),
-    "expiring": shelved(InKeys, ms.stores.key_value, ttl=10),
-    "recent": shelved(InKeys, ms.stores.lru, capacity=2),
+    "sessions": with_store(InSessions, ms.stores.session, retention=70_000),
+    "versions": with_store(InVersions, ms.stores.versioned, history_retention=70_000),
+    "expiring": with_store(InKeys, ms.stores.key_value, ttl=10),
+    "recent": with_store(InKeys, ms.stores.lru, capacity=2),
 }
 
 
@@ -290,9 +294,9 @@ class Run:
         while waiting:
             for host in self.hosts:
                 for topic in host.sub.source_topics:
-                    mine = [row for where, row in waiting if where == topic]
-                    if mine:
-                        host.feed(topic, mine)
+                    topic_rows = [row for target, row in waiting if target == topic]
+                    if topic_rows:
+                        host.feed(topic, topic_rows)
             waiting = [row for host in self.hosts for row in self.steps(host)]
 
     def steps(self, host: Host) -> list[tuple[str, tuple[Any, ...]]]:
@@ -359,8 +363,10 @@ def run_all_ways(
             run.process(rows[first : first + batch])
         results.append(run.finish())
     for way, result in zip(WAYS, results, strict=True):
-        for what in ("sent", "stores", "dropped", "processed", "punctuated", "committable"):
-            assert getattr(result, what) == getattr(results[0], what), f"{what} of batch, budget, cut = {way}"
+        for attribute in ("sent", "stores", "dropped", "processed", "punctuated", "committable"):
+            assert getattr(result, attribute) == getattr(results[0], attribute), (
+                f"{attribute} of batch, budget, cut = {way}"
+            )
     visits["kept something"] += any(results[0].stores.values())
     visits["dropped something"] += bool(results[0].dropped)
     visits["dead letters"] += any(topic == "dead" for _, topic in results[0].sent)
@@ -400,7 +406,7 @@ def test_each_operator_by_itself(operator: str) -> None:
 
 
 def test_two_topics_in_order_of_time() -> None:
-    """What the choice between topics does with time in disorder depends on what is there to choose from."""
+    """Timestamps in order: out of order, the choice between topics depends on which records are buffered."""
     visits = Visits()
 
     @settings(max_examples=25)
@@ -412,7 +418,9 @@ def test_two_topics_in_order_of_time() -> None:
     )
     def same(operators: list[str], rows: list[tuple[str, Any, Any]]) -> None:
         visits["both topics"] += len({topic for topic, *_ in rows}) == 2
-        in_order = [(topic, (key, value, at, ())) for at, (topic, key, value) in enumerate(rows)]
+        in_order = [
+            (topic, (key, value, timestamp, ())) for timestamp, (topic, key, value) in enumerate(rows)
+        ]
         run_all_ways(lambda: topology(operators, topics=["in", "other"]), in_order, visits)
 
     same()

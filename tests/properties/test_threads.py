@@ -31,15 +31,15 @@ class Sums(ms.Processor[Any, Any, Any, Any]):
     def init(self, context: ms.ProcessorContext[Any, Any]) -> None:
         super().init(context)
         self.sums = context.state_store("sums")
-        context.schedule(2, ms.PunctuationType.STREAM_TIME, self.tell)
+        context.schedule(2, ms.PunctuationType.STREAM_TIME, self.forward_total)
 
     def process(self, record: ms.Record[Any, Any]) -> None:
         total = (self.sums.get("all") or 0) + len(str(fails(record.value)))
         self.sums.put("all", total)
-        at = self.context.record_metadata
-        self.context.forward(record.with_value(f"{total} {self.context.stream_time_ms} {at}"))
+        metadata = self.context.record_metadata
+        self.context.forward(record.with_value(f"{total} {self.context.stream_time_ms} {metadata}"))
 
-    def tell(self, now_ms: int) -> None:
+    def forward_total(self, now_ms: int) -> None:
         self.context.forward(ms.Record("tell", f"{now_ms}: {self.sums.get('all')}", now_ms))
 
 
@@ -59,7 +59,7 @@ def twice(stream: Stream) -> Stream:
 
 
 def chosen(stream: Stream) -> Stream:
-    stream.to(lambda key, value, at: f"out-{at.offset % 2}-{fails(value)}", key=TEXT, value=JSON)
+    stream.to(lambda key, value, metadata: f"out-{metadata.offset % 2}-{fails(value)}", key=TEXT, value=JSON)
     stream.to(
         "placed", key=TEXT, value=JSON, partitioner=lambda topic, key, value, count: len(str(value)) % 3
     )
@@ -135,12 +135,12 @@ def test_functions_see_the_records_of_a_key_in_their_order(
     builder.stream("in").foreach(lambda key, value: seen[key].append(value))
     with patch.object(threaded_nodes, "_RECORDS_PER_THREAD", per_thread):
         host = Host(builder.build(), threads=ShuffledThreads(count, seed))
-        host.run("in", *((key, str(number), at) for number, (key, at) in enumerate(rows)))
-    came: dict[str | None, list[str]] = defaultdict(list)
+        host.run("in", *((key, str(number), timestamp) for number, (key, timestamp) in enumerate(rows)))
+    expected: dict[str | None, list[str]] = defaultdict(list)
     for number, (key, _) in enumerate(rows):
-        came[key].append(str(number))
-    assert sorted(seen.pop(None, [])) == sorted(came.pop(None, []))
-    assert seen == came
+        expected[key].append(str(number))
+    assert sorted(seen.pop(None, [])) == sorted(expected.pop(None, []))
+    assert seen == expected
 
 
 @settings(max_examples=200)

@@ -19,10 +19,12 @@ def counted(positions: Offsets) -> int:
     return sum(positions["t"].values())
 
 
-def plan(throttle: Throttle, at: Offsets, ends: Offsets) -> Offsets:
-    reached = throttle.limited(at, ends)
-    assert all(at["t"][p] <= to <= max(ends["t"][p], at["t"][p]) for p, to in reached["t"].items())
-    throttle.taken(at, reached)
+def plan(throttle: Throttle, position: Offsets, ends: Offsets) -> Offsets:
+    reached = throttle.limited(position, ends)
+    assert all(
+        position["t"][p] <= to <= max(ends["t"][p], position["t"][p]) for p, to in reached["t"].items()
+    )
+    throttle.taken(position, reached)
     return reached
 
 
@@ -33,7 +35,7 @@ def test_between_any_two_plannings_no_more_than_the_rate_and_a_burst() -> None:
     @given(RATES, st.lists(st.tuples(PAUSES_MS.map(lambda p: p[0]), MORE), max_size=30))
     def limited(rate: int, steps: list[tuple[int, dict[int, int]]]) -> None:
         throttle, now_ms = Throttle(), 0
-        at: Offsets = {"t": dict.fromkeys(range(4), 0)}
+        position: Offsets = {"t": dict.fromkeys(range(4), 0)}
         ends: Offsets = {"t": dict.fromkeys(range(4), 0)}
         seen = [(0, 0)]
         for passed_ms, more in steps:
@@ -41,10 +43,10 @@ def test_between_any_two_plannings_no_more_than_the_rate_and_a_burst() -> None:
             for partition, count in more.items():
                 ends["t"][partition] += count
             throttle.advance({"t": rate}, now_ms)
-            at = plan(throttle, at, ends)
-            seen.append((now_ms, counted(at)))
-            visits["held back"] += at != ends
-            visits["not held back"] += at == ends
+            position = plan(throttle, position, ends)
+            seen.append((now_ms, counted(position)))
+            visits["held back"] += position != ends
+            visits["not held back"] += position == ends
         for i, (began_ms, before) in enumerate(seen):
             for ended_ms, after in seen[i:]:
                 assert after - before <= rate * (ended_ms - began_ms) / 1000 + rate
@@ -56,26 +58,26 @@ def test_between_any_two_plannings_no_more_than_the_rate_and_a_burst() -> None:
 @given(RATES, PAUSES_MS)
 def test_a_backlog_is_read_at_exactly_the_rate(rate: int, pauses_ms: list[int]) -> None:
     throttle, now_ms = Throttle(), 0
-    at: Offsets = {"t": dict.fromkeys(range(3), 0)}
+    position: Offsets = {"t": dict.fromkeys(range(3), 0)}
     ends: Offsets = {"t": dict.fromkeys(range(3), 1 << 60)}
     throttle.advance({"t": rate}, now_ms)
     for passed_ms in pauses_ms:
         now_ms += passed_ms
         throttle.advance({"t": rate}, now_ms)
-        at = plan(throttle, at, ends)
+        position = plan(throttle, position, ends)
         first_burst_kept = rate + rate * now_ms // 1000
-        assert counted(at) == first_burst_kept
+        assert counted(position) == first_burst_kept
 
 
 @settings(max_examples=50)
 @given(st.integers(1, 5), st.integers(20, 200), st.integers(2, 6))
 def test_no_partition_waits_for_another(rate: int, step_ms: int, partitions: int) -> None:
     throttle = Throttle()
-    at: Offsets = {"t": dict.fromkeys(range(partitions), 0)}
+    position: Offsets = {"t": dict.fromkeys(range(partitions), 0)}
     for now_ms in range(0, 20_000, step_ms):
         # one partition has a backlog, the others always have a record or two
-        ends = {"t": {p: at["t"][p] + (10_000 if p == 0 else 1 + p % 2) for p in range(partitions)}}
+        ends = {"t": {p: position["t"][p] + (10_000 if p == 0 else 1 + p % 2) for p in range(partitions)}}
         throttle.advance({"t": rate}, now_ms)
-        at = plan(throttle, at, ends)
+        position = plan(throttle, position, ends)
     fair = rate * 20 / partitions
-    assert all(count >= fair / 2 - 1 for count in at["t"].values())
+    assert all(count >= fair / 2 - 1 for count in position["t"].values())

@@ -16,7 +16,7 @@ from .engines import Visits
 
 
 class Store:
-    """What is put, and how much of it at once."""
+    """A store that counts the records written into even keys."""
 
     def __init__(self) -> None:
         self.entries: dict[int, Any] = {}
@@ -25,12 +25,12 @@ class Store:
     def all(self) -> list[tuple[int, Any]]:
         return sorted(self.entries.items())
 
-    def put(self, place: int, entry: Any) -> None:
+    def put(self, key: int, entry: Any) -> None:
         if entry is None:
-            del self.entries[place]
+            del self.entries[key]
             return
-        self.entries[place] = entry
-        self.put_rows += 0 if place % 2 else len(entry)
+        self.entries[key] = entry
+        self.put_rows += 0 if key % 2 else len(entry)
 
 
 def record(number: int, value: Any) -> InFlightRecord:
@@ -47,33 +47,33 @@ def test_what_is_read_is_what_was_written_and_little_is_written_twice(
     @given(st.integers(0, 2**32))
     def runs(seed: int) -> None:
         dice, store = random.Random(seed), Store()
-        there: dict[int, InFlightRecord] = {}
+        records: dict[int, InFlightRecord] = {}
         number = written = 0
         rows = InFlightStore(store)
         for _ in range(12):
             changed: set[int] = set()
             for _ in range(dice.randrange(8)):
-                there[number] = record(number, dice.random())
+                records[number] = record(number, dice.random())
                 changed.add(number)
                 number += 1
-            for one in dice.sample(sorted(there), dice.randrange(len(there) + 1)):
-                changed.add(one)
+            for chosen in dice.sample(sorted(records), dice.randrange(len(records) + 1)):
+                changed.add(chosen)
                 if dice.random() < 0.7:
-                    del there[one]
+                    del records[chosen]
                 else:
-                    there[one].value = dice.random()
-            written += len(changed & there.keys())
-            rows.write(sorted(changed), there)
-            visits["beside"] += any(place % 2 for place in store.entries)
+                    records[chosen].value = dice.random()
+            written += len(changed & records.keys())
+            rows.write(sorted(changed), records)
+            visits["beside"] += any(key % 2 for key in store.entries)
             if dice.random() < 0.5:
                 rows = InFlightStore(store)
                 found = rows.read()
-                assert [(one.number, one.value) for one in found] == [
-                    (one, there[one].value) for one in sorted(there)
+                assert [(row.number, row.value) for row in found] == [
+                    (chosen, records[chosen].value) for chosen in sorted(records)
                 ]
         assert store.put_rows <= 2 * written + 4
         visits["moved"] += store.put_rows > written
-        rows.write(sorted(there), {})
+        rows.write(sorted(records), {})
         assert store.entries == {}
 
     runs()
@@ -82,6 +82,6 @@ def test_what_is_read_is_what_was_written_and_little_is_written_twice(
 
 def test_large_values_come_in_small_blocks() -> None:
     store = Store()
-    there = {number: record(number, "v" * 50_000) for number in range(10)}
-    InFlightStore(store).write(there, there)
+    records = {number: record(number, "v" * 50_000) for number in range(10)}
+    InFlightStore(store).write(records, records)
     assert [len(entry) for _, entry in store.all()] == [3, 3, 3, 1]

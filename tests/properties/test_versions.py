@@ -15,7 +15,7 @@ import millstream as ms
 from millstream.core.state.keys import FOREVER
 
 from .engines import STORE, Engine, Visits, each_engine
-from .shelves import Shelf
+from .store_harness import StoreHarness
 
 HISTORY = 150_000
 KEYS = ["", "a", "a\x00", "aa"]
@@ -35,7 +35,7 @@ def machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[Rule
     class Versions(RuleBasedStateMachine):
         def __init__(self) -> None:
             super().__init__()
-            self.shelf = Shelf(make, spec)
+            self.harness = StoreHarness(make, spec)
             self.now = 400_000
             self.time = -1
             self.dropped = 0
@@ -43,12 +43,12 @@ def machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[Rule
             self.kept = deepcopy((self.model, self.time))
 
         def teardown(self) -> None:
-            self.shelf.close()
+            self.harness.close()
 
         @rule(key=keys, ago=back, value=st.none() | values)
         def put(self, key: str, ago: int, value: Any) -> None:
-            at = self.now - ago
-            assert self.shelf.store.put(key, value, at) == self.added(key, at, value)
+            timestamp = self.now - ago
+            assert self.harness.store.put(key, value, timestamp) == self.added(key, timestamp, value)
 
         @rule(entries=st.lists(st.tuples(keys, back, st.none() | values), min_size=2, max_size=6))
         def put_several(self, entries: list[tuple[str, int, Any]]) -> None:
@@ -57,10 +57,10 @@ def machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[Rule
 
         @rule(key=keys, ago=back)
         def delete(self, key: str, ago: int) -> None:
-            at = self.now - ago
-            before = self.as_of(key, at)
-            got = self.shelf.store.delete(key, at)
-            assert got == (None if self.added(key, at, None) is None else before)
+            timestamp = self.now - ago
+            before = self.as_of(key, timestamp)
+            got = self.harness.store.delete(key, timestamp)
+            assert got == (None if self.added(key, timestamp, None) is None else before)
 
         @rule(step=back)
         def time_moves(self, step: int) -> None:
@@ -68,56 +68,56 @@ def machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[Rule
 
         @rule()
         def commit(self) -> None:
-            visits["dropped slices"] += bool(self.shelf.commit())
+            visits["dropped slices"] += bool(self.harness.commit())
             self.kept = deepcopy((self.model, self.time))
 
         @rule()
         def give_up(self) -> None:
             visits["gave up"] += 1
-            self.shelf.give_up()
+            self.harness.give_up()
             self.model, self.time = deepcopy(self.kept)
 
         @rule(key=keys, ago=back)
         def get(self, key: str, ago: int) -> None:
-            at = self.now - ago
-            assert self.shelf.store.get(key, at) == self.as_of(key, at)
+            timestamp = self.now - ago
+            assert self.harness.store.get(key, timestamp) == self.as_of(key, timestamp)
 
         @invariant()
         def reads_like_the_model(self) -> None:
             for key in KEYS:
-                assert self.shelf.store.get(key) == self.as_of(key, FOREVER)
+                assert self.harness.store.get(key) == self.as_of(key, FOREVER)
                 for time in (self.time - HISTORY, self.time - HISTORY - 1, -1, *self.model[key]):
                     found = self.as_of(key, time)
                     visits["looked beyond the history"] += (
                         bool(self.model[key]) and time < self.time - HISTORY
                     )
                     visits["found an earlier one"] += found is not None and time < max(self.model[key])
-                    assert self.shelf.store.get(key, time) == found
-            assert sum(self.shelf.task.dropped.values()) == self.dropped
+                    assert self.harness.store.get(key, time) == found
+            assert sum(self.harness.task.dropped.values()) == self.dropped
 
-        def added(self, key: str, at: int, value: Any) -> int | None:
-            """Add a version to the model; give what put gives."""
-            if at < self.time - HISTORY:
+        def added(self, key: str, timestamp: int, value: Any) -> int | None:
+            """Add a version to the model; return what `put` returns."""
+            if timestamp < self.time - HISTORY:
                 visits["left out"] += 1
                 self.dropped += 1
                 return None
-            self.time = max(self.time, at)
+            self.time = max(self.time, timestamp)
             versions = self.model[key]
-            visits["replaced"] += at in versions
+            visits["replaced"] += timestamp in versions
             visits["behind a deletion"] += (
-                bool(versions) and at > max(versions) and versions[max(versions)] is None
+                bool(versions) and timestamp > max(versions) and versions[max(versions)] is None
             )
-            versions[at] = value
-            later = [time for time in versions if time > at]
+            versions[timestamp] = value
+            later = [time for time in versions if time > timestamp]
             visits["put before others"] += bool(later)
             return min(later, default=ms.stores.LATEST)
 
         def as_of(self, key: str, time: int) -> ms.VersionedRecord | None:
             versions = self.model[key]
-            begun = [start for start in versions if start <= time]
-            if not begun:
+            starts = [start for start in versions if start <= time]
+            if not starts:
                 return None
-            start = max(begun)
+            start = max(starts)
             if time < self.time - HISTORY and start != max(versions):
                 return None
             valid_to = min((time for time in versions if time > start), default=None)

@@ -21,7 +21,7 @@ Window = tuple[str, int, int]
 """Key, start and end."""
 
 rows = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), max_size=25).map(
-    lambda drawn: [(key, chr(ord("A") + i), at) for i, (key, at) in enumerate(drawn)]
+    lambda drawn: [(key, chr(ord("A") + i), timestamp) for i, (key, timestamp) in enumerate(drawn)]
 )
 cuts = st.lists(st.integers(1, 6), min_size=25, max_size=25)
 graces = st.integers(0, 15)
@@ -42,7 +42,7 @@ class Result(NamedTuple):
     dropped: int
 
     def last(self) -> dict[Window, str]:
-        """Give the windows that are left."""
+        """Return the windows that remain."""
         left = dict(self.updates)
         return {window: letters for window, letters in left.items() if letters is not None}
 
@@ -51,7 +51,7 @@ def concatenated(windows: Any, emit: ms.EmitStrategy, until: ms.Suppressed | Non
     builder = ms.StreamsBuilder()
     grouped = builder.stream("in").group_by_key().windowed_by(windows, emit=emit)
     add = lambda _, value, so_far: so_far + value  # noqa: E731
-    merge = {"merger": lambda _, one, other: one + other} if isinstance(windows, ms.SessionWindows) else {}
+    merge = {"merger": lambda _, left, right: left + right} if isinstance(windows, ms.SessionWindows) else {}
     table = grouped.aggregate(str, add, value=ms.serdes.string, store="w", **merge)
     if until is not None:
         table = table.suppress(until, store="held")
@@ -60,13 +60,15 @@ def concatenated(windows: Any, emit: ms.EmitStrategy, until: ms.Suppressed | Non
 
 
 def ran(topology: ms.Topology, given: list[Row], sizes: list[int]) -> Result:
-    """Hand rows to a topology in micro-batches of these sizes."""
+    """Feed rows to a topology in micro-batches of these sizes."""
     runner = MicroBatches(topology, "app", chunk=2, budget=None)
     left = list(given)
     for size in sizes:
         batch, left = left[:size], left[size:]
         if batch:
-            runner.process("in", [(key.encode(), value.encode(), at, ()) for key, value, at in batch])
+            runner.process(
+                "in", [(key.encode(), value.encode(), timestamp, ()) for key, value, timestamp in batch]
+            )
     updates = []
     for record in runner.sent["out"]:
         key, start, end = record.key.split()
@@ -75,7 +77,7 @@ def ran(topology: ms.Topology, given: list[Row], sizes: list[int]) -> Result:
 
 
 def in_time(given: list[Row]) -> Iterator[tuple[Row, int]]:
-    """Give each row with the stream time when it has come."""
+    """Yield each row with the stream time after it."""
     now = -1
     for row in given:
         now = max(now, row[2])
@@ -90,19 +92,19 @@ def time_windows(given: list[Row], size: int, advance: int, grace: int) -> Resul
     updates: list[tuple[Window, str | None]] = []
     content: dict[Window, str] = {}
     dropped = 0
-    for (key, value, at), now in in_time(given):
-        for start in range(0, at + 1, advance):
-            if at < start + size and start + size + grace > now:
+    for (key, value, timestamp), now in in_time(given):
+        for start in range(0, timestamp + 1, advance):
+            if timestamp < start + size and start + size + grace > now:
                 window = (key, start, start + size)
                 content[window] = content.get(window, "") + value
                 updates.append((window, content[window]))
-            elif at < start + size:
+            elif timestamp < start + size:
                 dropped += 1
     return Result(updates, dropped)
 
 
 def in_order_of_closing(result: Result) -> list[tuple[Window, str]]:
-    """Give the last content of each window but the flush, in the order of time, then of keys."""
+    """Return the last content of each window but the flush, ordered by time, then by key."""
     closed = [(window, letters) for window, letters in result.last().items() if window[0] != FLUSH[0]]
     return sorted(closed, key=lambda row: (row[0][1], row[0][0]))
 
@@ -140,23 +142,23 @@ def test_a_window_is_given_once_when_it_closes(
 
 
 def sessions(given: list[Row], gap: int, grace: int) -> tuple[dict[Window, str], int]:
-    """Give the sessions that there were last, and the number of records that came too late for theirs.
+    """Return the sessions at the end, and the number of records that came too late for theirs.
 
-    A session is merged with as long as its store shows it, which ends a moment before a record for it is late.
+    A session can be merged as long as its store returns it, which ends a moment before a record for it is late.
     """
-    there: dict[Window, str] = {}
+    current: dict[Window, str] = {}
     dropped, greatest = 0, -1
-    for (key, value, at), now in in_time(given):
-        kept = [w for w in there if w[0] == key and w[2] > greatest - gap - grace]
-        near = [w for w in kept if w[1] - gap <= at <= w[2] + gap]
-        start, end = min([at, *(w[1] for w in near)]), max([at, *(w[2] for w in near)])
+    for (key, value, timestamp), now in in_time(given):
+        kept = [w for w in current if w[0] == key and w[2] > greatest - gap - grace]
+        near = [w for w in kept if w[1] - gap <= timestamp <= w[2] + gap]
+        start, end = min([timestamp, *(w[1] for w in near)]), max([timestamp, *(w[2] for w in near)])
         if end < now - gap - grace:
             dropped += 1
             continue
-        letters = "".join(there.pop(window) for window in near) + value
-        there[key, start, end] = letters
+        letters = "".join(current.pop(window) for window in near) + value
+        current[key, start, end] = letters
         greatest = max(greatest, end)
-    return there, dropped
+    return current, dropped
 
 
 @given(rows=rows, sizes=cuts, gap=st.integers(1, 15), grace=graces, emit=emits)
@@ -183,25 +185,25 @@ class Content(NamedTuple):
 
 
 def sliding(given: list[Row], difference: int, grace: int) -> tuple[dict[Window, Content], set[Window]]:
-    """Give what is in each window that may be there, and those that must be: the own windows of records."""
+    """Return the content of each window that may exist, and the windows that must exist: the records' own."""
     content: dict[Window, Content] = {}
-    own: set[Window] = set()
+    required: set[Window] = set()
     arrived: list[tuple[Row, bool]] = []
-    for (key, value, at), now in in_time(given):
-        if at + difference < now - grace:
+    for (key, value, timestamp), now in in_time(given):
+        if timestamp + difference < now - grace:
             continue
-        sure = max(at, difference) >= now - grace
-        arrived.append(((key, value, at), sure))
+        sure = max(timestamp, difference) >= now - grace
+        arrived.append(((key, value, timestamp), sure))
         if sure:
-            start = max(0, at - difference)
-            own.add((key, start, start + difference))
+            start = max(0, timestamp - difference)
+            required.add((key, start, start + difference))
         times = {t for (k, _, t), _ in arrived if k == key}
         for start in {max(0, t - difference) for t in times} | {t + 1 for t in times}:
             end = start + difference
             inside = [(v, s) for (k, v, t), s in arrived if k == key and start <= t <= end]
             if inside and end >= now - grace:
                 content[key, start, end] = Content({v for v, s in inside if s}, {v for v, _ in inside})
-    return content, own
+    return content, required
 
 
 @given(rows=rows, sizes=cuts, difference=st.integers(1, 20), grace=graces, emit=emits)
@@ -210,8 +212,8 @@ def test_a_sliding_window_holds_all_records_that_came_before_it_closed(
 ) -> None:
     flushed = [*rows, FLUSH] if emit is ms.on_window_close else rows
     found = ran(concatenated(ms.SlidingWindows(difference, grace=grace), emit), flushed, [*sizes, 1]).last()
-    content, own = sliding(rows, difference, grace)
-    assert own <= found.keys() <= content.keys()
+    content, required = sliding(rows, difference, grace)
+    assert required <= found.keys() <= content.keys()
     for window, letters in found.items():
         assert len(set(letters)) == len(letters)
         assert content[window].sure <= set(letters) <= content[window].all

@@ -23,7 +23,7 @@ from millstream.core.state.keys import FOREVER
 from millstream.core.topology.stores import TimedSpec
 
 from .engines import STORE, Engine, Memory, Visits, each_engine
-from .shelves import Shelf
+from .store_harness import StoreHarness
 
 RETENTION, SLICE = 150_000, 75_000
 KEYS = [b"", b"\x00", b"a", b"a\x00", b"a\x00\xff", b"aa", b"b", b"\xff"]
@@ -47,7 +47,7 @@ class Timed(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shelf = Shelf(self.make, self.spec)
+        self.harness = StoreHarness(self.make, self.spec)
         self.now = 400_000
         self.time = -1
         self.dropped = 0
@@ -55,22 +55,22 @@ class Timed(RuleBasedStateMachine):
         self.kept_time = -1
 
     def teardown(self) -> None:
-        self.shelf.close()
+        self.harness.close()
 
     @property
     def store(self) -> Any:
-        return self.shelf.store
+        return self.harness.store
 
     def oldest(self) -> int:
         return self.time - RETENTION + 1
 
     def lands(self, time: int) -> bool:
-        """Let the store's time see a put; tell whether the slice it belongs to has not expired."""
+        """Advance the store's time as a put does; return whether the slice of the put has not expired."""
         self.visits["put out of order"] += time < self.time
         self.time = max(self.time, time)
         landed = time - time % SLICE + SLICE > self.time - RETENTION
         self.visits["put into an expired slice"] += not landed
-        self.visits["put that nobody can see"] += landed and time < self.oldest()
+        self.visits["put of an expired window"] += landed and time < self.oldest()
         if self.spec.strict:
             landed = time >= self.oldest()
         self.dropped += not landed
@@ -82,13 +82,13 @@ class Timed(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        self.visits["dropped slices"] += bool(self.shelf.commit())
+        self.visits["dropped slices"] += bool(self.harness.commit())
         self.remember()
 
     @rule()
     def give_up(self) -> None:
         self.visits["gave up"] += 1
-        self.shelf.give_up()
+        self.harness.give_up()
         self.recall()
 
     def remember(self) -> None:
@@ -99,7 +99,7 @@ class Timed(RuleBasedStateMachine):
 
     @invariant()
     def drops_are_counted(self) -> None:
-        assert sum(self.shelf.task.dropped.values()) == self.dropped
+        assert sum(self.harness.task.dropped.values()) == self.dropped
 
 
 def window_machine(
@@ -161,11 +161,11 @@ def window_machine(
         @rule(key=keys, ago=back, length=back)
         def fetch(self, key: bytes, ago: int, length: int) -> None:
             first, last = self.now - ago, self.now - ago + length
-            mine = [(s, v) for k, s, v in self.seen() if k == key and first <= s <= last]
-            assert list(self.store.fetch(key, first, last)) == mine
-            assert list(self.store.reverse_fetch(key, first, last)) == mine[::-1]
-            at = [v for k, s, v in self.seen() if k == key and s == first]
-            assert self.store.fetch(key, first) == (at[-1] if at else None)
+            expected = [(s, v) for k, s, v in self.seen() if k == key and first <= s <= last]
+            assert list(self.store.fetch(key, first, last)) == expected
+            assert list(self.store.reverse_fetch(key, first, last)) == expected[::-1]
+            starting = [v for k, s, v in self.seen() if k == key and s == first]
+            assert self.store.fetch(key, first) == (starting[-1] if starting else None)
 
         @rule(low=bounds, high=bounds, ago=back, length=back)
         def fetch_range(self, low: bytes | None, high: bytes | None, ago: int, length: int) -> None:
@@ -195,9 +195,9 @@ def window_machine(
             assert list(self.store.all()) == self.everything()
             assert list(self.store.reverse_all()) == self.everything()[::-1]
             for key in KEYS:
-                mine = [(s, v) for k, s, v in self.seen() if k == key]
-                self.visits["fetched from several slices"] += len({s // SLICE for s, _ in mine}) > 1
-                assert list(self.store.fetch(key, 0, FOREVER)) == mine
+                expected = [(s, v) for k, s, v in self.seen() if k == key]
+                self.visits["fetched from several slices"] += len({s // SLICE for s, _ in expected}) > 1
+                assert list(self.store.fetch(key, 0, FOREVER)) == expected
 
         def seen(self) -> list[tuple[bytes, int, int]]:
             seen = [entry for entry in self.entries if entry[1] >= self.oldest()]
@@ -228,14 +228,14 @@ def session_machine(
         def put(self, key: bytes, ago: int, length: int, value: int | None) -> None:
             session = ms.Windowed(key, max(self.now - ago - length, 0), self.now - ago)
             self.store.put(session, value)
-            at = (session.key, session.end, session.start)
+            entry_key = (session.key, session.end, session.start)
             if value is None and not strict:
                 self.time = max(self.time, session.end)
-                self.forget(at)
+                self.forget(entry_key)
             elif self.lands(session.end):
-                self.forget(at)
+                self.forget(entry_key)
                 if value is not None:
-                    self.entries.append((*at, value))
+                    self.entries.append((*entry_key, value))
 
         @initialize(entries=st.lists(st.tuples(keys, back, back, values), max_size=12))
         def begin(self, entries: list[tuple[bytes, int, int, int]]) -> None:
@@ -259,10 +259,12 @@ def session_machine(
         @rule(key=keys, ago=back, length=back)
         def find(self, key: bytes, ago: int, length: int) -> None:
             end, start = self.now - ago, self.now - ago + length
-            mine = self.windowed([e for e in self.seen() if e[0] == key and e[1] >= end and e[2] <= start])
-            self.visits["found some"] += bool(mine)
-            assert list(self.store.find_sessions(key, end, start)) == mine
-            assert list(self.store.reverse_find_sessions(key, end, start)) == mine[::-1]
+            expected = self.windowed(
+                [e for e in self.seen() if e[0] == key and e[1] >= end and e[2] <= start]
+            )
+            self.visits["found some"] += bool(expected)
+            assert list(self.store.find_sessions(key, end, start)) == expected
+            assert list(self.store.reverse_find_sessions(key, end, start)) == expected[::-1]
             every = self.windowed([e for e in self.seen() if e[0] == key])
             assert list(self.store.fetch(key)) == every
             assert list(self.store.reverse_fetch(key)) == every[::-1]
@@ -295,8 +297,8 @@ def session_machine(
                 expected = value if end >= self.oldest() else None
                 assert self.store.fetch_session(key, start, end) == expected
 
-        def forget(self, at: tuple[bytes, int, int]) -> None:
-            self.entries = [entry for entry in self.entries if entry[:3] != at]
+        def forget(self, entry_key: tuple[bytes, int, int]) -> None:
+            self.entries = [entry for entry in self.entries if entry[:3] != entry_key]
 
         def seen(self) -> list[Session]:
             seen = [entry for entry in self.entries if entry[1] >= self.oldest()]
@@ -328,7 +330,7 @@ def test_a_window_store_is_a_sorted_list_of_what_has_not_expired(
         **{
             "put out of order": 100,
             "put into an expired slice": 5,
-            "put that nobody can see": 5,
+            "put of an expired window": 5,
             "dropped slices": 5,
             "gave up": 50,
             "fetched from several slices": 5,
@@ -349,7 +351,7 @@ def test_a_session_store_is_a_sorted_list_of_what_has_not_expired(
         **{
             "put out of order": 100,
             "put into an expired slice": 5,
-            "put that nobody can see": 5,
+            "put of an expired window": 5,
             "dropped slices": 5,
             "gave up": 50,
             "removed": 20,

@@ -59,7 +59,7 @@ class Totals(ms.Processor[Any, Any, Any, Any]):
         super().init(context)
         (name,) = self.names
         self.totals = context.state_store(name)
-        context.schedule(7, ms.PunctuationType.STREAM_TIME, self.tell)
+        context.schedule(7, ms.PunctuationType.STREAM_TIME, self.forward_totals)
 
     names: tuple[str, ...] = ()
 
@@ -69,7 +69,7 @@ class Totals(ms.Processor[Any, Any, Any, Any]):
         self.totals.put(key, total)
         self.context.forward(record.with_value(f"{total}"))
 
-    def tell(self, now_ms: int) -> None:
+    def forward_totals(self, now_ms: int) -> None:
         for key, total in self.totals.all():
             self.context.forward(ms.Record(key, f"{now_ms}:{total}", now_ms))
 

@@ -17,12 +17,12 @@ from simulation.scheduler import Process, Scheduler
 
 Headers = tuple[tuple[str, bytes | None], ...]
 State = Literal["plain", "open", "committed", "aborted", "marker"]
-Place = TopicPartition | str
+MarkerTarget = TopicPartition | str
 """Where a marker goes: a partition, or a group."""
 
 
 class FencedError(Exception):
-    """Somebody else has taken the transactional id over."""
+    """Another producer has taken the transactional id over."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Transactional:
     epoch: int = -1
     outcome: bool | None = None
     open: bool = False
-    places: list[Place] = field(default_factory=list)
+    marker_targets: list[MarkerTarget] = field(default_factory=list)
     entries: list[tuple[TopicPartition, Entry]] = field(default_factory=list)
     offsets: dict[str, dict[TopicPartition, tuple[int, str]]] = field(default_factory=dict)
     last: tuple[int, bool] = (-1, False)
@@ -92,23 +92,23 @@ class Broker:
         """Choose the partition of a key."""
         return zlib.crc32(key or b"") % len(self.topics[topic])
 
-    def end(self, at: TopicPartition, *, stable: bool) -> int:
+    def end(self, partition: TopicPartition, *, stable: bool) -> int:
         """Return how far a partition can be read."""
-        entries = self.topics[at.topic][at.partition]
+        entries = self.topics[partition.topic][partition.partition]
         if stable:
             return next((n for n, entry in enumerate(entries) if entry.state == "open"), len(entries))
         return len(entries)
 
-    def read(self, at: TopicPartition, *, committed: bool) -> list[tuple[int, Entry]]:
+    def read(self, partition: TopicPartition, *, committed: bool) -> list[tuple[int, Entry]]:
         """Return the records of a partition with their offsets."""
         hidden = {"marker", "aborted", "open"} if committed else {"marker"}
-        entries = self.topics[at.topic][at.partition]
+        entries = self.topics[partition.topic][partition.partition]
         return [(n, entry) for n, entry in enumerate(entries) if entry.state not in hidden]
 
-    def append(self, at: TopicPartition, entry: Entry) -> None:
+    def append(self, partition: TopicPartition, entry: Entry) -> None:
         """Append a record that belongs to no transaction."""
-        self.topics[at.topic][at.partition].append(entry)
-        self.on_records(at, entry)
+        self.topics[partition.topic][partition.partition].append(entry)
+        self.on_records(partition, entry)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Commit offsets of a group outside of transactions."""
@@ -118,75 +118,75 @@ class Broker:
     def undecided(self, group: str, partitions: Iterable[TopicPartition]) -> bool:
         """Return whether a transaction could still change offsets of a group."""
         wanted = set(partitions)
-        return any(wanted & one.offsets.get(group, {}).keys() for one in self.ids.values())
+        return any(wanted & transaction.offsets.get(group, {}).keys() for transaction in self.ids.values())
 
     # Transactions.
 
     def take_over(self, name: str) -> int | None:
         """Take a transactional id over; None while its last transaction is not complete (CONCURRENT_TRANSACTIONS)."""
-        one = self.ids.setdefault(name, Transactional())
-        if one.open:
-            one.epoch += 1
-            self._decide(one, commit=False)
-        if one.deciding:
+        transaction = self.ids.setdefault(name, Transactional())
+        if transaction.open:
+            transaction.epoch += 1
+            self._decide(transaction, commit=False)
+        if transaction.deciding:
             return None
-        one.epoch += 1
-        return one.epoch
+        transaction.epoch += 1
+        return transaction.epoch
 
     def begin(self, name: str, epoch: int) -> bool:
         """Return whether a transaction can begin: the last one is complete."""
         return not self._current(name, epoch).deciding
 
-    def add(self, name: str, epoch: int, at: TopicPartition, entry: Entry) -> None:
+    def add(self, name: str, epoch: int, partition: TopicPartition, entry: Entry) -> None:
         """Append a record of a transaction."""
-        one = self._current(name, epoch)
-        assert not one.deciding
-        self._join(one, at)
+        transaction = self._current(name, epoch)
+        assert not transaction.deciding
+        self._join(transaction, partition)
         entry.state = "open"
-        one.entries.append((at, entry))
-        self.topics[at.topic][at.partition].append(entry)
+        transaction.entries.append((partition, entry))
+        self.topics[partition.topic][partition.partition].append(entry)
 
     def add_offsets(
         self, name: str, epoch: int, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]
     ) -> None:
         """Add offsets of a group to a transaction."""
-        one = self._current(name, epoch)
-        assert not one.deciding
-        self._join(one, group)
-        one.offsets.setdefault(group, {}).update(offsets)
+        transaction = self._current(name, epoch)
+        assert not transaction.deciding
+        self._join(transaction, group)
+        transaction.offsets.setdefault(group, {}).update(offsets)
 
     def decide(self, name: str, epoch: int, *, commit: bool) -> None:
         """End a transaction; once more changes nothing."""
-        one = self._current(name, epoch)
-        if one.open:
-            self._decide(one, commit=commit)
-        elif one.last != (epoch, commit):
-            assert not commit or one.last[0] != epoch, "committed what was aborted"
+        transaction = self._current(name, epoch)
+        if transaction.open:
+            self._decide(transaction, commit=commit)
+        elif transaction.last != (epoch, commit):
+            assert not commit or transaction.last[0] != epoch, "committed what was aborted"
 
     def time_out(self, name: str) -> None:
         """Abort a transaction that has been open for too long; its producer is fenced."""
-        one = self.ids[name]
-        if one.open:
-            one.epoch += 1
-            self._decide(one, commit=False)
+        transaction = self.ids[name]
+        if transaction.open:
+            transaction.epoch += 1
+            self._decide(transaction, commit=False)
 
     def _current(self, name: str, epoch: int) -> Transactional:
-        one = self.ids[name]
-        if one.epoch != epoch:
+        transaction = self.ids[name]
+        if transaction.epoch != epoch:
             raise FencedError(name)
-        return one
+        return transaction
 
-    def _join(self, one: Transactional, place: Place) -> None:
-        one.open = True
-        if place not in one.places:
-            one.places.append(place)
+    def _join(self, transaction: Transactional, target: MarkerTarget) -> None:
+        transaction.open = True
+        if target not in transaction.marker_targets:
+            transaction.marker_targets.append(target)
 
-    def _decide(self, one: Transactional, *, commit: bool) -> None:
-        one.open, one.outcome, one.last = False, commit, (one.epoch, commit)
+    def _decide(self, transaction: Transactional, *, commit: bool) -> None:
+        transaction.open, transaction.outcome, transaction.last = False, commit, (transaction.epoch, commit)
         if commit:
-            for at, entry in one.entries:
-                self.on_records(at, entry)
-            for group, offsets in one.offsets.items():
+            for partition, entry in transaction.entries:
+                self.on_records(partition, entry)
+            for group, offsets in transaction.offsets.items():
                 self.on_offsets(group, offsets)
 
     def _known_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
@@ -197,22 +197,27 @@ class Broker:
             self.scheduler.step("writes markers", lambda: self.closing or bool(self._deciding()))
             if not (names := self._deciding()):
                 return
-            one = self.ids[self.scheduler.random.choice(names)]
-            if one.places:
-                self._mark(one, one.places.pop(self.scheduler.random.randrange(len(one.places))))
-            if not one.places:
-                one.outcome, one.entries, one.offsets = None, [], {}
+            transaction = self.ids[self.scheduler.random.choice(names)]
+            if transaction.marker_targets:
+                self._mark(
+                    transaction,
+                    transaction.marker_targets.pop(
+                        self.scheduler.random.randrange(len(transaction.marker_targets))
+                    ),
+                )
+            if not transaction.marker_targets:
+                transaction.outcome, transaction.entries, transaction.offsets = None, [], {}
 
     def _deciding(self) -> list[str]:
-        return [name for name, one in self.ids.items() if one.deciding]
+        return [name for name, transaction in self.ids.items() if transaction.deciding]
 
-    def _mark(self, one: Transactional, place: Place) -> None:
-        if isinstance(place, str):
-            offsets = one.offsets.pop(place)
-            if one.outcome:
-                self._known_offsets(place, offsets)
+    def _mark(self, transaction: Transactional, target: MarkerTarget) -> None:
+        if isinstance(target, str):
+            offsets = transaction.offsets.pop(target)
+            if transaction.outcome:
+                self._known_offsets(target, offsets)
             return
-        for at, entry in one.entries:
-            if at == place:
-                entry.state = "committed" if one.outcome else "aborted"
-        self.topics[place.topic][place.partition].append(Entry(None, None, 0, state="marker"))
+        for partition, entry in transaction.entries:
+            if partition == target:
+                entry.state = "committed" if transaction.outcome else "aborted"
+        self.topics[target.topic][target.partition].append(Entry(None, None, 0, state="marker"))

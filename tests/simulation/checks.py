@@ -1,4 +1,4 @@
-"""What must hold at every moment, and at the end, whatever has happened in between."""
+"""The invariants at every moment and at the end, whatever has happened in between."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from simulation.topologies import RESULTS, STORE, TOPIC, Kind, word_of
 
 
 class WrongError(AssertionError):
-    """Something that must hold does not."""
+    """An invariant is violated."""
 
 
 class Watch:
-    """Looks at all that is committed, while it is.
+    """Checks all commits when they happen.
 
     Args:
         broker: The model.
@@ -37,46 +37,46 @@ class Watch:
         self._delivered: dict[str, set[str]] = defaultdict(set)
         self._behind: dict[TopicPartition, int] = {}
         self.planned: Mapping[str, Mapping[int, int]] = {}
-        """How far the micro-batches go that lie in the checkpoint."""
+        """The end offsets of the micro-batches in the checkpoint."""
         broker.on_records = self.record
         broker.on_offsets = self.offsets
 
-    def record(self, at: TopicPartition, entry: Entry) -> None:
-        """Take note of a record that counts now."""
-        if at.topic in (RESULTS, *self._plan.repartition_topics):
-            name = _newest(entry) if at.topic == RESULTS else _text(entry.value)
-            if self._exactly_once and name in self._delivered[at.topic]:
-                raise WrongError(f"{name} is in {at.topic} twice")
-            self._delivered[at.topic].add(name)
+    def record(self, partition: TopicPartition, entry: Entry) -> None:
+        """Register a record that is now committed."""
+        if partition.topic in (RESULTS, *self._plan.repartition_topics):
+            name = _newest(entry) if partition.topic == RESULTS else _text(entry.value)
+            if self._exactly_once and name in self._delivered[partition.topic]:
+                raise WrongError(f"{name} is in {partition.topic} twice")
+            self._delivered[partition.topic].add(name)
 
     def offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """Look whether what lies before the offsets of the application's group has been delivered."""
+        """Check that everything before the offsets of the application's group has been delivered."""
         if group != self._plan.application_id:
             return
-        for at, (offset, _) in offsets.items():
-            if offset < self._behind.get(at, 0):
-                raise WrongError(f"the group's offset of {at} goes back to {offset}")
-            if at.topic == TOPIC:
-                self._check_delivered(at, offset)
-            self._behind[at] = offset
+        for partition, (offset, _) in offsets.items():
+            if offset < self._behind.get(partition, 0):
+                raise WrongError(f"the group's offset of {partition} goes back to {offset}")
+            if partition.topic == TOPIC:
+                self._check_delivered(partition, offset)
+            self._behind[partition] = offset
 
-    def _check_delivered(self, at: TopicPartition, offset: int) -> None:
-        if offset > self.planned.get(at.topic, {}).get(at.partition, 0):
-            raise WrongError(f"offset {offset} of {at} is committed, and no micro-batch goes so far")
+    def _check_delivered(self, partition: TopicPartition, offset: int) -> None:
+        if offset > self.planned.get(partition.topic, {}).get(partition.partition, 0):
+            raise WrongError(f"offset {offset} of {partition} is committed, and no micro-batch goes so far")
         behind = next(iter(self._plan.repartition_topics), RESULTS)
         if behind == RESULTS and not self._kind.own_key and self._exactly_once:
             return  # each transaction commits what its Spark partition read, and others send what came of it
-        before = self._behind.get(at, 0)
-        entries = self._broker.topics[at.topic][at.partition][before:offset]
+        before = self._behind.get(partition, 0)
+        entries = self._broker.topics[partition.topic][partition.partition][before:offset]
         read = {_text(entry.value) for entry in entries if entry.state in ("plain", "committed")}
         if missing := read - self._delivered[behind]:
-            raise WrongError(f"offset {offset} of {at} is committed without {sorted(missing)}")
+            raise WrongError(f"offset {offset} of {partition} is committed without {sorted(missing)}")
 
 
 def check_results(broker: Broker, kind: Kind, plan: Plan, *, exactly_once: bool) -> dict[str, str]:
     """Compare the output with the records of the input; return the newest result of each key.
 
-    At least once, an attempt that nobody waits for any more may send an old result again behind newer ones.
+    At least once, an abandoned attempt may send an old result again behind newer ones.
     """
     given = _given(broker, kind)
     found: dict[str, list[str]] = defaultdict(list)
@@ -102,9 +102,9 @@ def _check_key(
         raise WrongError(f"key {key!r} has {len(given)} records, and the counts {counts}")
     of_results = [value.partition("|")[2] for value in first]
     for partition in {partition for partition, _ in given}:
-        sent = [name for at, name in given if at == partition]
-        mine = set(sent)
-        if [name for name in of_results if name in mine] != sent:
+        sent = [name for source_partition, name in given if source_partition == partition]
+        sent_names = set(sent)
+        if [name for name in of_results if name in sent_names] != sent:
             raise WrongError(f"key {key!r}: records of partition {partition} are out of order: {of_results}")
 
 
@@ -114,7 +114,7 @@ def check_store(content: Mapping[bytes, bytes], newest: Mapping[str, str]) -> No
         raise WrongError(f"the store has {len(content)} keys, and there are results of {len(newest)}")
     values = list(content.values())
     for key, value in newest.items():
-        if not any(held.endswith(value.encode()) for held in values):
+        if not any(stored.endswith(value.encode()) for stored in values):
             raise WrongError(f"the newest result of {key!r} is {value}, and the store does not hold it")
 
 
@@ -123,7 +123,7 @@ def check_changelog(
 ) -> None:
     """Compare the changelog topic with the store.
 
-    At least once, an attempt that nobody waits for any more may write an old value behind newer ones.
+    At least once, an abandoned attempt may write an old value behind newer ones.
     """
     copy = MemoryStores()
     for partition in range(len(broker.topics[topic])):
@@ -137,9 +137,9 @@ def check_changelog(
         )
         columns.offsets = list(range(len(read)))
         copy.apply(from_records(spec, columns))
-    there = dict(copy.open(STORE).scan(None, None))
-    if there != content:
-        raise WrongError(f"the changelog holds {there}, and the store {content}")
+    restored = dict(copy.open(STORE).scan(None, None))
+    if restored != content:
+        raise WrongError(f"the changelog holds {restored}, and the store {content}")
 
 
 def _given(broker: Broker, kind: Kind) -> dict[str, list[tuple[int, str]]]:

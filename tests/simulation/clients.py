@@ -16,7 +16,7 @@ from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange, TimedOffset, TopicFacts
 from simulation.broker import Broker, Entry, FencedError, Headers
 
-_AT_ONCE = 5
+_FETCH_RECORDS = 5
 
 
 def _unavailable() -> KafkaException:
@@ -105,12 +105,15 @@ class Producer:
         assert self._id is not None
         self._reach(f"adds offsets of {group}")
         self._check()
-        self._await_begun()
-        offsets = {TopicPartition(at.topic, at.partition): (at.offset, at.metadata or "") for at in positions}
+        self._await_begin()
+        offsets = {
+            TopicPartition(position.topic, position.partition): (position.offset, position.metadata or "")
+            for position in positions
+        }
         self._fencing(lambda: self._broker.add_offsets(self._id or "", self._epoch, group, offsets))
 
     def commit_transaction(self, timeout: float) -> None:
-        """Send what waits, and commit. The answer may be lost; who asks again gets it."""
+        """Send what waits, and commit. The answer may be lost; a repeated request gets it."""
         self._reach("sends the rest")
         self._check()
         self._send(1 << 30)
@@ -131,23 +134,27 @@ class Producer:
 
     def _send(self, count: int) -> None:
         if self._id is not None:
-            self._await_begun()
+            self._await_begin()
         for _ in range(count):
-            waiting = [at for at, entries in self._waiting.items() if entries]
+            waiting = [partition for partition, entries in self._waiting.items() if entries]
             if not waiting:
                 return
-            at = self._scheduler.random.choice(waiting)
-            entry = self._waiting[at].pop(0)
+            partition = self._scheduler.random.choice(waiting)
+            entry = self._waiting[partition].pop(0)
             if self._id is None:
-                self._broker.append(at, entry)
+                self._broker.append(partition, entry)
                 continue
-            self._fencing(lambda at=at, entry=entry: self._broker.add(self._id or "", self._epoch, at, entry))
+            self._fencing(
+                lambda partition=partition, entry=entry: self._broker.add(
+                    self._id or "", self._epoch, partition, entry
+                )
+            )
             if self._scheduler.random.random() < self._loses:
                 self._scheduler.note("records of a transaction are lost")
                 self._lost = True
                 raise _to_abort()
 
-    def _await_begun(self) -> None:
+    def _await_begin(self) -> None:
         while not self._fencing(lambda: self._broker.begin(self._id or "", self._epoch)):
             self._scheduler.step("waits for its transaction before")
 
@@ -164,8 +171,8 @@ class Producer:
         if self._lost:
             raise _to_abort()
 
-    def _reach(self, what: str) -> None:
-        self._scheduler.step(what)
+    def _reach(self, action: str) -> None:
+        self._scheduler.step(action)
         if not self._broker.available:
             raise _unavailable()
 
@@ -179,18 +186,21 @@ class Consumer:
         self._stable = settings["isolation.level"] == "read_committed"
 
     def consumer_group_metadata(self) -> str:
-        """Return who commits."""
+        """Return the member that commits."""
         return self._group
 
     def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
         """Return the committed offsets; with read_committed, when no transaction can change them any more."""
         self._broker.scheduler.step(f"asks for offsets of {self._group}")
-        wanted = [TopicPartition(at.topic, at.partition) for at in partitions]
+        wanted = [TopicPartition(partition.topic, partition.partition) for partition in partitions]
         if not self._broker.available or (self._stable and self._broker.undecided(self._group, wanted)):
             raise _unavailable()
         known = self._broker.groups.get(self._group, {})
-        found = [(at, *known.get(at, (-1001, ""))) for at in wanted]
-        return [ClientPartition(at.topic, at.partition, offset, said) for at, offset, said in found]
+        found = [(partition, *known.get(partition, (-1001, ""))) for partition in wanted]
+        return [
+            ClientPartition(partition.topic, partition.partition, offset, metadata)
+            for partition, offset, metadata in found
+        ]
 
 
 class Reader:
@@ -235,9 +245,9 @@ class Reader:
             self._broker.scheduler.step("waits for the offsets of a transaction")
         known = self._broker.groups.get(self._group, {})
         found: Offsets = {topic: {} for topic in partitions}
-        for at in wanted:
-            if at in known:
-                found[at.topic][at.partition] = known[at][0]
+        for partition in wanted:
+            if partition in known:
+                found[partition.topic][partition.partition] = known[partition][0]
         return found
 
     taken_offsets = committed_offsets
@@ -248,34 +258,34 @@ class Reader:
         taken: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
         self._reach("commits offsets")
-        self._broker.commit_offsets(self._group, {at: (n, "") for at, n in offsets.items()})
+        self._broker.commit_offsets(self._group, {partition: (n, "") for partition, n in offsets.items()})
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, TimedOffset]:
         found: dict[TopicPartition, TimedOffset] = {}
-        for at, time in times.items():
-            for offset, entry in self._readable(at):
+        for partition, time in times.items():
+            for offset, entry in self._readable(partition):
                 if entry.timestamp >= time:
-                    found[at] = TimedOffset(offset, entry.timestamp)
+                    found[partition] = TimedOffset(offset, entry.timestamp)
                     break
         return found
 
     def newest(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, TimedOffset]:
         found: dict[TopicPartition, TimedOffset] = {}
-        for at in partitions:
-            if readable := self._readable(at):
-                offset, entry = max(readable, key=lambda one: one[1].timestamp)
-                found[at] = TimedOffset(offset, entry.timestamp)
+        for partition in partitions:
+            if readable := self._readable(partition):
+                offset, entry = max(readable, key=lambda pair: pair[1].timestamp)
+                found[partition] = TimedOffset(offset, entry.timestamp)
         return found
 
     def connect(self) -> None:
         """Do nothing."""
 
     def fetch(self, planned: OffsetRange) -> Iterator[Records]:
-        at = TopicPartition(planned.topic, planned.partition)
-        found = [one for one in self._readable(at) if planned.start <= one[0] < planned.end]
-        for first in range(0, len(found), _AT_ONCE):
+        partition = TopicPartition(planned.topic, planned.partition)
+        found = [pair for pair in self._readable(partition) if planned.start <= pair[0] < planned.end]
+        for first in range(0, len(found), _FETCH_RECORDS):
             self._broker.scheduler.step(f"fetches {planned.topic}-{planned.partition}")
-            yield _columns(found[first : first + _AT_ONCE])
+            yield _columns(found[first : first + _FETCH_RECORDS])
 
     def fetch_all(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, Iterator[Records]]]:
         for planned in ranges:
@@ -288,13 +298,13 @@ class Reader:
         end = self._broker.end(TopicPartition(topic, partition), stable=self._only_committed)
         return OffsetRange(topic, partition, 0, end)
 
-    def read(self, there: OffsetRange) -> Iterator[Records]:
-        return self.fetch(there)
+    def read(self, planned: OffsetRange) -> Iterator[Records]:
+        return self.fetch(planned)
 
-    def _readable(self, at: TopicPartition) -> list[tuple[int, Entry]]:
-        end = self._broker.end(at, stable=self._only_committed)
-        read = self._broker.read(at, committed=self._only_committed)
-        return [one for one in read if one[0] < end]
+    def _readable(self, partition: TopicPartition) -> list[tuple[int, Entry]]:
+        end = self._broker.end(partition, stable=self._only_committed)
+        read = self._broker.read(partition, committed=self._only_committed)
+        return [pair for pair in read if pair[0] < end]
 
     def _ends(self, partitions: Mapping[str, int], *, stable: bool) -> Offsets:
         self._reach("asks for the ends of topics")
@@ -303,8 +313,8 @@ class Reader:
             for topic, count in partitions.items()
         }
 
-    def _reach(self, what: str) -> None:
-        self._broker.scheduler.step(what)
+    def _reach(self, action: str) -> None:
+        self._broker.scheduler.step(action)
         if not self._broker.available:
             raise BrokerUnavailableError("nobody answers")
 

@@ -30,13 +30,13 @@ class Faults:
     def __init__(self, world: World, count: int) -> None:
         self._world = world
         self._left = count
-        self._lurking = False
+        self._kills_next_writer = False
         """Whether the next worker dies that has written a part of its copy, and not the rest."""
         self.over = False
         self._kinds: list[Callable[[], None]] = [
             self._kill_worker,
             self._kill_worker,
-            self._lurk,
+            self._arm_writer_kill,
             self._kill_driver,
             self._kill_driver,
             self._crash_host,
@@ -48,27 +48,27 @@ class Faults:
         ]
 
     def disturb(self) -> None:
-        """Do something bad, or nothing."""
+        """Cause a fault, or none."""
         choose = self._world.scheduler.random
-        if self._lurking:
+        if self._kills_next_writer:
             self._kill_writing()
         if not self.over and self._left and choose.random() < 1 / _EVERY:
             self._left -= 1
             choose.choice(self._kinds)()
 
     def _kill_worker(self) -> None:
-        at_work = self._world.placed_at_work()
-        if at_work:
-            self._world.scheduler.kill(self._world.scheduler.random.choice(at_work).process)
+        running = self._world.running_attempts()
+        if running:
+            self._world.scheduler.kill(self._world.scheduler.random.choice(running).process)
 
-    def _lurk(self) -> None:
-        self._lurking = True
+    def _arm_writer_kill(self) -> None:
+        self._kills_next_writer = True
 
     def _kill_writing(self) -> None:
         scheduler = self._world.scheduler
-        for actor in self._world.placed_at_work():
+        for actor in self._world.running_attempts():
             if actor.doing == LAST_PART and actor.process.alive:
-                self._lurking = False
+                self._kills_next_writer = False
                 scheduler.kill(actor.process)
                 return
 
@@ -81,7 +81,7 @@ class Faults:
         choose = self._world.scheduler.random
         host = choose.choice(self._world.hosts)
         self._world.scheduler.note(f"{host.name} crashes")
-        for actor in self._world.placed_at_work():
+        for actor in self._world.running_attempts():
             if self._world.placed[actor][1] is host and actor.process.alive:
                 self._world.scheduler.kill(actor.process)
         host.restart_executor()
@@ -97,7 +97,7 @@ class Faults:
 
     def _time_out(self) -> None:
         broker, scheduler = self._world.broker, self._world.scheduler
-        open_ids = [name for name, one in broker.ids.items() if one.open and name != "feeder"]
+        open_ids = [name for name, transaction in broker.ids.items() if transaction.open and name != "feeder"]
         if open_ids:
             name = scheduler.random.choice(open_ids)
             scheduler.note(f"the transaction of {name} has taken too long")

@@ -21,15 +21,15 @@ from simulation.world import World
 
 @contextmanager
 def installed(world: World) -> Iterator[None]:
-    """Put the models in the place of what is outside, and of clocks and randomness."""
+    """Replace external systems, clocks and randomness by the models."""
     scheduler = world.scheduler
     clock = SimpleNamespace(
         monotonic=lambda: scheduler.now_ms / 1000, sleep=lambda s: scheduler.step("sleeps")
     )
     spec = world.host_spec()
-    told = logging.getLogger("millstream")
-    level = told.level
-    told.setLevel(logging.CRITICAL)
+    logger = logging.getLogger("millstream")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(produce, "Producer", lambda settings: Producer(world.broker, settings))
         patch.setattr(delivery, "Consumer", lambda settings: Consumer(world.broker, settings))
@@ -49,13 +49,16 @@ def installed(world: World) -> Iterator[None]:
         patch.setattr(statelog, "secrets", SimpleNamespace(token_hex=world.token))
         patch.setattr(task_run, "uuid4", lambda: SimpleNamespace(hex=world.token(16)))
         patch.setattr(host, "_spec", lambda pickled: spec)
-        partition_of = SimpleNamespace(partitionId=lambda: world.placed[world.acting][0])
-        patch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: partition_of))
+        context = SimpleNamespace(
+            partitionId=lambda: world.placed[world.acting][0],
+            attemptNumber=lambda: world.attempts[world.acting].number,
+        )
+        patch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
         patch.setattr(running_application, "ControlServer", lambda *given: None)
         try:
             yield
         finally:
-            told.setLevel(level)
+            logger.setLevel(level)
 
 
 def _sender_of(world: World, make: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any]) -> Any:

@@ -27,23 +27,23 @@ def ignore_marks(patch: pytest.MonkeyPatch) -> None:
     """A batch that was delivered before is sent again."""
     begin = Transaction.begin
 
-    def begun(self: Any, batch: Any) -> bool:
+    def begin_always(self: Any, batch: Any) -> bool:
         if not begin(self, batch):
             self._producer.begin_transaction()
         return True
 
-    patch.setattr(Transaction, "begin", begun)
+    patch.setattr(Transaction, "begin", begin_always)
 
 
 def take_nothing_over(patch: pytest.MonkeyPatch) -> None:
     """Each attempt has a transactional id of its own, so none fences another one."""
     numbers, settings = count(), KafkaTransactions.producer_settings
 
-    def own(self: Any, partition: int) -> dict[str, Any]:
+    def separate_ids(self: Any, partition: int) -> dict[str, Any]:
         made = settings(self, partition)
         return {**made, "transactional.id": f"{made['transactional.id']}-{next(numbers)}"}
 
-    patch.setattr(KafkaTransactions, "producer_settings", own)
+    patch.setattr(KafkaTransactions, "producer_settings", separate_ids)
 
 
 def read_the_mark_first(patch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def offsets_before_records(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SparkRequests, "answer", early)
 
 
-def offsets_of_one_range(patch: pytest.MonkeyPatch) -> None:
+def offsets_of_any_range(patch: pytest.MonkeyPatch) -> None:
     """The transaction of some key ranges commits the offset of their partition before the others have ended."""
     patch.setattr(Plan, "committed_by_transactions", property(lambda plan: frozenset(plan.broker_topics)))
 
@@ -98,7 +98,7 @@ def read_uncommitted(patch: pytest.MonkeyPatch) -> None:
 
 
 def write_through(patch: pytest.MonkeyPatch) -> None:
-    """Changes are applied to the copy at once, and the copy is trusted whoever has written it."""
+    """Changes are applied to the copy at once, and the copy is trusted without a check of its writer."""
 
     def applied(self: Any, version: Any, changes: Any, dropped: Any = ()) -> None:
         for engine, copy in self._copies.items():
@@ -112,13 +112,13 @@ def write_through(patch: pytest.MonkeyPatch) -> None:
 def forget_to_rebuild(patch: pytest.MonkeyPatch) -> None:
     """A copy that cannot catch up is taken for current."""
     chosen = restore.catch_up
-    patch.setattr(restore, "catch_up", lambda manifest, held: chosen(manifest, held) or [])
+    patch.setattr(restore, "catch_up", lambda manifest, current: chosen(manifest, current) or [])
     patch.setattr(restore, "_with_parked", lambda manifest, copy, current: current)
 
 
 def skip_a_part(patch: pytest.MonkeyPatch) -> None:
-    """A copy that was cut off on its way says that it has arrived."""
-    patch.setattr(copies, "on_its_way", lambda held, version: version)
+    """A copy whose restore was interrupted has the version of a complete one."""
+    patch.setattr(copies, "on_its_way", lambda current, version: version)
 
 
 def newest_state(patch: pytest.MonkeyPatch) -> None:
@@ -126,8 +126,8 @@ def newest_state(patch: pytest.MonkeyPatch) -> None:
     made = query.StateStore
 
     def newest(checkpoint: Any, executor: Any, partition: int, version: int) -> Any:
-        there = max([n for p, n in checkpoint.deltas if p == partition], default=0)
-        store = made(checkpoint, executor, partition, max(version, there))
+        latest = max([n for p, n in checkpoint.deltas if p == partition], default=0)
+        store = made(checkpoint, executor, partition, max(version, latest))
         store._version = version
         return store
 

@@ -83,13 +83,17 @@ class Query:
 
     def _marks(self) -> dict[int, Mark]:
         known = self._world.broker.groups.get(self._world.plan.commits_topic, {})
-        found = [ClientPartition(*at, offset, said) for at, (offset, said) in known.items()]
-        return {at.partition: mark for at in found if (mark := mark_of(at))}
+        found = [
+            ClientPartition(*partition, offset, metadata) for partition, (offset, metadata) in known.items()
+        ]
+        return {position.partition: mark for position in found if (mark := mark_of(position))}
 
     def _caught_up(self) -> bool:
-        """Tell whether nothing will come any more that was not there at the last look."""
+        """Return whether nothing can arrive any more after the last poll."""
         broker = self._world.broker
-        open_ids = [one for one in broker.ids.values() if one.open or one.deciding]
+        open_ids = [
+            transaction for transaction in broker.ids.values() if transaction.open or transaction.deciding
+        ]
         return not open_ids and broker.available
 
     def _start_of(self, number: int) -> dict[str, Any]:
@@ -151,12 +155,12 @@ class Query:
         groups: dict[int, list[ChunkRow]] = {}
         for row in self._scheduler.random.sample(rows, len(rows)):
             groups.setdefault(row.group, []).append(row)
-        for group, mine in groups.items():
+        for group, group_rows in groups.items():
             self._scheduler.step("runs a task")
             host = TaskHost.__new__(TaskHost)
             host._pickled, host._logs = b"", SimpleNamespace(apply=lambda: None)  # type: ignore[assignment]
             host.init(Handle(store, group, self._scheduler))  # type: ignore[arg-type]
-            for out in host.handleInputRows(None, iter(mine), None):  # type: ignore[arg-type]
+            for out in host.handleInputRows(None, iter(group_rows), None):  # type: ignore[arg-type]
                 yield _output(out)
             host.close()
         self._scheduler.step("commits its state")

@@ -1,4 +1,4 @@
-"""Runs of seeds, and what is said of one that fails."""
+"""Runs of seeds, and the report of a failed one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Run:
         """Return the seed and what was wrong."""
         return f"seed {self.seed}: {type(self.failure).__name__}: {self.failure}"
 
-    def told(self) -> str:
+    def report(self) -> str:
         """Return what was wrong, and the last decisions before."""
         left_out = max(len(self.trace) - _SHOWN, 0)
         shown = [f"({left_out} steps before)", *self.trace[left_out:]]

@@ -17,7 +17,7 @@ _STACK_BYTES = 1 << 20
 
 
 class KilledError(BaseException):
-    """The process of the actor is gone. Not an Exception: nobody gets to handle it."""
+    """The process of the actor has died. Not an Exception, so that no handler catches it."""
 
 
 class StuckError(AssertionError):
@@ -46,7 +46,7 @@ class Actor:
         process: What it dies with.
         finished: Whether it has come to its end, or was killed.
         error: What it raised, if it failed.
-        until: It can go on when this says so.
+        until: Returns whether it can continue.
         stopped_until: The step before which it does not go on: a process that is suspended.
         doing: What it is about to do.
     """
@@ -108,11 +108,11 @@ class Scheduler:
         if self.failure is not None:
             raise self.failure
 
-    def step(self, what: str, until: Callable[[], bool] | None = None) -> None:
-        """Let others go on; come back when it is this actor's turn again.
+    def step(self, action: str, until: Callable[[], bool] | None = None) -> None:
+        """Let other actors run; return when this actor is scheduled again.
 
         Args:
-            what: What the actor is about to do, for the trace.
+            action: What the actor is about to do, for the trace.
             until: What it waits for.
 
         Raises:
@@ -122,20 +122,20 @@ class Scheduler:
         assert me is not None
         if not me.process.alive:
             raise KilledError(me.name)
-        me.until, me.doing = until, what
+        me.until, me.doing = until, action
         self._hand_on(me)
         if not me.process.alive:
             raise KilledError(me.name)
-        self.trace.append(f"{me.name}: {what}")
+        self.trace.append(f"{me.name}: {action}")
 
-    def sometimes(self, what: str, chance: float) -> None:
+    def sometimes(self, action: str, chance: float) -> None:
         """Make a step, or not."""
         if self.random.random() < chance:
-            self.step(what)
+            self.step(action)
 
-    def note(self, what: str) -> None:
+    def note(self, event: str) -> None:
         """Write into the trace what the environment does."""
-        self.trace.append(f"-- {what}")
+        self.trace.append(f"-- {event}")
 
     @property
     def actors(self) -> list[Actor]:
@@ -194,6 +194,6 @@ class Scheduler:
             return None
         able = [actor for actor in self._actors if actor.ready()]
         if not able:
-            raise StuckError(f"nobody can go on: {', '.join(actor.name for actor in self._actors)}")
+            raise StuckError(f"no actor can continue: {', '.join(actor.name for actor in self._actors)}")
         awake = [actor for actor in able if actor.stopped_until <= self.steps]
         return self.random.choice(awake or able)

@@ -5,9 +5,9 @@ What it does as Spark does, and what product code has to cope with:
 * Offsets are written before a micro-batch runs, its commit afterwards; a driver that finds offsets without a commit runs the
   micro-batch again.
 * The state of a partition at version n is what the deltas of versions 1 to n make. An attempt writes its delta when its rows are
-  used up, before anybody knows whether it counts; whoever comes last overwrites it (RocksDB with changelog checkpointing,
+  used up, before it is known whether it counts; the last one overwrites it (RocksDB with changelog checkpointing,
   checkpoint format 1). An executor keeps what it has loaded.
-* An attempt that fails is repeated; attempts of one partition may run side by side; and one that nobody waits for any more goes on.
+* An attempt that fails is repeated; attempts of one partition may run side by side; and an abandoned one continues.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Checkpoint:
     deltas: dict[tuple[int, int], Content] = field(default_factory=dict)
 
     def state(self, partition: int, version: int) -> Content:
-        """Return the state of a partition as who has nothing in memory loads it."""
+        """Return the state of a partition as an executor with nothing in memory loads it."""
         content: Content = {}
         for number in range(1, version + 1):
             for key, value in self.deltas[partition, number].items():
@@ -110,7 +110,7 @@ class Host:
         self._made = 0
 
     def worker(self) -> Worker:
-        """Return a worker that is free."""
+        """Return a free worker."""
         self._workers = [worker for worker in self._workers if worker.process.alive]
         free = [worker for worker in self._workers if not worker.busy]
         if len(free) < _WORKERS:
@@ -122,12 +122,12 @@ class Host:
         return worker
 
     def restart_executor(self) -> None:
-        """Let new attempts have an executor that has nothing in memory; the old workers work for the old one."""
+        """Start an executor with nothing in memory for new attempts; the old workers keep the old one."""
         self.executor = Executor()
         self._workers = []
 
     def lose_disk(self) -> None:
-        """Forget all copies, and what is parked beside them."""
+        """Delete all copies and the parked changes beside them."""
         self.files.clear()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -154,8 +154,8 @@ class StateStore:
         self._executor = executor
         self._partition = partition
         self._version = version
-        held = executor.loaded.get(partition)
-        self._base = held[1] if held and held[0] == version else checkpoint.state(partition, version)
+        loaded = executor.loaded.get(partition)
+        self._base = loaded[1] if loaded and loaded[0] == version else checkpoint.state(partition, version)
         self.delta: Content = {}
 
     def get(self, key: Key) -> Any:
@@ -214,10 +214,12 @@ class Attempt:
 
     Attributes:
         actor: What runs it.
+        number: How many attempts of the task were begun before it, as Spark's ``attemptNumber``.
         result: What it gave.
     """
 
     actor: Actor
+    number: int = 0
     result: Any = None
 
     @property
@@ -237,7 +239,7 @@ class TaskSet:
         begin: Begins an attempt of a task on some host.
         tasks: How many tasks there are.
         most: How many attempts of a task may fail.
-        speculates: How often another attempt is begun beside one that runs, of a hundred looks.
+        speculates: How often another attempt is begun beside one that runs, as a share of all checks.
     """
 
     begin: Callable[[int], Attempt]
@@ -254,34 +256,41 @@ class TaskSet:
             QueryFailedError: If a task has failed too often.
         """
         results: dict[int, Any] = {}
-        self.attempts = {number: [self.begin(number)] for number in range(self.tasks)}
+        self.attempts = {number: [] for number in range(self.tasks)}
+        for number in range(self.tasks):
+            self._begin(number)
         while len(results) < self.tasks:
             self.scheduler.step("waits for tasks", lambda: self._news(results))
             for number in range(self.tasks):
                 if number not in results:
-                    self._look_at(number, results)
+                    self._check_task(number, results)
         return [results[number] for number in range(self.tasks)]
 
     def _news(self, results: dict[int, Any]) -> bool:
         pending = [self.attempts[number] for number in range(self.tasks) if number not in results]
-        if any(one.state == "done" for attempts in pending for one in attempts):
+        if any(attempt.state == "done" for attempts in pending for attempt in attempts):
             return True
-        if any(all(one.state == "failed" for one in attempts) for attempts in pending):
+        if any(all(attempt.state == "failed" for attempt in attempts) for attempts in pending):
             return True
         return self.scheduler.random.random() < self.speculates
 
-    def _look_at(self, number: int, results: dict[int, Any]) -> None:
+    def _check_task(self, number: int, results: dict[int, Any]) -> None:
         attempts = self.attempts[number]
-        done = [one for one in attempts if one.state == "done"]
+        done = [attempt for attempt in attempts if attempt.state == "done"]
         if done:
             results[number] = done[0].result
-        elif sum(one.state == "failed" for one in attempts) >= self.most:
+        elif sum(attempt.state == "failed" for attempt in attempts) >= self.most:
             raise QueryFailedError(f"task {number} has failed {self.most} times")
-        elif all(one.state == "failed" for one in attempts):
-            attempts.append(self.begin(number))
+        elif all(attempt.state == "failed" for attempt in attempts):
+            self._begin(number)
         elif len(attempts) < self.most and self.scheduler.random.random() < 0.3:
             self.scheduler.note(f"task {number} is tried beside itself")
-            attempts.append(self.begin(number))
+            self._begin(number)
+
+    def _begin(self, number: int) -> None:
+        attempt = self.begin(number)
+        attempt.number = len(self.attempts[number])
+        self.attempts[number].append(attempt)
 
 
 class QueryFailedError(Exception):

@@ -18,7 +18,7 @@ _MOST_SEEDS = 60
         (mutations.take_nothing_over, True),
         (mutations.read_the_mark_first, True),
         (mutations.mark_outside, True),
-        (mutations.offsets_of_one_range, True),
+        (mutations.offsets_of_any_range, True),
         (mutations.read_uncommitted, True),
         (mutations.keep_no_rows, True),
         (mutations.offsets_before_records, False),

@@ -13,16 +13,16 @@ from simulation.runs import run
 
 FIRST = int(os.environ.get("MILLSTREAM_SIMULATION_FIRST", "0"))
 SEEDS = int(os.environ.get("MILLSTREAM_SIMULATION_SEEDS", "200"))
-_AT_ONCE = 50
+_SEEDS_PER_TEST = 50
 _REPEATED = (5, 26)
 _DIGESTS = f"from simulation.runs import run; print(*(run(seed).digest for seed in {_REPEATED}))"
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, _AT_ONCE))
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, _SEEDS_PER_TEST))
 def test_whatever_happens_nothing_is_lost_doubled_or_wrong(first: int) -> None:
-    runs = [run(seed) for seed in range(first, min(first + _AT_ONCE, FIRST + SEEDS))]
-    failed = [one for one in runs if one.failure is not None]
-    assert not failed, "\n".join([*(one.line() for one in failed), failed[0].told()])
+    runs = [run(seed) for seed in range(first, min(first + _SEEDS_PER_TEST, FIRST + SEEDS))]
+    failed = [result for result in runs if result.failure is not None]
+    assert not failed, "\n".join([*(result.line() for result in failed), failed[0].report()])
 
 
 def test_seeds_repeat_their_runs_in_other_processes() -> None:
@@ -32,11 +32,11 @@ def test_seeds_repeat_their_runs_in_other_processes() -> None:
     for hashes in ("1", "2"):
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hashes}
         command = [sys.executable, "-c", _DIGESTS]
-        told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        assert told.stdout.split() == digests
+        completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert completed.stdout.split() == digests
 
 
-def test_a_run_that_fails_tells_its_seed_and_the_decisions() -> None:
-    told = run(5).told()
-    assert told.startswith("seed 5: ")
-    assert "commits batch 0" in told or "steps before" in told
+def test_the_report_of_a_run_has_its_seed_and_its_decisions() -> None:
+    report = run(5).report()
+    assert report.startswith("seed 5: ")
+    assert "commits batch 0" in report or "steps before" in report

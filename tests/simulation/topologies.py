@@ -1,6 +1,6 @@
 """What the simulated applications do: aggregations of which every single result is known.
 
-An aggregate is `<records so far>|<the newest one>`, so each result tells which record has made it.
+An aggregate is `<records so far>|<the newest one>`, so each result names the record that caused it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _counted(key: str, value: str, so_far: str) -> str:
     return f"{int(so_far.partition('|')[0]) + 1}|{value}"
 
 
-def _begun() -> str:
+def _empty() -> str:
     return "0|"
 
 
@@ -31,7 +31,7 @@ def word_of(value: str) -> str:
 def _by_key(changelog: str = "kafka") -> ms.Topology:
     builder = ms.StreamsBuilder()
     grouped = builder.stream(TOPIC).group_by_key()
-    counts = grouped.aggregate(_begun, _counted, store=ms.stores.options(STORE, changelog=changelog))
+    counts = grouped.aggregate(_empty, _counted, store=ms.stores.options(STORE, changelog=changelog))
     counts.to_stream().to(RESULTS)
     return builder.build()
 
@@ -40,7 +40,7 @@ def _regrouped(changelog: bool) -> ms.Topology:
     builder = ms.StreamsBuilder()
     grouped = builder.stream(TOPIC).group_by(lambda key, value: word_of(value))
     options = ms.stores.options(STORE, changelog="kafka" if changelog else "spark")
-    grouped.aggregate(_begun, _counted, store=options).to_stream().to(RESULTS)
+    grouped.aggregate(_empty, _counted, store=options).to_stream().to(RESULTS)
     return builder.build()
 
 

@@ -128,6 +128,7 @@ class World:
         self.driver = Process("driver")
         self.placed: dict[Actor, tuple[int, Host, Any]] = {}
         """Partition, host and worker of each attempt."""
+        self.attempts: dict[Actor, Attempt] = {}
         self.senders: dict[Actor, Any] = {}
         """The producer of each attempt that sends at least once."""
         self.fed = False
@@ -186,7 +187,7 @@ class World:
         )
 
     def token(self, size: int = 4) -> str:
-        """Return what nobody else has."""
+        """Return a unique token."""
         self._tokens += 1
         return f"{self._tokens:0{2 * size}x}"
 
@@ -230,8 +231,8 @@ class World:
         """Write records."""
         for _ in range(count):
             key, value = self._record()
-            at = TopicPartition(TOPIC, self.broker.partition_of(TOPIC, key))
-            self.broker.append(at, Entry(key, value, self.scheduler.now_ms))
+            partition = TopicPartition(TOPIC, self.broker.partition_of(TOPIC, key))
+            self.broker.append(partition, Entry(key, value, self.scheduler.now_ms))
 
     def _record(self) -> tuple[bytes, bytes]:
         self.written += 1
@@ -249,17 +250,17 @@ class World:
         """Start the application until it has done everything; in the end once more, with nothing but checkpoint and Kafka."""
         self._start_until_done()
         self.faults.over = True
-        self.scheduler.step("waits for what is left", lambda: not self.placed_at_work())
+        self.scheduler.step("waits for what is left", lambda: not self.running_attempts())
         self.feed(8)
         for host in self.hosts:
             host.restart_executor()
             if self.scheduler.random.random() < 0.5:
                 host.lose_disk()
         self._start_until_done()
-        self.scheduler.step("waits for what is left", lambda: not self.placed_at_work())
+        self.scheduler.step("waits for what is left", lambda: not self.running_attempts())
         self.broker.closing = True
 
-    def placed_at_work(self) -> list[Actor]:
+    def running_attempts(self) -> list[Actor]:
         """Return the attempts that are at work."""
         return [actor for actor in self.scheduler.actors if actor in self.placed]
 
@@ -302,7 +303,7 @@ class World:
             f"{name}{number}#{self._attempts}@{worker.process.name}", worker.process, live
         )
         self.placed[actor] = (number, host, worker)
-        attempt = Attempt(actor)
+        attempt = self.attempts[actor] = Attempt(actor)
         return attempt
 
     # The end.
@@ -335,7 +336,7 @@ class World:
 
 
 class _Collected:
-    """A copy that is restored to look at it."""
+    """A copy that is restored for the checks."""
 
     def __init__(self) -> None:
         self.stores = MemoryStores()
@@ -344,7 +345,7 @@ class _Collected:
         return None
 
     def why_empty(self) -> str:
-        return "nobody has looked yet"
+        return "never opened"
 
     def parked(self, version: Any) -> None:
         return None

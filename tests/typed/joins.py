@@ -48,18 +48,18 @@ orders.join(colours, lambda key, _: key, lambda order, colour: colour)  # type: 
 
 # Two streams.
 
-assert_type(orders.join(orders, lambda one, other: one + other, windows=near), ms.KStream[str, int])
+assert_type(orders.join(orders, lambda left, right: left + right, windows=near), ms.KStream[str, int])
 assert_type(
-    orders.outer_join(orders, lambda one, other: (one, other), windows=near),
+    orders.outer_join(orders, lambda left, right: (left, right), windows=near),
     ms.KStream[str, tuple[int | None, int | None]],
 )
-orders.join(orders, lambda one, other: one)  # type: ignore[call-overload]
+orders.join(orders, lambda left, right: left)  # type: ignore[call-overload]
 
 # Two tables.
 
-assert_type(prices.join(prices, lambda one, other: one + other), ms.KTable[str, float])
+assert_type(prices.join(prices, lambda left, right: left + right), ms.KTable[str, float])
 assert_type(
-    prices.outer_join(prices, lambda one, other: (one, other)),
+    prices.outer_join(prices, lambda left, right: (left, right)),
     ms.KTable[str, tuple[float | None, float | None]],
 )
 prices.join(makers, lambda price, maker: maker)  # type: ignore[arg-type]

@@ -80,15 +80,15 @@ grouped = orders.group_by_key()
 assert_type(grouped, ms.KGroupedStream[str, int])
 assert_type(orders.group_by(lambda key, value: value), ms.KGroupedStream[int, int])
 assert_type(grouped.count(), ms.KTable[str, int])
-assert_type(grouped.reduce(lambda one, other: one + other), ms.KTable[str, int])
+assert_type(grouped.reduce(lambda left, right: left + right), ms.KTable[str, int])
 
 
 def with_key(key: str, value: int, so_far: list[str]) -> list[str]:
     return [*so_far, key]
 
 
-def together(key: str, one: list[str], other: list[str]) -> list[str]:
-    return one + other
+def together(key: str, left: list[str], right: list[str]) -> list[str]:
+    return left + right
 
 
 def no_names() -> list[str]:
@@ -102,7 +102,7 @@ assert_type(grouped.cogroup(with_key), ms.CogroupedKStream[str, list[str]])
 assert_type(grouped.cogroup(with_key).aggregate(no_names, value=names), ms.KTable[str, list[str]])
 grouped.aggregate(int, with_key)  # type: ignore[misc]
 grouped.aggregate(no_names, with_key, value=ms.serdes.int64)  # type: ignore[arg-type]
-grouped.reduce(lambda one, other: str(one + other))  # type: ignore[arg-type, return-value]
+grouped.reduce(lambda left, right: str(left + right))  # type: ignore[arg-type, return-value]
 
 assert_type(grouped.sum(), ms.KTable[str, int])
 assert_type(grouped.mean(), ms.KTable[str, float])
@@ -143,7 +143,7 @@ assert_type(counts.to_stream().select_key(lambda window, _: window.key), ms.KStr
 assert_type(counts.to_stream().group_by(lambda window, _: window.key), ms.KGroupedStream[str, int])
 assert_type(counts.group_by(lambda window, count: (window.key, count)), ms.KGroupedTable[str, int])
 assert_type(
-    counts.join(counts, lambda window, one, other: (window.key, one + other), with_key=True),
+    counts.join(counts, lambda window, left, right: (window.key, left + right), with_key=True),
     ms.KTable[ms.Windowed[str], tuple[str, int]],
 )
 assert_type(

@@ -23,6 +23,6 @@ def _draw(app: Sphinx, document: nodes.document) -> None:
 
 
 def drawn(text: str, number: int) -> str:
-    """Return a diagram as SVG; the number tells it from the others of its page."""
+    """Return a diagram as SVG; the number distinguishes it from the others of its page."""
     picture = str(mermaidx.render(_SETTINGS + text).svg())
     return picture.replace("my-svg", f"diagram-{number}")  # its styles refer to it by this name

@@ -32,7 +32,7 @@ class _LinkedFiles:
         self._paths: set[Path] = set()
 
     def point(self, app: Sphinx, document: nodes.document) -> None:
-        """Let the links of a page lead to the pages of files."""
+        """Point the links of a page to the pages of files."""
         page = app.env.current_document.docname
         for link in [*document.findall(_is_link_to_file)]:
             assert isinstance(link, nodes.Element)

@@ -75,11 +75,11 @@ def _words_behind(module: str, name: str) -> list[str]:
 
 
 def _signature(
-    app: Sphinx, what: str, name: str, value: Any, options: object, signature: str, returned: str
+    app: Sphinx, kind: str, name: str, value: Any, options: object, signature: str, returned: str
 ) -> Any:
     """Leave out the arguments of classes that users do not create: their docstrings do not describe any."""
     is_created = any(words in (value.__doc__ or "") for words in ("Args:", "Attributes:", "Example:"))
-    return ("", returned) if what in ("class", "exception") and not is_created else None
+    return ("", returned) if kind in ("class", "exception") and not is_created else None
 
 
 def _resolve(

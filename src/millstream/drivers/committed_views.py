@@ -20,7 +20,7 @@ class CommittedViews:
         self._directory = directory
         self._parked: tuple[tuple[Version, ...], Parked] = ((), Parked(()))
 
-    def at(self, known: Manifest, view: ByteStores, version: Version | None) -> ByteStores:
+    def committed(self, known: Manifest, view: ByteStores, version: Version | None) -> ByteStores:
         """Return a committed state.
 
         Args:
@@ -51,6 +51,6 @@ class CommittedViews:
         return batches
 
 
-def not_there(directory: CopyDirectory, error: Exception) -> CopyMovedError:
+def missing_copy(directory: CopyDirectory, error: Exception) -> CopyMovedError:
     """Return the error for a copy whose files cannot be opened yet."""
     return CopyMovedError(f"the local copy in {directory.path} is not there yet: {error}")

@@ -49,8 +49,8 @@ def second(key: Any, value: Any) -> Any:
     return value
 
 
-def left(one: Any, other: Any) -> Any:
-    return one
+def left(value: Any, _: Any) -> Any:
+    return value
 
 
 def third(key: Any, value: Any, aggregate: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from millstream.testing.crash.broker_topics import TRANSACTIONS, told_transactions
+from millstream.testing.crash.broker_topics import TRANSACTIONS, transaction_lines
 from millstream.testing.kafka import ConsumedRecord
 
 
@@ -23,9 +23,9 @@ def test_reports_state_producer_and_partitions() -> None:
         ConsumedRecord(TRANSACTIONS, 0, 1, 2_000, key, value(1, partitions)),
         ConsumedRecord(TRANSACTIONS, 0, 2, 3_000, key, None),
     ]
-    assert told_transactions(records, last=3) == (
+    assert transaction_lines(records, last=3) == (
         "00:00:01.000 t-0: empty, producer 7, epoch 36, no partitions",
         "00:00:02.000 t-0: ongoing, producer 7, epoch 36, out-1, in-0, in-2",
         "00:00:03.000 t-0: deleted",
     )
-    assert len(told_transactions(records, last=1)) == 1
+    assert len(transaction_lines(records, last=1)) == 1

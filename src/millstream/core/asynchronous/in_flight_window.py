@@ -131,9 +131,10 @@ class InFlightWindow:
         self._give_turn(key, queue)
 
     def bring_forward(self, number: int, due_ms: int) -> None:
-        """Make a waiting record due earlier."""
-        self._waiting[number] = due_ms
-        heappush(self._due, (due_ms, number))
+        """Make a record due earlier, if it waits."""
+        if number in self._waiting:
+            self._waiting[number] = due_ms
+            heappush(self._due, (due_ms, number))
 
     def resume(self, number: int, key: Hashable, *, due_ms: int | None, in_flight: bool) -> None:
         """Restore a record after a restart; records come in the order of their numbers.

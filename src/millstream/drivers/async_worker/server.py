@@ -36,7 +36,7 @@ from millstream.drivers.async_worker.worker_messages import (
 )
 from millstream.drivers.peer_processes import is_alive
 
-_LOOK_S: Final = 0.5
+_CHECK_S: Final = 0.5
 _CANCEL_S: Final = 2.0
 """Time for cancelled calls to clean up when the async worker ends."""
 _TIMES_IDLE: Final = 3
@@ -109,7 +109,7 @@ class AsyncWorkerServer:
         pulse = loop.create_task(self._runner.pulse())
         try:
             while is_alive(self._executor) and not self._unused(loop.time()):
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_CHECK_S)
                 with suppress(OSError):
                     os.utime(
                         self._socket.with_suffix(".lock")

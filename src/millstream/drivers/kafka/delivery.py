@@ -92,7 +92,7 @@ class Transaction:
         self._spec = spec
         self._servers = str(spec.settings.get("bootstrap.servers"))
         self._mark = ClientPartition(commits_topic(spec.application_id), partition)
-        self._place = TopicPartition(self._mark.topic, partition)
+        self._marks_partition = TopicPartition(self._mark.topic, partition)
         self._batch = BatchId("", -1)
         self._watch = Stopwatch()
         self._lost = self._overtaken = False
@@ -128,12 +128,16 @@ class Transaction:
             ProductionError: If a delivery of the previous run has interfered; the claim can be retried.
         """
         mark = self._last_mark()
-        mine = mark is not None and mark.checkpoint == newest.checkpoint
-        if mark is not None and mine and mark.owner == self._spec.run:
+        same_checkpoint = mark is not None and mark.checkpoint == newest.checkpoint
+        if mark is not None and same_checkpoint and mark.owner == self._spec.run:
             return True
-        if owner_of(mark) != owner_of(before) or (mark is not None and mine and ahead_of(mark, newest)):
+        if owner_of(mark) != owner_of(before) or (
+            mark is not None and same_checkpoint and ahead_of(mark, newest)
+        ):
             return False
-        self._batch = BatchId(*mark[:3]) if mark is not None and mine else BatchId(newest.checkpoint, -1)
+        self._batch = (
+            BatchId(*mark[:3]) if mark is not None and same_checkpoint else BatchId(newest.checkpoint, -1)
+        )
         self._open()
         self.commit({})
         return True
@@ -154,7 +158,7 @@ class Transaction:
         if owner_of(mark) != (batch.checkpoint, self._spec.run):
             raise taken_over(self._spec.application_id, batch, mark)
         if mark is not None and mark.number >= batch.number:
-            log.info("batch %d was delivered by an earlier attempt (%s)", batch.number, self._place)
+            log.info("batch %d was delivered by an earlier attempt (%s)", batch.number, self._marks_partition)
             return False
         self._open()
         return True
@@ -169,8 +173,8 @@ class Transaction:
         deadline = monotonic() + _YIELD_S
         while monotonic() < deadline:
             mark = self._last_mark(isolation="read_uncommitted")
-            mine = owner_of(mark) == (self._batch.checkpoint, self._spec.run)
-            if mark is not None and mine and mark.number >= self._batch.number:
+            same_owner = owner_of(mark) == (self._batch.checkpoint, self._spec.run)
+            if mark is not None and same_owner and mark.number >= self._batch.number:
                 return True
             sleep(_RETRY_S)
         return False
@@ -246,7 +250,7 @@ class Transaction:
     def _hanging(self) -> BrokerUnavailableError:
         """Return the error for a mark that stays pending although all transactions that could write it have ended."""
         return BrokerUnavailableError(
-            f"the broker at {self._servers} has a hanging transaction: {self._place} waits for it, and no producer can end it. "
+            f"the broker at {self._servers} has a hanging transaction: {self._marks_partition} waits for it, and no producer can end it. "
             "Find it with 'kafka-transactions find-hanging --broker-id ... --max-transaction-timeout 0', abort it with "
             "'kafka-transactions abort' in all partitions that are listed, and start the application again"
         )
@@ -302,7 +306,7 @@ class Transaction:
         except Overdue as error:
             self._lost = True
             raise DeliveryAbortedError(
-                f"the transaction of {self._place} was abandoned: {error} (the client exceeded its own time limit of "
+                f"the transaction of {self._marks_partition} was abandoned: {error} (the client exceeded its own time limit of "
                 f"{_STEP_S:.0f} s). Its mark shows whether it was committed"
             ) from None
         except KafkaException as error:
@@ -324,7 +328,9 @@ class Transaction:
         self.abort()
         self._failing.failures.clear()
         if cause.txn_requires_abort() or cause.code() in _TAKEN_BACK:
-            return DeliveryAbortedError(f"the transaction of {self._place} was aborted: {cause.str()}")
+            return DeliveryAbortedError(
+                f"the transaction of {self._marks_partition} was aborted: {cause.str()}"
+            )
         return translated(error, "sending in a transaction", self._servers)
 
     def _fenced(self, cause: KafkaError) -> DeliveryAbortedError:
@@ -342,7 +348,7 @@ class Transaction:
             self._overtaken = True
             why = f"another attempt of the micro-batch has taken over the transactional id {name}, or the broker has ended it"
         return DeliveryAbortedError(
-            f"the transaction of {self._place} for micro-batch {self._batch.number} was aborted: {why} ({cause.str()})"
+            f"the transaction of {self._marks_partition} for micro-batch {self._batch.number} was aborted: {why} ({cause.str()})"
         )
 
 

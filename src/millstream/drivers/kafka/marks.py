@@ -183,13 +183,13 @@ def ahead_of(mark: Mark, newest: BatchId) -> bool:
 def taken_over(application_id: str, batch: BatchId, mark: Mark | None) -> OtherCheckpointError:
     """Return the error for a delivery after another run has taken over, as the mark found shows; None is no mark."""
     if mark is None:
-        who = f"its topic {commits_topic(application_id)!r} was deleted, as `millstream reset` does"
+        reason = f"its topic {commits_topic(application_id)!r} was deleted, as `millstream reset` does"
     elif mark.checkpoint == batch.checkpoint:
-        who = "a later start on that checkpoint, or on a copy of it, has taken it over"
+        reason = "a later start on that checkpoint, or on a copy of it, has taken it over"
     else:
-        who = f"a start on another checkpoint ({mark.checkpoint}) has taken it over"
+        reason = f"a start on another checkpoint ({mark.checkpoint}) has taken it over"
     return OtherCheckpointError(
-        f"application {application_id!r} may no longer send from checkpoint {batch.checkpoint}: {who}. Nothing of micro-batch "
+        f"application {application_id!r} may no longer send from checkpoint {batch.checkpoint}: {reason}. Nothing of micro-batch "
         f"{batch.number} was sent from here, so there are no duplicates. If this one should continue, stop the other one and see 'Two checkpoints' "
         "on the page about delivery"
     )

@@ -15,7 +15,7 @@ import lmdb
 from millstream.core.ports import ByteStores, Version
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import Manifest
-from millstream.drivers.committed_views import CommittedViews, not_there
+from millstream.drivers.committed_views import CommittedViews, missing_copy
 from millstream.drivers.directory import CopyDirectory
 from millstream.drivers.lmdb.lmdb_copy import environment_of, version_of
 from millstream.drivers.lmdb.row_encoding import DATA_FILE
@@ -67,7 +67,7 @@ class LmdbQueries:
         try:
             version = version_of(self._view)
             known = wanted(version)
-            self._shown = self._views.at(known, self._view, version)
+            self._shown = self._views.committed(known, self._view, version)
         except BROKEN as error:
             raise self._directory.damaged(str(error)) from error
         finally:
@@ -98,5 +98,5 @@ class LmdbQueries:
             if self._env is None:
                 self._env, self._inode = environment_of(file, readonly=True), inode
         except (OSError, lmdb.Error) as error:
-            raise not_there(self._directory, error) from None
+            raise missing_copy(self._directory, error) from None
         return self._env

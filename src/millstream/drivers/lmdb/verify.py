@@ -172,7 +172,7 @@ class _PageWalk:
         if depth == 1:
             yield page
             return
-        offsets = _places(page)
+        offsets = _positions(page)
         used = 0
         for nth, offset in enumerate(offsets):
             low, middle, high, size = _NODE.unpack_from(page, offset)
@@ -188,7 +188,7 @@ class _PageWalk:
     def _entries(self, db: _Db, what: str, *, turned: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over the keys and values of one of LMDB's own trees: the list of free pages or of stores."""
         for page in self._tree(db, what, turned=turned):
-            offsets, used = _places(page), 0
+            offsets, used = _positions(page), 0
             number = _PAGE.unpack_from(page)[0]
             for offset in offsets:
                 low, high, flags, size = _NODE.unpack_from(page, offset)
@@ -227,7 +227,7 @@ class _PageWalk:
         seed, what = seed_of(name), f"store {name!r}"
         unpack, crc32 = _NODE.unpack_from, zlib.crc32
         for page in self._tree(db, what, turned=False):
-            offsets = _places(page)
+            offsets = _positions(page)
             number = _PAGE.unpack_from(page)[0]
             last, used = self._last, 0
             if offsets:
@@ -257,7 +257,7 @@ class _PageWalk:
             _check_filled(page, number, used)
 
 
-def _places(page: bytes) -> tuple[int, ...]:
+def _positions(page: bytes) -> tuple[int, ...]:
     """Return the positions of the entries of a page, in key order."""
     lower = _PAGE.unpack_from(page)[3]
     return struct.unpack_from(f"<{max(lower - _HEAD, 0) // 2}H", page, _HEAD)

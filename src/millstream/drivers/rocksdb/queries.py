@@ -18,7 +18,7 @@ from millstream.core.model.errors import CopyMovedError
 from millstream.core.ports import ByteReader, ByteStores, Version
 from millstream.core.state.memory import NOTHING, MemoryStores
 from millstream.core.state.segments.log import Manifest
-from millstream.drivers.committed_views import CommittedViews, not_there
+from millstream.drivers.committed_views import CommittedViews, missing_copy
 from millstream.drivers.directory import CopyDirectory, version_from_bytes
 from millstream.drivers.rocksdb.rocksdb_copy import DATABASE, VERSION, RocksReader, families, store_numbers
 from millstream.drivers.rocksdb.rocksdb_options import reading_options
@@ -69,17 +69,17 @@ class RocksQueries:
     def _followed(self, known: Manifest) -> ByteStores:
         if self._database is not None:
             try:
-                return self._views.at(known, self._database, self._database.version)
+                return self._views.committed(known, self._database, self._database.version)
             except CopyMovedError:
                 self.close()
         self._database = self._opened()
-        return self._views.at(known, self._database, self._database.version)
+        return self._views.committed(known, self._database, self._database.version)
 
     def _opened(self) -> _ReadOnly:
         try:
             return _ReadOnly(self._directory)
         except Exception as error:  # rocksdict has no error class for RocksDB's errors
-            raise not_there(self._directory, error) from None
+            raise missing_copy(self._directory, error) from None
 
 
 class _ReadOnly:

@@ -98,18 +98,18 @@ class SparkRequests:
             run.query.between_batches.set()
         limits = run.resources.flow_control.limits
         return PlanningOrders(
-            hold,
-            not run.draining.begun,
-            limits.paused,
-            limits.rates,
-            run.reports.commit_requested,
-            self._due(data, limits.paused),
-            run.reports.buffered_inputs(topics_in_front(run.plan)),
-            run.reports.times,
-            oldest,
-            run.reports.bytes_per_record(),
-            run.taps.nodes(),
-            run.query.repeated and not run.plan.keepers.isdisjoint(run.plan.changelogs),
+            hold=hold,
+            intake=not run.draining.begun,
+            paused=limits.paused,
+            rates=limits.rates,
+            commit=run.reports.commit_requested,
+            due=self._due(data, limits.paused),
+            records=run.reports.buffered_inputs(topics_in_front(run.plan)),
+            times=run.reports.times,
+            oldest=oldest,
+            bytes_per_record=run.reports.bytes_per_record(),
+            taps=run.taps.nodes(),
+            initialize=run.query.repeated and not run.plan.keepers.isdisjoint(run.plan.changelogs),
         )
 
     def _due(self, data: PlanRequest, paused: Collection[str]) -> tuple[str, ...]:

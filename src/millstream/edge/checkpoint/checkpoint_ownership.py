@@ -103,7 +103,7 @@ def _check_continues(start: StartFacts, planned: BatchId, marks: Mapping[int, Ma
             f"the checkpoint of application {start.application_id!r} at {start.location} is not its newest one: it ends with "
             f"micro-batch {planned.number}, but {which} has been delivered from it or from a copy. It is an old copy, or its newest files "
             "are missing. Nothing was read or sent. Start the application where the newest one is. If there is none, "
-            f"{_without_it(start)}"
+            f"{_with_the_other_lost(start)}"
         )
 
 
@@ -111,7 +111,7 @@ def _refused(start: StartFacts, other: Mark) -> OtherCheckpointError:
     return OtherCheckpointError(
         f"application {start.application_id!r} belongs to another checkpoint ({other.checkpoint}, {_reached(other)}), and there "
         f"is none at {start.location}. Nothing was read or sent. Either it runs on another host or with another state_dir: then "
-        f"stop it there, or start it there again. Or its checkpoint is lost: then {_without_it(start)}"
+        f"stop it there, or start it there again. Or its checkpoint is lost: then {_with_the_other_lost(start)}"
     )
 
 
@@ -129,11 +129,11 @@ def _overtaken(start: StartFacts, planned: BatchId, other: Mark) -> OtherCheckpo
         f"application {start.application_id!r} has been taken over from the checkpoint at {start.location} ({planned.checkpoint}, "
         f"micro-batch {planned.number}) by another one ({other.checkpoint}, {_reached(other)}). Nothing was read or sent: what this "
         "checkpoint would send has been sent since. Start the application where the other one is. If that is lost, delete this "
-        f"one and {_without_it(start)}"
+        f"one and {_with_the_other_lost(start)}"
     )
 
 
-def _without_it(start: StartFacts) -> str:
+def _with_the_other_lost(start: StartFacts) -> str:
     return (
         "set on_other_checkpoint='take_over', which continues at the committed offsets if all stores have changelog topics, or "
         f"start over with `millstream reset {start.application_id}`"

@@ -78,8 +78,8 @@ class Envelope:
             for header in self.headers
             if not header[0].startswith((OURS, THEIRS, REPLAYS, REPLAYED_FROM))
         )
-        here = f"{self.topic_partition.topic}/{self.topic_partition.partition}/{self.offset}"
-        return (*own, (REPLAYS, str(self.replays + 1).encode()), (REPLAYED_FROM, here.encode()))
+        position = f"{self.topic_partition.topic}/{self.topic_partition.partition}/{self.offset}"
+        return (*own, (REPLAYS, str(self.replays + 1).encode()), (REPLAYED_FROM, position.encode()))
 
 
 @dataclass(frozen=True)

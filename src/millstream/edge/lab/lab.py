@@ -31,8 +31,8 @@ from millstream.edge.taps.tap import DEFAULT_LIMIT, Tap
 if TYPE_CHECKING:
     from millstream.testing.kafka import EmbeddedKafka
 
-_LOOK_S: Final = 0.05
-_QUIET_LOOKS: Final = 10
+_CHECK_S: Final = 0.05
+_QUIET_CHECKS: Final = 10
 """In how many consecutive checks nothing must be left: what a micro-batch writes to an internal topic is seen by a later plan."""
 
 
@@ -200,8 +200,8 @@ class Lab:
         deadline, quiet = time.monotonic() + timeout_s, 0
         topics = [topic for topic in self._plan.broker_topics if topic not in self._plan.internal_topics]
         ends = broker_of(self._known).end_offsets(broker_of(self._known).partition_counts(topics))
-        looks = _QUIET_LOOKS if self._plan.internal_topics else 1
-        while quiet < looks:
+        checks = _QUIET_CHECKS if self._plan.internal_topics else 1
+        while quiet < checks:
             status = self.running.status()
             if status.state in ("failed", "stopped"):
                 self.running.await_termination()
@@ -212,7 +212,7 @@ class Lab:
                 )
             behind = unread(self.running._run.reports.positions, ends, topics) or sum(status.lag.values())
             quiet = 0 if behind else quiet + 1
-            time.sleep(_LOOK_S)
+            time.sleep(_CHECK_S)
 
     # How it shows itself.
 

@@ -64,7 +64,7 @@ def _each(values: Mapping[str, float]) -> Iterable[tuple[tuple[str, ...], float]
     return [((name,), value) for name, value in values.items()]
 
 
-def _one(value: float | None) -> Iterable[tuple[tuple[str, ...], float]]:
+def _unlabelled(value: float | None) -> Iterable[tuple[tuple[str, ...], float]]:
     return [] if value is None else [((), value)]
 
 
@@ -95,11 +95,11 @@ _WHOLE: Final = (
     ),
     MetricsReading(
         Metric("tasks", (), "tasks that have reported so far", "task-created-total"),
-        lambda view: _one(view.status.tasks),
+        lambda view: _unlabelled(view.status.tasks),
     ),
     MetricsReading(
         Metric("workers", (), "Spark partitions that run the tasks", "alive-stream-threads"),
-        lambda view: _one(view.status.workers),
+        lambda view: _unlabelled(view.status.workers),
     ),
     MetricsReading(
         Metric(
@@ -108,7 +108,7 @@ _WHOLE: Final = (
             "number of the last micro-batch plus one, counted over the life of the checkpoint",
             "commit-total",
         ),
-        lambda view: _one(view.metrics["batches"]),
+        lambda view: _unlabelled(view.metrics["batches"]),
     ),
     MetricsReading(
         Metric(
@@ -117,7 +117,7 @@ _WHOLE: Final = (
             "duration of the last micro-batch, from plan to commit; absent before the first",
             "commit-latency",
         ),
-        lambda view: _one(view.status.batch_s),
+        lambda view: _unlabelled(view.status.batch_s),
     ),
     MetricsReading(
         Metric(
@@ -125,19 +125,19 @@ _WHOLE: Final = (
             (),
             "when the last micro-batch was reported, seconds since the epoch; absent before the first",
         ),
-        lambda view: _one(_seconds(view.metrics.get("last_batch_ms"))),
+        lambda view: _unlabelled(_seconds(view.metrics.get("last_batch_ms"))),
     ),
     MetricsReading(
         Metric("task_runs_total", (), "runs of tasks: one per task and micro-batch with work for it"),
-        lambda view: _one(view.metrics["task_runs"]),
+        lambda view: _unlabelled(view.metrics["task_runs"]),
     ),
     MetricsReading(
         Metric("task_moved_total", (), "runs of tasks on another executor than before"),
-        lambda view: _one(view.metrics["moved_tasks"]),
+        lambda view: _unlabelled(view.metrics["moved_tasks"]),
     ),
     MetricsReading(
         Metric("waiting_tasks", (), "tasks that have records and wait for another input"),
-        lambda view: _one(len(view.status.waiting)),
+        lambda view: _unlabelled(len(view.status.waiting)),
     ),
 )
 
@@ -169,7 +169,7 @@ _TOPICS: Final = (
             (),
             "time during which a throttled topic had more records than its limit allowed, summed over topics",
         ),
-        lambda view: _one(_seconds(view.metrics["throttled_ms"])),
+        lambda view: _unlabelled(_seconds(view.metrics["throttled_ms"])),
     ),
 )
 

@@ -30,15 +30,19 @@ class Observed:
     def __init__(self, look: Callable[[], View], clock: Callable[[], float] = time.monotonic) -> None:
         self._look = look
         self._clock = clock
-        self._at = float("-inf")
+        self._read_s = float("-inf")
         self._numbers = Numbers()
         self._application = ""
 
     def observations(self, metric: Metric) -> Iterable[Observation]:
         """Return the numbers of a metric with their labels."""
-        if self._clock() - self._at > _FRESH_S:
+        if self._clock() - self._read_s > _FRESH_S:
             view = self._look()
-            self._application, self._numbers, self._at = view.application, view.all_numbers(), self._clock()
+            self._application, self._numbers, self._read_s = (
+                view.application,
+                view.all_numbers(),
+                self._clock(),
+            )
         for labels, value in self._numbers.of(metric.name).items():
             labels_of = dict(zip(metric.labels, labels))
             yield Observation(value, {"application": self._application, **labels_of})

@@ -1,4 +1,4 @@
-"""Packages: what is to be installed when something is missing that an extra brings."""
+"""Packages: user is to be installed when something is missing that an extra brings."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def check_spark_packages() -> None:
     """
     missing = [module for module in SPARK if not _is_installed(module)]
     if missing:
-        raise SettingsError(_told("An application on Spark", missing[0]))
+        raise SettingsError(_message("An application on Spark", missing[0]))
 
 
-def explained(error: ModuleNotFoundError, what: str) -> ModuleNotFoundError:
+def explained(error: ModuleNotFoundError, user: str) -> ModuleNotFoundError:
     """Return an import error that names the extra to install, if an extra of Millstream has the package."""
     name = error.name or ""
     if name.split(".")[0] not in {module.split(".")[0] for module in (*SPARK, "py4j")}:
         return error
-    return ModuleNotFoundError(_told(what, name), name=name)
+    return ModuleNotFoundError(_message(user, name), name=name)
 
 
-def _told(what: str, module: str) -> str:
+def _message(user: str, module: str) -> str:
     package = _DISTRIBUTIONS.get(module, module.split(".")[0])
     return (
-        f"{what} needs the package {package}, which is not installed here: pip install 'millstream[spark]'; on a platform with "
+        f"{user} needs the package {package}, which is not installed here: pip install 'millstream[spark]'; on a platform with "
         f"its own PySpark, pip install {package} alone"
     )
 

@@ -77,11 +77,13 @@ def _trouble(message: str) -> _Trouble | None:
 
 def _disks(checkpoint: str, usage: Usage) -> str:
     """Return the free space where this host writes for a query, as text."""
-    places = {"Spark's local files": tempfile.gettempdir()}
+    disks_by_user = {"Spark's local files": tempfile.gettempdir()}
     url = urlparse(checkpoint)
     if url.scheme == "file":
-        places = {"the checkpoint": unquote(url.path), **places}
-    disks = [f"the disk of {what}, {path}, has {free_space(path, usage)}" for what, path in places.items()]
+        disks_by_user = {"the checkpoint": unquote(url.path), **disks_by_user}
+    disks = [
+        f"the disk of {what}, {path}, has {free_space(path, usage)}" for what, path in disks_by_user.items()
+    ]
     return "; ".join(disks) if url.scheme == "file" else f"check {checkpoint}, and here {disks[0]}"
 
 

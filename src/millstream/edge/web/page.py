@@ -75,7 +75,7 @@ def page_routes(
     """
     return {
         **{("GET", path): _file(*file) for path, file in _FILES.items()},
-        **_looks(viewer, plan),
+        **_reading_routes(viewer, plan),
         **_commands(application, viewer),
         **_queries(application),
     }
@@ -118,7 +118,7 @@ def _file(name: str, kind: str) -> Route:
     return lambda request: HttpResponse(content, kind)
 
 
-def _looks(viewer: Viewer, plan: Callable[[], Plan]) -> dict[tuple[str, str], Route]:
+def _reading_routes(viewer: Viewer, plan: Callable[[], Plan]) -> dict[tuple[str, str], Route]:
     def state(request: HttpRequest) -> HttpResponse:
         return _state(viewer)
 

@@ -109,7 +109,7 @@ _STATES = (
 )
 
 
-def told_transactions(records: Iterable[ConsumedRecord], last: int) -> tuple[str, ...]:
+def transaction_lines(records: Iterable[ConsumedRecord], last: int) -> tuple[str, ...]:
     """Return the last states of all transactions as lines of text, ordered by time.
 
     Args:

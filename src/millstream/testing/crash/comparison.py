@@ -13,14 +13,14 @@ from typing import Any
 from millstream.core.model.partitioning import partition_of
 from millstream.core.topology.stores import KeyValueSpec
 from millstream.testing.crash.app import App, Entry, Expected, Topics
-from millstream.testing.crash.broker_topics import TRANSACTIONS, commits_of, told_transactions, went_back
+from millstream.testing.crash.broker_topics import TRANSACTIONS, commits_of, transaction_lines, went_back
 from millstream.testing.crash.crash_report import Kill, Report
 from millstream.testing.crash.journal import check_contents, check_journals, journals_of
 from millstream.testing.crash.processes import CrashTestError
 from millstream.testing.crash.setup import PARTITIONS, Setup, plan_of
 from millstream.testing.kafka import ConsumedRecord, EmbeddedKafka, EmbeddedKafkaError
 
-_STATES_TOLD = 6
+_STATES_SHOWN = 6
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,6 @@ def _changelogs(
 def _evidence(kafka: EmbeddedKafka) -> tuple[str, ...]:
     """Return the last states of all transactions; none if there is no log of transactions (at least once)."""
     try:
-        return told_transactions(kafka.consume(TRANSACTIONS), _STATES_TOLD)
+        return transaction_lines(kafka.consume(TRANSACTIONS), _STATES_SHOWN)
     except EmbeddedKafkaError:
         return ()

@@ -91,7 +91,7 @@ _MAX_DELAY_MS = 1_200
 _STOPPED = 0.3
 _SLOWED = 0.33
 _TWICE = 0.3
-_LAST_PLACE = 0.85
+_LAST_POSITION = 0.85
 _IN_TRANSACTION = 0.5
 
 
@@ -189,7 +189,7 @@ def plan_kills(
     paused = stops if {"stop", "slow"}.intersection(faults) else ()
     slowed = _SLOWED if "stop" in faults else 1.0
     moments: list[Moment] = ["driver", "worker", "transaction"] if transactions else ["driver", "worker"]
-    stretch = records * _LAST_PLACE / max(kills, 1)
+    stretch = records * _LAST_POSITION / max(kills, 1)
 
     def stopped_s(target: Target) -> float:
         return more.choice(paused) if paused and target in STOPPABLE and more.random() < spared else 0.0

@@ -106,7 +106,7 @@ class Watch:
         self._kafka = kafka
         self._output = output_topic
         self._offsets = dict.fromkeys(kafka.end_offsets(input_topic), 0)
-        self._places = [TopicPartition(input_topic, partition) for partition in self._offsets]
+        self._partitions = [TopicPartition(input_topic, partition) for partition in self._offsets]
         self._consumer = Consumer(
             {
                 "bootstrap.servers": kafka.bootstrap_servers,
@@ -120,7 +120,7 @@ class Watch:
         """Query the broker; return whether there was progress."""
         before = self.processed, self.written
         try:
-            committed = self._consumer.committed(self._places, timeout=_ANSWER_S)
+            committed = self._consumer.committed(self._partitions, timeout=_ANSWER_S)
             self.written = sum(self._kafka.end_offsets(self._output).values())
         except (KafkaException, EmbeddedKafkaError):
             return False

@@ -112,6 +112,17 @@ class TestIssue:
         outcomes += [host.step(now_ms=600), host.step(now_ms=700)]
         assert sorted(value for outcome in outcomes for value in values(outcome)) == ["V", "W"]
 
+    @pytest.mark.parametrize("order", ["key", "partition", "completion"])
+    def test_an_attempt_that_was_lost_while_the_clock_went_back_is_made_at_once(self, order: str) -> None:
+        host = Host(calling(order=order), now_ms=90_000_000)
+        (call,) = host.run("in", ("a", "v", 1)).issue
+        host.task.done(call.ticket, Waits(90_000_100, 2, 90_000_000, "retry"))
+        host.step(now_ms=90_000_050)
+        (again,) = host.step(now_ms=90_000_100).issue
+        host.task.lost([again.ticket])
+        (after,) = host.step(now_ms=3_600_100).issue
+        assert (after.attempt, after.due_ms, after.begun_ms) == (2, 3_600_100, 3_600_000)
+
     def test_what_an_async_worker_gave_back_does_not_count_as_answered(self) -> None:
         host = Host(calling())
         first, *others = host.run("in", *(("hot", "v", 1) for _ in range(1000))).issue

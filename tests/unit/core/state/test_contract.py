@@ -16,7 +16,7 @@ from millstream.core.model.errors import SerdeError, StoreError
 from millstream.core.ports import store_of
 from millstream.core.topology import stores
 from properties.engines import ENGINES, Engine
-from properties.shelves import Shelf
+from properties.store_harness import StoreHarness
 
 TEXT, INT, JSON, BLOB = ms.serdes.string, ms.serdes.int64, ms.serdes.json, ms.serdes.bytes
 TIME_MS = 100_000
@@ -103,11 +103,11 @@ def make(request: pytest.FixtureRequest) -> Callable[[], Engine]:
 
 
 @pytest.fixture
-def open_harness(kind: Kind, make: Callable[[], Engine]) -> Iterator[Callable[..., Shelf]]:
+def open_harness(kind: Kind, make: Callable[[], Engine]) -> Iterator[Callable[..., StoreHarness]]:
     opened = []
 
-    def open_with(key: ms.Serde[Any] = TEXT, value: ms.Serde[Any] = INT) -> Shelf:
-        opened.append(Shelf(make, kind.spec(key, value)))
+    def open_with(key: ms.Serde[Any] = TEXT, value: ms.Serde[Any] = INT) -> StoreHarness:
+        opened.append(StoreHarness(make, kind.spec(key, value)))
         return opened[-1]
 
     yield open_with
@@ -116,16 +116,16 @@ def open_harness(kind: Kind, make: Callable[[], Engine]) -> Iterator[Callable[..
 
 
 @pytest.fixture
-def harness(open_harness: Callable[..., Shelf]) -> Shelf:
+def harness(open_harness: Callable[..., StoreHarness]) -> StoreHarness:
     return open_harness()
 
 
-def walked(kind: Kind, harness: Shelf, *, reverse: bool = False) -> list[tuple[Any, Any]]:
+def walked(kind: Kind, harness: StoreHarness, *, reverse: bool = False) -> list[tuple[Any, Any]]:
     assert kind.walk is not None
     return list(kind.walk(harness.store, reverse))
 
 
-def test_what_was_put_is_there_in_this_batch_and_the_next(kind: Kind, harness: Shelf) -> None:
+def test_what_was_put_is_there_in_this_batch_and_the_next(kind: Kind, harness: StoreHarness) -> None:
     kind.put(harness.store, "a", 1)
     kind.put(harness.store, "b", 2)
     kind.put(harness.store, "a", 3)
@@ -134,7 +134,7 @@ def test_what_was_put_is_there_in_this_batch_and_the_next(kind: Kind, harness: S
         harness.commit()
 
 
-def test_none_deletes(kind: Kind, harness: Shelf) -> None:
+def test_none_deletes(kind: Kind, harness: StoreHarness) -> None:
     for key in ("a", "b"):
         kind.put(harness.store, key, 1)
     harness.commit()
@@ -145,7 +145,7 @@ def test_none_deletes(kind: Kind, harness: Shelf) -> None:
         harness.commit()
 
 
-def test_an_abandoned_batch_leaves_nothing(kind: Kind, harness: Shelf) -> None:
+def test_an_abandoned_batch_leaves_nothing(kind: Kind, harness: StoreHarness) -> None:
     kind.put(harness.store, "a", 1)
     harness.commit()
     kind.put(harness.store, "a", 2)
@@ -154,14 +154,14 @@ def test_an_abandoned_batch_leaves_nothing(kind: Kind, harness: Shelf) -> None:
     assert [kind.get(harness.store, key) for key in ("a", "b")] == [1, None]
 
 
-def test_a_batch_that_only_reads_changes_nothing(kind: Kind, harness: Shelf) -> None:
+def test_a_batch_that_only_reads_changes_nothing(kind: Kind, harness: StoreHarness) -> None:
     kind.put(harness.store, "a", 1)
     harness.commit()
     kind.get(harness.store, "b")
     assert harness.store.drain() == ({}, ())
 
 
-def test_walks_merge_own_writes_and_committed_ones(kind: Kind, harness: Shelf) -> None:
+def test_walks_merge_own_writes_and_committed_ones(kind: Kind, harness: StoreHarness) -> None:
     if kind.walk is None:
         return
     for key in ("a", "c", "e"):
@@ -177,7 +177,7 @@ def test_walks_merge_own_writes_and_committed_ones(kind: Kind, harness: Shelf) -
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_walk_sees_what_there_was_when_it_began(kind: Kind, harness: Shelf, reverse: bool) -> None:
+def test_a_walk_sees_what_there_was_when_it_began(kind: Kind, harness: StoreHarness, reverse: bool) -> None:
     if kind.walk is None:
         return
     kind.put(harness.store, "a", 1)
@@ -192,7 +192,7 @@ def test_a_walk_sees_what_there_was_when_it_began(kind: Kind, harness: Shelf, re
     assert seen == (expected[::-1] if reverse else expected)
 
 
-def test_a_store_may_be_changed_while_it_is_walked(kind: Kind, harness: Shelf) -> None:
+def test_a_store_may_be_changed_while_it_is_walked(kind: Kind, harness: StoreHarness) -> None:
     if kind.walk is None:
         return
     for key in ("a", "b"):
@@ -219,7 +219,7 @@ TANGLED = [
 
 
 def test_keys_that_begin_with_each_other_are_kept_apart(
-    kind: Kind, open_harness: Callable[..., Shelf]
+    kind: Kind, open_harness: Callable[..., StoreHarness]
 ) -> None:
     harness = open_harness(BLOB, INT)
     for number, key in enumerate(TANGLED):
@@ -236,7 +236,7 @@ def test_keys_that_begin_with_each_other_are_kept_apart(
 
 
 def test_objects_that_can_change_are_kept_as_they_were_put(
-    kind: Kind, open_harness: Callable[..., Shelf]
+    kind: Kind, open_harness: Callable[..., StoreHarness]
 ) -> None:
     harness = open_harness(TEXT, JSON)
     items = [1]
@@ -250,26 +250,26 @@ def test_objects_that_can_change_are_kept_as_they_were_put(
         harness.commit()
 
 
-def test_byte_stores_are_named_after_the_store(kind: Kind, harness: Shelf) -> None:
+def test_byte_stores_are_named_after_the_store(kind: Kind, harness: StoreHarness) -> None:
     kind.put(harness.store, "a", 1)
     kind.get(harness.store, "a")
     assert {store_of(name) for name in harness.store.drain().changes} == {"counts"}
 
 
-def test_a_key_is_never_none(kind: Kind, harness: Shelf) -> None:
+def test_a_key_is_never_none(kind: Kind, harness: StoreHarness) -> None:
     for use in (lambda: kind.put(harness.store, None, 1), lambda: kind.get(harness.store, None)):
         with pytest.raises(StoreError, match="store 'counts': a key must not be None"):
             use()
 
 
-def test_a_key_that_does_not_fit_names_the_store(kind: Kind, harness: Shelf) -> None:
+def test_a_key_that_does_not_fit_names_the_store(kind: Kind, harness: StoreHarness) -> None:
     with pytest.raises(SerdeError, match=r"^store 'counts': serdes\.string takes str, but got int 5"):
         kind.put(harness.store, 5, 1)
 
 
 @pytest.mark.parametrize(("serde", "wrong"), [(INT, "five"), (JSON, {1})])
 def test_a_value_that_does_not_fit_is_refused_and_leaves_the_store_as_it_was(
-    kind: Kind, open_harness: Callable[..., Shelf], serde: ms.Serde[Any], wrong: Any
+    kind: Kind, open_harness: Callable[..., StoreHarness], serde: ms.Serde[Any], wrong: Any
 ) -> None:
     harness = open_harness(TEXT, serde)
     kind.put(harness.store, "a", 1)
@@ -282,7 +282,9 @@ def test_a_value_that_does_not_fit_is_refused_and_leaves_the_store_as_it_was(
     assert kind.get(harness.store, "a") == 1
 
 
-def test_a_number_that_is_too_large_is_refused_with_its_key_at_the_end(kind: Kind, harness: Shelf) -> None:
+def test_a_number_that_is_too_large_is_refused_with_its_key_at_the_end(
+    kind: Kind, harness: StoreHarness
+) -> None:
     kind.put(harness.store, "a", 1 << 63)
     with pytest.raises(
         SerdeError, match=r"^store 'counts', key b'a.*: serdes\.int64 takes an int of 64 bits.*micro-batch"
@@ -297,7 +299,7 @@ def test_a_timestamped_store_returns_value_and_timestamp(
     if kind is KINDS["versioned"]:
         return
     spec = kind.spec(TEXT, serde)
-    harness = Shelf(make, type(spec)(**{**vars(spec), "timestamped": True}))
+    harness = StoreHarness(make, type(spec)(**{**vars(spec), "timestamped": True}))
     kind.put(harness.store, "a", ms.ValueAndTimestamp(1, 10))
     kind.put(harness.store, "b", (2, 20))
     for _ in range(2):
@@ -328,7 +330,7 @@ def test_a_value_that_is_serialised_to_none_deletes_its_key_at_once(
     if timestamped and kind is KINDS["versioned"]:
         return
     spec = kind.spec(TEXT, of_some(immutable=immutable))
-    harness = Shelf(make, type(spec)(**{**vars(spec), "timestamped": True}) if timestamped else spec)
+    harness = StoreHarness(make, type(spec)(**{**vars(spec), "timestamped": True}) if timestamped else spec)
 
     def put(key: str, value: int) -> None:
         kind.put(harness.store, key, ms.ValueAndTimestamp(value, 1) if timestamped else value)
@@ -348,7 +350,7 @@ def test_a_value_that_is_serialised_to_none_deletes_its_key_at_once(
 
 
 def test_a_type_that_a_serde_accepts_is_never_serialised_to_none(
-    kind: Kind, open_harness: Callable[..., Shelf]
+    kind: Kind, open_harness: Callable[..., StoreHarness]
 ) -> None:
     harness = open_harness(TEXT, of_some(immutable=True, accepts=(int,)))
     kind.put(harness.store, "a", -1)
@@ -359,7 +361,7 @@ def test_a_type_that_a_serde_accepts_is_never_serialised_to_none(
 
 
 def test_what_is_evicted_does_not_count_what_was_serialised_to_none() -> None:
-    harness = Shelf(ENGINES[0], stores.lru("counts", TEXT, of_some(immutable=True), capacity=1))
+    harness = StoreHarness(ENGINES[0], stores.lru("counts", TEXT, of_some(immutable=True), capacity=1))
     harness.store.put("a", 1)
     harness.store.put("b", -1)
     assert (harness.store.get("a"), harness.store.approximate_count()) == (1, 1)
@@ -424,7 +426,7 @@ ITERATORS: dict[str, tuple[Callable[..., stores.StoreSpec], dict[str, tuple[Any,
 
 def test_every_method_that_iterates_is_in_the_table() -> None:
     for name, (spec, methods) in ITERATORS.items():
-        store = Shelf(ENGINES[0], spec(TEXT, INT)).store
+        store = StoreHarness(ENGINES[0], spec(TEXT, INT)).store
         words = ("all", "range", "scan", "fetch", "find_sessions")
         public = {found for found in dir(store) if not found.startswith("_") and found.endswith(words)}
         single_key = {"put_all", "fetch"} if hasattr(store, "get") else set()
@@ -448,7 +450,7 @@ def test_an_iterator_shows_the_store_as_it_was_when_it_was_made(
     committed: bool,
     value: ms.Serde[Any],
 ) -> None:
-    harness = Shelf(make, spec(TEXT, value))
+    harness = StoreHarness(make, spec(TEXT, value))
     kind = type(harness.store).__name__
 
     def put(number: int, content: int | None) -> None:
@@ -476,7 +478,7 @@ def test_an_iterator_shows_the_store_as_it_was_when_it_was_made(
 
 @pytest.mark.parametrize("order", ["key", "time"])
 def test_sessions_of_all_keys_are_found_by_their_ends(make: Callable[[], Engine], order: str) -> None:
-    harness = Shelf(make, stores.session("counts", TEXT, INT, retention=50_000, order=order))
+    harness = StoreHarness(make, stores.session("counts", TEXT, INT, retention=50_000, order=order))
     for key, start, end in (("b", 0, 5), ("a", 2, 20), ("c", 9, 9), ("a", 30_000, 30_000)):
         harness.store.put(ms.Windowed(key, start, end), end)
     for _ in range(2):
@@ -489,7 +491,7 @@ def test_sessions_of_all_keys_are_found_by_their_ends(make: Callable[[], Engine]
 
 
 def test_a_session_that_is_none_has_no_key() -> None:
-    store = Shelf(ENGINES[0], KINDS["session"].spec(TEXT, INT)).store
+    store = StoreHarness(ENGINES[0], KINDS["session"].spec(TEXT, INT)).store
     for use in (lambda: store.put(None, 1), lambda: store.remove(None)):
         with pytest.raises(StoreError, match="store 'counts': a key must not be None"):
             use()
@@ -497,7 +499,7 @@ def test_a_session_that_is_none_has_no_key() -> None:
 
 def test_a_window_at_the_end_of_time_ends_there() -> None:
     last = (1 << 63) - 1
-    store = Shelf(ENGINES[0], stores.window("counts", TEXT, INT, retention=50_000, size=10)).store
+    store = StoreHarness(ENGINES[0], stores.window("counts", TEXT, INT, retention=50_000, size=10)).store
     store.put("a", 1, last - 5)
     assert [(window.start, window.end) for window, _ in store.all()] == [(last - 5, last)]
     serde = ms.serdes.time_windowed(TEXT, 10)
@@ -505,7 +507,7 @@ def test_a_window_at_the_end_of_time_ends_there() -> None:
 
 
 def test_a_version_says_until_when_it_is_valid() -> None:
-    harness = Shelf(ENGINES[0], KINDS["versioned"].spec(TEXT, INT))
+    harness = StoreHarness(ENGINES[0], KINDS["versioned"].spec(TEXT, INT))
     for time_ms in (10, 20, 30):
         harness.store.put("a", time_ms, time_ms)
     for _ in range(2):

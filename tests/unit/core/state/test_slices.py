@@ -13,7 +13,7 @@ from millstream.core.ports import ByteReader
 from millstream.core.state.keys import after, closed, pack_time, split
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
-from properties.shelves import TaskOfOne
+from properties.store_harness import StoreTask
 
 TEXT, INT = ms.serdes.string, ms.serdes.int64
 MINUTE = 60_000
@@ -25,7 +25,7 @@ class Shop:
 
     def __init__(self) -> None:
         self.stores = MemoryStores()
-        self.task = TaskOfOne()
+        self.task = StoreTask()
         self.memory: dict[str, Any] = {}
         self.dropped: list[str] = []
 

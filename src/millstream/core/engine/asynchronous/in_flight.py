@@ -376,13 +376,15 @@ class InFlightRecords:
             return
         for stored in self._backlog.take_due(NEVER - 1):
             self._reload(stored)
-        for number in list(self._window.waiting_numbers()):
-            record = self._records[number]
-            if record.due_ms is not None and record.why != "until":
-                record.due_ms -= back_ms
-                record.begun_ms = None if record.begun_ms is None else record.begun_ms - back_ms
-                self._window.bring_forward(number, record.due_ms)
+        for number, record in self._records.items():
+            if record.due_ms is None or record.settled is not None:
+                continue
             self._changed.add(number)
+            if record.why == "until":
+                continue
+            record.due_ms -= back_ms
+            record.begun_ms = None if record.begun_ms is None else record.begun_ms - back_ms
+            self._window.bring_forward(number, record.due_ms)
 
     def _identify(self, record: InFlightRecord) -> None:
         """Set what identifies the record's key in the task, in the async worker and in stores."""

@@ -57,7 +57,7 @@ class ControlLog:
         self._consumer = made(Consumer, {**base, **reading, "fetch.wait.max.ms": 100})
         self._consumer.assign([ClientPartition(self.name, 0, OFFSET_BEGINNING)])
 
-    def post(self, key: str, value: Mapping[str, Any] | None) -> None:
+    def publish(self, key: str, value: Mapping[str, Any] | None) -> None:
         """Write a record, and wait until it is acknowledged.
 
         Raises:
@@ -108,7 +108,7 @@ class ControlLog:
             BrokerUnavailableError: If it cannot be read in time.
         """
         token = uuid4().hex
-        self.post(BARRIER, {"token": token})
+        self.publish(BARRIER, {"token": token})
         self.expect(lambda: self.ledger.barrier == token, "what was written before")
 
     def expect(self, reached: Callable[[], bool], what: str) -> None:

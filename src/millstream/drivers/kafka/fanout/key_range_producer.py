@@ -193,7 +193,7 @@ class KeyRangeProducer:
         """Begin a session, and read all that is in front of its first record."""
         self._sessions += 1
         session = ProducerSession(self._settings, f"{self._prefix}-{self._sessions}", self._patience_s)
-        self._log.post(*member_entry(session.name, {}))
+        self._log.publish(*member_entry(session.name, {}))
         self._log.expect(lambda: session.name in self._log.ledger.members, "the new session of a producer")
         return session
 
@@ -201,7 +201,7 @@ class KeyRangeProducer:
         try:
             while self._step():
                 pass
-            self._log.post(member_key(self._session.name), None)
+            self._log.publish(member_key(self._session.name), None)
             self._session.close()
             self._log.close()
         except Exception as error:
@@ -265,7 +265,7 @@ class KeyRangeProducer:
                 if state.ranges > 1:
                     self._session.refresh(fan_out_topic(state.history.primary))
         answers = {**ledger.members.get(name, {}), **owed}
-        self._log.post(*member_entry(name, answers))
+        self._log.publish(*member_entry(name, answers))
         ledger.members[name] = answers
 
     def _taken(self) -> list[tuple[TopicPartition, Outgoing]]:
@@ -303,7 +303,7 @@ class KeyRangeProducer:
     def _renew(self) -> bool:
         """End the session, and begin another one; return whether the last transaction was committed."""
         lost, committed = self._session, self._session.end()
-        self._log.post(member_key(lost.name), None)
+        self._log.publish(member_key(lost.name), None)
         lost.close()
         self._session = self._begin()
         return committed

@@ -69,12 +69,12 @@ def given_to_spark(ours: Mapping[str, str], log: Path | None) -> dict[str, str]:
             start_fork_server(log)
         with _variables({"PYSPARK_PYTHON": worker_python()} if local else {}):
             _start_jvm(SparkConf(loadDefaults=False).setAll(list(ours.items())), log)
-    return _without_what_nobody_gave(
+    return _without_defaults_of_submit(
         dict(SparkConf().getAll()), shell="PYSPARK_GATEWAY_PORT" not in os.environ
     )
 
 
-def _without_what_nobody_gave(conf: Mapping[str, str], *, shell: bool) -> dict[str, str]:
+def _without_defaults_of_submit(conf: Mapping[str, str], *, shell: bool) -> dict[str, str]:
     """Remove what ``spark-submit`` sets itself: a name and, for a shell, a progress bar."""
     own = {("spark.app.name", "pyspark-shell"), ("spark.app.name", Path(sys.argv[0]).name)}
     if shell:

@@ -62,7 +62,7 @@ def start_fork_server(log: Path | None) -> None:
     Args:
         log: File for its output; None means this program's output.
     """
-    if sys.platform != "linux" or worker_python() != str(_place()):
+    if sys.platform != "linux" or worker_python() != str(_script_path()):
         return
     _socket().unlink(missing_ok=True)
     with open(os.devnull if log is None else log, "ab") as output:
@@ -78,7 +78,7 @@ def start_fork_server(log: Path | None) -> None:
     )  # closes its standard input, as the end of this process does, and waits
 
 
-def _place() -> Path:
+def _script_path() -> Path:
     return process_directory() / "python"
 
 
@@ -88,7 +88,7 @@ def _socket() -> Path:
 
 @cache
 def _script() -> str:
-    script, client = _place(), find_spec(_CLIENT)
+    script, client = _script_path(), find_spec(_CLIENT)
     assert client is not None
     parts = {
         "path": import_path(),

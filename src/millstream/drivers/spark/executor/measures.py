@@ -74,7 +74,7 @@ _STORE: Final = ("task", "store")
 _OPERATOR: Final = ("task", "operator")
 
 
-def _one(step: StepFacts, value: float) -> Values:
+def _of_task(step: StepFacts, value: float) -> Values:
     return [((step.task,), value)]
 
 
@@ -137,7 +137,7 @@ _RECORDS: Final = (
             "process-total",
             "processed_records",
         ),
-        lambda step: _one(step, step.outcome.metrics.processed),
+        lambda step: _of_task(step, step.outcome.metrics.processed),
     ),
     Measure(
         Metric(
@@ -191,7 +191,7 @@ _TASKS: Final = (
             "execution time of tasks on their executors, including restores, sends and writes",
             "process-latency",
         ),
-        lambda step: _one(step, step.seconds),
+        lambda step: _of_task(step, step.seconds),
     ),
     Measure(
         Metric(
@@ -201,7 +201,7 @@ _TASKS: Final = (
             "enforced-processing-total, which counts calls",
             "enforced_records",
         ),
-        lambda step: _one(step, step.outcome.metrics.enforced),
+        lambda step: _of_task(step, step.outcome.metrics.enforced),
     ),
     Measure(
         Metric(
@@ -225,7 +225,7 @@ _TASKS: Final = (
     ),
     Measure(
         Metric("task_punctuate_total", _TASK, "calls of punctuators", "punctuate-total", "punctuations"),
-        lambda step: _one(step, step.outcome.metrics.punctuated),
+        lambda step: _of_task(step, step.outcome.metrics.punctuated),
     ),
     Measure(
         Metric(
@@ -234,7 +234,7 @@ _TASKS: Final = (
             "stream time, seconds since the epoch; absent until a record has been seen",
             "record-lateness, which is relative to it",
         ),
-        lambda step: _one(step, ms / 1000) if (ms := step.outcome.stream_time_ms) >= 0 else (),
+        lambda step: _of_task(step, ms / 1000) if (ms := step.outcome.stream_time_ms) >= 0 else (),
     ),
 )
 
@@ -247,7 +247,7 @@ _STATE: Final = (
             "",
             "merged_updates",
         ),
-        lambda step: _one(step, step.outcome.metrics.merged),
+        lambda step: _of_task(step, step.outcome.metrics.merged),
     ),
     Measure(
         Metric(
@@ -267,7 +267,7 @@ _STATE: Final = (
             "restore-total",
             "restored_changes",
         ),
-        lambda step: _one(step, step.restored),
+        lambda step: _of_task(step, step.restored),
     ),
     Measure(
         Metric(
@@ -277,7 +277,7 @@ _STATE: Final = (
             "",
             "global_records",
         ),
-        lambda step: _one(step, step.restored_global.records),
+        lambda step: _of_task(step, step.restored_global.records),
     ),
     Measure(
         Metric(

@@ -102,12 +102,12 @@ def _result(console: Console, options: Options, conductor: Conductor) -> int:
     if verdict is not None:
         code = int(bool(verdict.wrong)) if options.keep else report(console, options, verdict)
     if conductor.error is not None:
-        say(console, f"✗ The demo failed: {_told(conductor.error)}", style="red")
+        say(console, f"✗ The demo failed: {_text_of(conductor.error)}", style="red")
         return 1
     return code
 
 
-def _told(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     if isinstance(error, MillstreamError):
         return str(error)
     return "".join(traceback.format_exception(error))

@@ -40,11 +40,11 @@ def check_brokers(inquiry: Inquiry) -> list[Finding]:
             admin.poll(0)  # calls error_cb
     except (KafkaException, SettingsError, ValueError) as error:
         return [broker_finding(servers, None, problems or [str(error)])]
-    places = sorted((str(broker.host), int(broker.port)) for broker in metadata.brokers.values())
+    addresses = sorted((str(broker.host), int(broker.port)) for broker in metadata.brokers.values())
     counts = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
     return [
-        broker_finding(servers, len(places), problems),
-        advertised_finding(places, _unreachable(places, inquiry.timeout_s)),
+        broker_finding(servers, len(addresses), problems),
+        advertised_finding(addresses, _unreachable(addresses, inquiry.timeout_s)),
         *(topic_finding(topic, counts, servers) for topic in inquiry.topics),
     ]
 
@@ -62,12 +62,12 @@ def broker_finding(servers: str, brokers: int | None, problems: Sequence[str]) -
 
 
 def advertised_finding(
-    places: Sequence[tuple[str, int]], unreachable: Mapping[tuple[str, int], str]
+    addresses: Sequence[tuple[str, int]], unreachable: Mapping[tuple[str, int], str]
 ) -> Finding:
     """Judge the advertised addresses."""
     name = "advertised addresses"
     if not unreachable:
-        return Finding(name, True, f"{_shown(places)} can be reached")
+        return Finding(name, True, f"{_shown(addresses)} can be reached")
     why = "; ".join(f"{host}:{port}: {problem}" for (host, port), problem in unreachable.items())
     fix = (
         "set advertised.listeners of those brokers to addresses that this machine can resolve and reach, or make these "
@@ -86,9 +86,9 @@ def topic_finding(topic: str, partition_counts: Mapping[str, int], servers: str)
     return Finding(f"topic {topic}", count is not None, detail, fix)
 
 
-def _unreachable(places: Iterable[tuple[str, int]], timeout_s: float) -> dict[tuple[str, int], str]:
+def _unreachable(addresses: Iterable[tuple[str, int]], timeout_s: float) -> dict[tuple[str, int], str]:
     problems = {}
-    for address in places:
+    for address in addresses:
         try:
             socket.create_connection(address, timeout_s).close()
         except OSError as error:
@@ -96,8 +96,8 @@ def _unreachable(places: Iterable[tuple[str, int]], timeout_s: float) -> dict[tu
     return problems
 
 
-def _shown(places: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{host}:{port}" for host, port in places)
+def _shown(addresses: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{host}:{port}" for host, port in addresses)
 
 
 def check_jars(inquiry: Inquiry) -> Findings:

@@ -81,12 +81,12 @@ def requirements(lines: Iterable[str]) -> list[tuple[str, str]]:
         [('lmdb', '>=1.6'), ('pandas', '>=2.2')]
     """
     required = [Requirement(line) for line in lines]
-    here = [
+    applying = [
         requirement
         for requirement in required
         if requirement.marker is None or requirement.marker.evaluate({"extra": "spark"})
     ]
-    return [(requirement.name, str(requirement.specifier)) for requirement in here]
+    return [(requirement.name, str(requirement.specifier)) for requirement in applying]
 
 
 def package_finding(name: str, limits: str) -> Finding:

@@ -20,10 +20,10 @@ import millstream as ms
 from integration.helpers import Apps, committed_records, eventually, written
 from millstream.testing.crash.broker_topics import commits_of
 
-from .checks import finished_at, too_early
+from .checks import finish_times, too_early
 from .enrichment import Enrich, Keys, answer, chains, serial_run, spread_keys
 from .journal import Journal, Lines, read
-from .results import tell
+from .results import write_result
 from .sizes import sized
 from .working import working
 
@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 KEYS = 500
-AT_ONCE = 50
+BATCH_RECORDS = 50
 IN_TRANSACTION = 20
 
 
@@ -74,10 +74,10 @@ def test_no_commit_is_beyond_an_unfinished_record(apps: Apps, tmp_path: Path, gu
         builder.build(),
         processing_guarantee=guarantee,
         isolation_level="read_committed",
-        max_batch_records=AT_ONCE,
+        max_batch_records=BATCH_RECORDS,
     )
     check_order(apps, sink, keys)
-    tell_frontier("frontier", guarantee, apps, source, read(tmp_path / "journal"))
+    check_commits("committable-offset", guarantee, apps, source, read(tmp_path / "journal"))
 
 
 @pytest.mark.parametrize("guarantee", sized(["at_least_once"], ["at_least_once", "exactly_once"]))
@@ -90,16 +90,16 @@ def test_no_commit_is_beyond_a_record_that_was_not_acknowledged(
     settings = {
         "processing_guarantee": guarantee,
         "isolation_level": "read_committed",
-        "max_batch_records": AT_ONCE,
+        "max_batch_records": BATCH_RECORDS,
     }
-    topology = working(source, sink, Journal(tmp_path / "journal"), max_unacknowledged=20 * AT_ONCE)
+    topology = working(source, sink, Journal(tmp_path / "journal"), max_unacknowledged=20 * BATCH_RECORDS)
     with apps.start(topology, **settings):
         eventually(lambda: written(apps.kafka, sink) > len(keys) // 3, "a third of the answers", within_s=600)
     apps.run(topology, **settings)
     answers = Counter(record.value for record in committed_records(apps.kafka, sink))
     assert answers.keys() == {answer(number).encode() for number in range(len(keys))}
     assert guarantee == "at_least_once" or answers.total() == len(keys)
-    tell_frontier("acknowledged", guarantee, apps, source, read(tmp_path / "journal"))
+    check_commits("acknowledged", guarantee, apps, source, read(tmp_path / "journal"))
 
 
 def check_order(apps: Apps, sink: str, keys: Keys) -> None:
@@ -108,18 +108,18 @@ def check_order(apps: Apps, sink: str, keys: Keys) -> None:
     assert chains(((r.key or b"").decode(), (r.value or b"").decode()) for r in output) == serial_run(keys)
 
 
-def tell_frontier(name: str, guarantee: str, apps: Apps, source: str, lines: Lines) -> None:
-    """See that each commit came when all before it had ended, and tell how many there were."""
+def check_commits(name: str, guarantee: str, apps: Apps, source: str, lines: Lines) -> None:
+    """Check that all records before each commit had ended; write the number of commits."""
     given = apps.kafka.consume(source, isolation="read_committed")
     offsets = np.array([record.offset for record in given])
-    finished = finished_at(given, number_of, lines)
+    finished = finish_times(given, number_of, lines)
     commits = commits_of(apps.kafka, apps.id, source)
     assert too_early(commits, offsets, finished) == []
     committed = [commit.offset for commit in commits]
     assert committed == sorted(committed)
     assert committed[-1] > offsets[-1]
     assert len(set(committed)) >= sized(30, 1_000)
-    tell(
+    write_result(
         f"{name}-{guarantee.replace('_', '-')}",
         records=len(given),
         offsets_without_a_record=committed[-1] - len(given),

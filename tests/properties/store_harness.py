@@ -1,4 +1,4 @@
-"""A store over an engine, batch after batch: what the state machines of all kinds of stores drive."""
+"""A store on an engine in successive batches, as the state machines of all kinds of stores drive it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from millstream.core.state.opening import open_store
 from .engines import Engine
 
 
-class TaskOfOne:
-    """The surroundings of a store: a stream time that tests set, and what was dropped."""
+class StoreTask:
+    """The task of a store: a stream time that tests set, and counts of what was dropped."""
 
     def __init__(self) -> None:
         self.stream_time = -1
@@ -26,19 +26,19 @@ class TaskOfOne:
         self.dropped[reason] += 1
 
 
-class Shelf:
+class StoreHarness:
     """One store in successive batches. Every batch has a new store, which knows what was committed and its memory."""
 
     def __init__(self, make: Callable[[], Engine], spec: ms.stores.StoreSpec) -> None:
         self.engine = make()
         self.spec = spec
-        self.task = TaskOfOne()
+        self.task = StoreTask()
         self.memory: Mapping[str, Any] = {}
         self._committed_time = -1
         self.store = self._opened()
 
     def commit(self) -> tuple[str, ...]:
-        """End the batch; give the byte stores that were dropped."""
+        """End the batch; return the byte stores that were dropped."""
         drained = self.store.drain()
         assert all(drained.changes.values())
         assert not set(drained.changes) & set(drained.dropped)
@@ -52,12 +52,12 @@ class Shelf:
         return drained.dropped
 
     def give_up(self) -> None:
-        """Begin the batch anew, as another attempt would."""
+        """Start the batch again, as another attempt would."""
         self.task.stream_time = self._committed_time
         self.store = self._opened()
 
     def changed(self, spec: ms.stores.StoreSpec) -> None:
-        """Go on with another specification, as after a restart of a changed program."""
+        """Continue with another specification, as after a restart of a changed program."""
         self.spec = spec
         self.give_up()
 
