@@ -1,1 +1,1 @@
-"""What runs in the executors: chunk rows in, a task's step, chunk rows out. Never a Spark session."""
+"""Code that runs in executors: it turns chunk rows into a task's step, and the results into chunk rows. It has no Spark session."""

@@ -1,9 +1,9 @@
-"""Calls: what a task asks of the async worker beside its executor in a micro-batch.
+"""Calls: how a task uses the async worker beside its executor in a micro-batch.
 
-Before its step, it collects the results of its in-flight calls, if there are any; after it, it sends the new ones. So an async worker
-is only started for a task that has something to call. The task never waits for a call. While calls are running, it asks to be woken,
-soon if they are young, later if they have been running for long: nobody can tell when they end. While none runs (an endpoint is left
-alone, a rate is limited, a batch waits for more), it is woken when the next one begins.
+Before its step, a task with in-flight calls collects their results. After the step, it sends the new calls. An async worker starts only
+when a task has something to call. The task never waits for a call. While calls are running, the task asks for a wake-up: soon if the
+calls are young, later if they have run for long, because their end is unknown. While no call is running (an endpoint is backing off, a
+rate is limited, or a batch is filling), the task wakes up when the next call begins.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from millstream.core.ports import BatchId
 from millstream.drivers.spark.clock import host_clock
 
 AsyncWorkerOf: TypeAlias = Callable[[str], AsyncWorker]
-"""Returns the async worker beside this executor, of the calls that belong to a checkpoint."""
+"""Returns the async worker beside this executor for the calls of a checkpoint."""
 
 _LATEST_MS = 1_000
 
 
 class TaskCalls:
-    """The calls of one task in one micro-batch: collects results before the step, sends new calls after it.
+    """Collects the results of a task's calls before its step and sends new calls after it, in one micro-batch.
 
     Args:
-        ahead_ms: By how much the application's clock is ahead of this host's, ms.
+        ahead_ms: How far the application's clock is ahead of this host's, in ms.
     """
 
     def __init__(self, task: Task, batch: BatchId, ahead_ms: int, async_workers: AsyncWorkerOf) -> None:
@@ -40,7 +40,7 @@ class TaskCalls:
         self._reported = bool(in_flight)
         self._answered = self._ask(in_flight) if in_flight else Answered()
         self.lost = len(self._answered.lost)
-        """How many calls the async worker has lost."""
+        """The number of calls that the async worker has lost."""
 
     def collect(self) -> None:
         """Pass the results and the lost calls to the task."""
@@ -49,7 +49,7 @@ class TaskCalls:
         self._task.lost(self._answered.lost)
 
     def hand_over(self, outcome: Outcome) -> None:
-        """Send the calls of the step. Their results stay with the async worker until the next micro-batch: this one may fail."""
+        """Send the calls of the step. The async worker keeps their results until the next micro-batch, because this one may fail."""
         if outcome.issue:
             in_flight = None if self._reported else self._task.under_way()
             self._answered = self._ask(in_flight, outcome.issue)
@@ -71,7 +71,7 @@ class TaskCalls:
 
     @property
     def loop_lag_ms(self) -> int:
-        """How late the event loop of the async worker was lately, ms."""
+        """The recent delay of the async worker's event loop, in ms."""
         return self._answered.loop_lag_ms
 
     def _ask(self, in_flight: Collection[Ticket] | None, issue: Iterable[Call] = ()) -> Answered:

@@ -1,8 +1,8 @@
-"""Changelog topics from a task's point of view: publishing, and rebuilding a task that has lost everything else.
+"""The changelog topics of a task: publishing to them, and rebuilding a task that has no other state.
 
-What is published goes out with the task's other results, so under exactly-once delivery a changelog holds precisely what
-was committed. Beside the stores' changes each batch that changes anything publishes the task's *snapshot* (stream time, schedules, what stores
-remember) to the application's internal topic ``<application>-commits``: without it, a rebuilt store would not know its time.
+A task publishes to its changelogs together with its other results. Under exactly-once delivery, a changelog therefore contains exactly the
+committed changes. A micro-batch with changes also publishes the task's *snapshot* (stream time, schedules, memory of its stores) to the
+internal topic ``<application>-commits``. Without the snapshot, a rebuilt store would not know its time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from millstream.drivers.spark.executor.snapshots import TaskMemory
 
 _PUBLISHED_AT_ONCE = 20_000
 _SNAPSHOT = b"task "
-"""Prefix of the keys of snapshots, which share their topic with the marks of delivered batches."""
+"""Key prefix of snapshots. Their topic also contains the marks of delivered batches."""
 _WHY = "checkpoint and local state are gone; it is read from the changelog topic"
 
 
 def published(reader: ChangelogReader, plan: Plan, tasks: Iterable[TaskId]) -> list[bytes]:
-    """Return what each task that has ever published remembered at its last publication, as JSON."""
+    """Return the last published memory of each task that has ever published, as JSON."""
     keys = [Changelogs(plan, plan.subtopologies[task.subtopology], task)._key for task in tasks]
     newest = _newest_snapshots(reader, plan)
     return [newest[key] for key in keys if key in newest]
@@ -57,7 +57,7 @@ class Changelogs:
 
     @property
     def unfinished(self) -> list[str]:
-        """Those of them in which operators keep unfinished records."""
+        """The stores with changelogs that contain in-flight records of operators."""
         keeping = backlog_stores(self.sub.nodes.values())
         return [name for name in self.stores if name in keeping]
 
@@ -76,7 +76,7 @@ class Changelogs:
     def publish_content(
         self, stores: Collection[str], names: Iterable[str], view: ByteStores, now_ms: int
     ) -> Iterator[tuple[str, Records]]:
-        """Return the whole content of stores whose changelog topic is new, as records."""
+        """Return the whole content of the stores whose changelog topic is new, as records."""
         for byte_store in names:
             if store_of(byte_store) not in stores:
                 continue
@@ -92,13 +92,13 @@ class Changelogs:
     def corrections(
         self, reader: ChangelogReader, stores: Collection[str], view: ByteStores, now_ms: int
     ) -> Iterator[tuple[str, Records]]:
-        """Return what makes the changelog topics of some stores hold what the stores hold.
+        """Return the records that make changelog topics agree with their stores.
 
-        They differ after a micro-batch of which one attempt was delivered and the state of another counts: which results of calls
-        arrive in a micro-batch, and so where unfinished records lie, differs between attempts.
+        They disagree if one attempt of a micro-batch was delivered but the state of another attempt was committed. Attempts differ in the
+        results of calls that arrive, and therefore in the position of in-flight records.
 
         Args:
-            stores: Stores of unfinished records; each is read as a whole.
+            stores: Stores of in-flight records. Each store is read as a whole.
         """
         for store in stores:
             published: dict[bytes, bytes | None] = {}
@@ -111,7 +111,7 @@ class Changelogs:
                 yield self._records(store, wrong, now_ms)
 
     def memory(self, reader: ChangelogReader, renamed_stores: Mapping[str, str]) -> TaskMemory:
-        """Return the task's memory at its last publication; an empty one if it never published."""
+        """Return the last published memory of the task, or an empty one if the task has never published."""
         newest = _newest_snapshots(reader, self.plan).get(self._key)
         return TaskMemory.from_json({} if newest is None else json.loads(newest), renamed_stores)
 
@@ -137,7 +137,7 @@ class Changelogs:
 
     @property
     def _key(self) -> bytes:
-        """Key of the snapshot. It has no sub-topology: without a checkpoint, sub-topologies may get other numbers."""
+        """Key of the snapshot. It excludes the sub-topology, whose number may change without a checkpoint."""
         return _SNAPSHOT + f"{','.join(sorted(self.stores))} {self.task.partition}".encode()
 
     def _records(self, byte_store: str, items: list[StoreChange], now_ms: int) -> tuple[str, Records]:

@@ -1,7 +1,7 @@
-"""Copies: the local copies of one task, one per engine that its stores use.
+"""The local copies of one task: one copy per engine of its stores.
 
-Each has a directory and a version of its own, and is restored by itself, from the manifest restricted to its stores. To
-the task they look like one set of byte stores.
+Each copy has its own directory and version. It is restored independently, from the manifest restricted to its stores. The task
+sees the copies as a single set of byte stores.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Items = TypeVar("Items")
 
 
 def directory_of_global(store: str) -> str:
-    """Return the directory of a host's copy of a global store, beside those of tasks; no task id has this form."""
+    """Return the directory of a host's copy of a global store, beside the directories of tasks. No task id has this form."""
     return f"global/{store}"
 
 
 @dataclass(frozen=True)
 class CopiesSpec:
-    """Where and how local copies are kept. Crosses as cloudpickle.
+    """Location and settings of local copies. Pickled with cloudpickle.
 
     Attributes:
-        directory: Parent directory of the local copies on each host, as ``<task>/<engine>``.
-        memory_bytes: Memory for the local copies of a worker, all engines together.
+        directory: Parent directory of the local copies on each host. A copy is in ``<task>/<engine>``.
+        memory_bytes: Memory for the local copies of a Python worker, shared by all engines.
     """
 
     directory: str
@@ -50,11 +50,11 @@ class CopiesSpec:
 
     @property
     def memory_per_engine(self) -> int:
-        """Bytes of memory for the copies of one engine."""
+        """Memory for the local copies of one engine, in bytes."""
         return self.memory_bytes // max(len(set(self.engines.values())), 1)
 
     def opened(self, engine: str, directory: str) -> LocalCopy:
-        """Open the copy of an engine.
+        """Open the local copy of an engine.
 
         Raises:
             StoreError: If the directory cannot be written.
@@ -90,10 +90,10 @@ class TaskCopies:
         return self._views[self._engines[store_of(name)]].open(name)
 
     def close_view(self) -> None:
-        """Close the view, and release what the next micro-batch's process may need.
+        """Close the view and release the resources that the process of the next micro-batch may need.
 
         Raises:
-            DamagedCopyError: If a copy turned out to be damaged; it is empty now.
+            DamagedCopyError: If a copy is damaged. The copy is now empty.
         """
         self._views = {}
         with ExitStack() as closing:
@@ -104,7 +104,7 @@ class TaskCopies:
         return frozenset(name for copy in self._copies.values() for name in copy.names())
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Park the changes of a micro-batch beside the copies of their engines; every copy gets the version."""
+        """Park the changes of a micro-batch beside the local copies. Every copy receives the version."""
         for engine, copy in self._copies.items():
             own = [name for name in dropped if self._engines[store_of(name)] == engine]
             copy.park(version, self._own(engine, changes), own)

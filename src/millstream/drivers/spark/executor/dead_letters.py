@@ -1,7 +1,7 @@
-"""Letters: the dead letter of a record that stops the application is sent before the error leaves the worker.
+"""Sends the dead letter of a record that stops the application, before the error leaves the Python worker.
 
-A micro-batch that fails may take back what it sends. So such a letter is sent at least once, outside of any transaction. Where Spark
-tries a failed task again, it may be sent more than once.
+A failed micro-batch may undo what it sends. A dead letter is therefore sent at least once, outside any transaction. If Spark
+retries the failed task, the letter may be sent again.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from millstream.core.ports import Sender
 
 @contextmanager
 def sending_dead_letters(sender: Sender | None) -> Iterator[None]:
-    """Send the dead letter of an error that passes; without a sender, do nothing.
+    """Send the dead letter of an error that passes through. Without a sender, do nothing.
 
     Raises:
-        MillstreamError: The error that passed; its message says if the dead letter could not be sent.
+        MillstreamError: The error that passed through. Its message is extended if the dead letter could not be sent.
     """
     try:
         yield

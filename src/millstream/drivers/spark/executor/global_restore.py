@@ -1,9 +1,9 @@
-"""Restores of global stores: bringing a host's copy of a global store to exactly the offsets that a micro-batch sees.
+"""Restores of global stores: bring a host's copy of a global store to exactly the offsets that a micro-batch sees.
 
-The records of the topic go through a global task (see ``millstream.core.engine.global_task``), some thousands at a time, and
-its changes into the copy, with the progress in the same transaction. So a restore that is cut off goes on from there.
-Records of one restore are taken in the order of their timestamps as far as they are read together, and partition by partition
-otherwise: what a store holds is certain as long as all records of a key are in one partition.
+A restore passes the records of the topic through a global task (see ``millstream.core.engine.global_task``), a few thousand at a time. It
+writes the changes and the progress to the copy in one transaction, so that an interrupted restore can continue. Records that are
+read together are processed in timestamp order, all others partition by partition. The content of a store is therefore deterministic
+only if all records of a key are in one partition.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_NOTICES = 5
 
 @dataclass(frozen=True)
 class GlobalTopics:
-    """What reads the topics of global stores. Picklable."""
+    """Access to the topics of global stores. Picklable."""
 
     broker: TopicReader
     fetcher: Fetcher
@@ -46,11 +46,11 @@ class GlobalTopics:
 
 @dataclass
 class GlobalRestoreCounts:
-    """What was read from global topics.
+    """Counts of the records read from global topics.
 
     Attributes:
-        dropped: Dropped records by the id of the global task, and reason.
-        notices: Lines for the log; only the first ones.
+        dropped: Dropped records, by id of the global task and reason.
+        notices: The first few lines for the log.
     """
 
     records: int = 0
@@ -58,7 +58,7 @@ class GlobalRestoreCounts:
     notices: list[str] = field(default_factory=list)
 
     def add(self, task: TaskId, outcome: Outcome) -> None:
-        """Add what a step of a global task has dropped."""
+        """Add the dropped records and notices of a global task's step."""
         for reason, count in outcome.metrics.dropped.items():
             self.dropped[str(task), reason] += count
         self.notices = [*self.notices, *outcome.notices][:_MAX_NOTICES]
@@ -66,7 +66,7 @@ class GlobalRestoreCounts:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Records of one partition, and the offset after them; None if the range has no records."""
+    """Records of one partition, and the next offset. Records are None at the end of a range."""
 
     partition: int
     records: Records | None
@@ -75,10 +75,10 @@ class _Chunk:
 
 @dataclass(frozen=True)
 class GlobalPart:
-    """A global part and what a host needs to run it.
+    """A global part, with everything a host needs to run it.
 
     Attributes:
-        topic_id: The broker's id of its topic; empty if unknown.
+        topic_id: The broker's id of the topic, or empty if unknown.
     """
 
     part: SubTopology
@@ -97,16 +97,16 @@ class GlobalPart:
 
     @property
     def identity(self) -> str:
-        """Identifies what is copied; a copy with another identity begins anew."""
+        """Identifies the copied content. A copy with a different identity is filled from the beginning."""
         return f"{self.topic} {self.topic_id} {self.part.stores[self.store].fingerprint}"
 
 
 class GlobalRestore:
-    """Brings one copy up to planned offsets. Owned by the owner of the copy.
+    """Brings one copy up to the planned offsets. Belongs to the owner of the copy.
 
     Args:
-        task: The task that needs the store; restores are reported for it.
-        now_ms: The wall clock of the micro-batch, ms since the epoch.
+        task: The task that needs the store. Restores are reported for this task.
+        now_ms: The wall clock of the micro-batch, in ms since the epoch.
     """
 
     def __init__(
@@ -127,14 +127,14 @@ class GlobalRestore:
         self._now_ms = now_ms
 
     def view_at(self, planned: Mapping[int, int], counts: GlobalRestoreCounts) -> ByteStores:
-        """Bring the copy to the planned offsets, and open a view of it, which the owner of the copy closes.
+        """Bring the copy up to the planned offsets and open a view of it. The owner of the copy closes the view.
 
         Args:
-            planned: Per partition, the first offset that the store must not contain.
+            planned: For each partition, the first offset that the store must not contain.
 
         Raises:
             StoreError: If the copy cannot be written.
-            OffsetsLostError: If the broker has deleted records that were not read.
+            OffsetsLostError: If the broker has deleted unread records.
             BrokerUnavailableError: If no broker answers.
             MillstreamError: If a record fails under the policy "fail".
         """
@@ -150,7 +150,7 @@ class GlobalRestore:
     def _bring_up(
         self, previous: CopyProgress | None, planned: Mapping[int, int], counts: GlobalRestoreCounts
     ) -> None:
-        """Read from the progress of the copy to the planned offsets."""
+        """Read the topic from the progress of the copy to the planned offsets."""
         reached, why = self._start(previous, planned)
         old = None if why else reached.version.number
         to_read = [
@@ -174,7 +174,7 @@ class GlobalRestore:
     def _start(
         self, previous: CopyProgress | None, planned: Mapping[int, int]
     ) -> tuple[CopyProgress, str | None]:
-        """Return where to continue, and why the copy begins anew, if it does; it is empty then."""
+        """Return where to continue, and the reason for a restart from an empty copy, if any."""
         copy, identity = self._copy, self._part.identity
         version = copy.version()
         empty = copy.why_empty() if version is None else CUT_OFF
@@ -188,7 +188,7 @@ class GlobalRestore:
         return replace(kept, positions={**self._first_offsets(planned, known), **known}), why
 
     def _first_offsets(self, planned: Mapping[int, int], known: Collection[int]) -> dict[int, int]:
-        """Return the first offsets of partitions that are new to the copy; at most the planned ones."""
+        """Return the first offsets of partitions that are new to the copy, limited to the planned offsets."""
         topic = self._part.topic
         if all(partition in known for partition in planned):
             return {}
@@ -196,7 +196,7 @@ class GlobalRestore:
         return {partition: min(first[partition], end) for partition, end in planned.items()}
 
     def _chunks(self, to_read: list[OffsetRange]) -> Iterator[list[_Chunk]]:
-        """Read ranges in lists of limited size; yields at least one list, which completes the copy."""
+        """Read the ranges in lists of limited size. Yield at least one list, because the last list completes the copy."""
         chunks: list[_Chunk] = []
         count = size = 0
         for planned, fetched in self._topics.fetcher.fetch_all(to_read):
@@ -212,7 +212,7 @@ class GlobalRestore:
     def _applied(
         self, reached: CopyProgress, chunks: list[_Chunk], counts: GlobalRestoreCounts
     ) -> CopyProgress:
-        """Process records, and write the changes; return the progress."""
+        """Process records, write the changes and return the progress."""
         try:
             task = global_task(
                 self._part.part,

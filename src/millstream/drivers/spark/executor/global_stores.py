@@ -1,9 +1,9 @@
-"""Global stores of a task in a micro-batch: one copy per store and host, which all tasks of the host read.
+"""Global stores of a task in a micro-batch: one copy per store and host, shared by all tasks of the host.
 
-The copies lie beside those of the tasks, in ``<directory>/global/<store>/<engine>``. Whichever task comes first brings a copy up
-(see ``global_restore.py``), under a lock of the operating system that a crash gives back; the others find it up to date. Where an engine
-lets several processes read, the lock is given back before the task runs, because a view stays as it was when it was opened;
-where it does not, the tasks of a host take turns.
+The copies are beside the copies of tasks, in ``<directory>/global/<store>/<engine>``. The first task brings a copy up to date (see
+``global_restore.py``); the other tasks find it current. A lock of the operating system, released by a crash, guards the copy. If an engine
+allows several reading processes, the task releases the lock before its step, because an open view does not change. Otherwise,
+the tasks of a host take turns.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class HostLock:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)
                 fcntl.flock(self._file, fcntl.LOCK_EX)
-                if not self._is_in_place():  # somebody has deleted the directory since it was opened
+                if not self._is_in_place():  # the directory was deleted after the file was opened
                     self.release()
         except OSError as error:
             self.release()

@@ -1,7 +1,7 @@
 """The task host: one streaming operator that runs every task of an application.
 
-Spark loads the state of a task at the version it has committed and drops what a failed attempt wrote, so a micro-batch that is run
-again begins exactly where the first attempt did. Nothing here has to be rolled back.
+Spark loads the committed version of a task's state and discards what failed attempts wrote. A repeated micro-batch therefore begins
+exactly like its first attempt, and the host needs no rollback.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SPECS: dict[bytes, HostSpec] = {}
 
 
 class TaskHost(StatefulProcessor):
-    """Runs the tasks whose rows Spark passes. Spark creates one per Spark task; caches are in the module."""
+    """Runs the tasks whose rows Spark passes to it. Spark creates one host per Spark task; caches are in the module."""
 
     def __init__(self, spec: HostSpec) -> None:
         self._pickled, self._logs = cloudpickle.dumps(spec), WorkerLogs.here()
@@ -52,12 +52,12 @@ class TaskHost(StatefulProcessor):
 
     @cached_property
     def _spec(self) -> HostSpec:
-        # Once per Spark task: it grows with the partitions, and there is a call for each of them.
+        # Once per Spark task, not once per call: the spec grows with the partitions, and Spark calls the host for each partition.
         self._logs.apply()
         return _spec(self._pickled)
 
     def close(self) -> None:
-        """Wait until what the tasks have sent is acknowledged; Spark commits their state afterwards."""
+        """Wait for the acknowledgements of everything the tasks have sent. Spark commits their state afterwards."""
         has_run = "_spec" in vars(self)
         if has_run and (sender := self._spec.topology.sender) is not None:
             with wire.crossing():

@@ -1,4 +1,4 @@
-"""What the task host needs to know."""
+"""The specification of the task host."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from millstream.drivers.spark.spec import TopologySpec
 
 @dataclass(frozen=True)
 class HostSpec:
-    """What the task host needs to know. Crosses as cloudpickle.
+    """Everything the task host needs to know. Pickled with cloudpickle.
 
     Attributes:
-        global_topics: Reads the topics of global stores; None without such stores.
-        max_task_idle_ms: How long a task waits for an empty input; -1 does not wait.
-        cache_bytes: Size limit of a task's caches; with 0 every update of a table is forwarded.
-        async_workers: Returns the async worker beside an executor; None without asynchronous operators.
-        repeats_sends: Whether a micro-batch that is run again sends the same again; if not, it sends nothing.
-        shares: Directory of the shares of divided state; None if the checkpoint is not on a disk that all hosts have.
+        global_topics: Reads the topics of global stores. None without such stores.
+        max_task_idle_ms: How long a task waits for an empty input, in ms. With -1 it does not wait.
+        cache_bytes: Size limit of a task's caches, in bytes. With 0 every update of a table is forwarded.
+        async_workers: Returns the async worker beside an executor. None without asynchronous operators.
+        repeats_sends: Whether a repeated micro-batch sends its results again. If false, it sends nothing.
+        shares: Directory of the shares of divided state. None if the checkpoint is not on a disk shared by all hosts.
     """
 
     topology: TopologySpec
@@ -44,5 +44,5 @@ class HostSpec:
 
     @cached_property
     def inputs(self) -> Mapping[TaskId, tuple[Input, ...]]:
-        """The inputs of the tasks that must know their lag."""
+        """The inputs of the tasks that must know the lag of their inputs."""
         return informed(self.topology.plan, self.topology.layout, waits=True)

@@ -1,6 +1,6 @@
-"""Murmur2 over a whole Arrow column: which partition each key of a chunk belongs to.
+"""Murmur2 over a whole Arrow column, to find the partition of each key of a chunk.
 
-The same hash as ``millstream.core.model.partitioning.murmur2``, tested against it, without a Python call per key.
+Computes the same hash as ``millstream.core.model.partitioning.murmur2``, without a Python call per key. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def _finished(data: Any, starts: Any, lengths: Any, h: Any) -> Any:
 
 
 def split_by_partition(batch: pa.RecordBatch, partitions: int) -> list[tuple[int, pa.RecordBatch]]:
-    """Split a batch by partition; the order inside a partition is kept.
+    """Split a batch by partition. The order within a partition is kept.
 
     Args:
-        batch: With a binary column ``key``, whose hash decides the partition; null keys hash like the empty key. A column
-            ``partition`` decides instead, unless it is -1, and is removed.
+        batch: Has a binary column ``key``, whose hash selects the partition. Null keys hash like the empty key. If a column
+            ``partition`` exists, its values other than -1 override the hash, and the column is removed.
 
     Returns:
-        Partition numbers and their records; partitions without records are missing.
+        Partition numbers and their records. Partitions without records are omitted.
     """
     numbers = (murmur2(batch.column("key")) & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)
     if "partition" in batch.schema.names:
@@ -88,16 +88,16 @@ def split_by_partition(batch: pa.RecordBatch, partitions: int) -> list[tuple[int
 
 
 def split_by_range(batch: pa.RecordBatch, ranges: int, *, with_steps: bool = False) -> list[pa.RecordBatch]:
-    """Split records of one partition by key range, as ``millstream.core.engine.records.dividing`` does.
+    """Split the records of one partition by key range, like ``millstream.core.engine.records.dividing``.
 
     Args:
-        batch: With the columns ``key``, ``value`` and ``timestamp``, in offset order.
-        with_steps: Whether each part gets the steps of the partition's time.
+        batch: Has the columns ``key``, ``value`` and ``timestamp``, in offset order.
+        with_steps: Whether each part includes the steps of the partition time.
 
     Returns:
         The records of each range, possibly none. The columns ``before``, ``keyed_before`` (only if a key is null) and
-        ``valued_before`` (only if a value of a record with a key is null) have the times of the partition in front of each record, the
-        metadata those behind all, and the steps.
+        ``valued_before`` (only if a record with a key has a null value) contain the partition times before each record. The metadata
+        contains the partition times after all records, and the steps.
     """
     keys, timestamps = batch.column("key"), batch.column("timestamp").to_numpy()
     numbers = (murmur2(keys).astype(np.uint64) * np.uint64(ranges)) >> np.uint64(HASH_BITS)
@@ -121,12 +121,12 @@ def split_by_range(batch: pa.RecordBatch, ranges: int, *, with_steps: bool = Fal
 
 
 def _running(timestamps: Any) -> Any:
-    """Return the largest timestamp in front of each record, and behind it that of all."""
+    """Return the largest timestamp before each record, followed by the largest of all."""
     return np.maximum.accumulate(np.concatenate([np.array([-1], np.int64), timestamps]))
 
 
 def _steps(time: Any, keyed: Any, valued: Any, complete: Any) -> TimeSteps:
-    """Return the steps of a partition's time, from the times behind each record."""
+    """Return the steps of a partition's time, from the times after each record."""
     last = np.flatnonzero(np.append(time[1:] != time[:-1], True))
     first = np.append(0, last[:-1] + 1)
     return TimeSteps(

@@ -1,7 +1,7 @@
 """The map stage: a stateless sub-topology that runs where its records are read, before Spark's shuffle.
 
-Its sends to a repartition become chunk rows of the task their keys belong to: Spark's shuffle is the repartition. What it sends to
-other topics is sent here, or passes through the shuffle untouched, to the sink.
+Records sent to a repartition become chunk rows of the task that owns their key: Spark's shuffle is the repartition. Records sent to other
+topics are sent here, or pass through the shuffle unchanged to the sink.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _NOTICES = 5
 
 
 class MapStage:
-    """Runs one task of a stateless sub-topology over one range. Owned by the read.
+    """Runs one task of a stateless sub-topology over one offset range. Owned by the read.
 
     Attributes:
-        time_ms: The partition time, ms since the epoch; -1 if there is none, or no extractor needs it.
+        time_ms: The partition time, in ms since the epoch. It is -1 if there is none or no extractor needs it.
     """
 
     def __init__(self, topology: TopologySpec, task: TaskId, wanted: OffsetRange, read: PlannedRead) -> None:
@@ -54,7 +54,7 @@ class MapStage:
         self._timed = wanted.topic in timed_topics(sub)
         self._origins = origins(topology.plan)
         self._sent: Counter[str] = Counter()
-        """Records so far, by repartition whose offsets contain the micro-batch."""
+        """Number of records so far, for each repartition whose offsets contain the micro-batch."""
         self._topology = topology
         self._id = task
         running_task(str(task))
@@ -88,8 +88,8 @@ class MapStage:
         return task
 
     def run(self, records: Records) -> Iterator[pa.RecordBatch]:
-        """Process records; return the results as chunk rows."""
-        # What is merged by time is not in the order of offsets.
+        """Process records and return the results as chunk rows."""
+        # Records merged by time are not in offset order.
         end = max(records.offsets[-1], self._start) + 1
         self._count += len(records)
         self._size += records.byte_count()
@@ -103,7 +103,7 @@ class MapStage:
         self._start = end
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Close the task; return its report."""
+        """Close the task and return its report."""
         if self._timed:
             self.time_ms = max(self._task.snapshot().partition_times.values(), default=-1)
         self._task.close()
@@ -124,7 +124,7 @@ class MapStage:
         yield wire.arrow_rows([self._own_row(wire.REPORT, TopicPartition("", 0), report.encode())])
 
     def remember(self) -> Iterator[pa.RecordBatch]:
-        """Return rows with the partition times for the next run; none if no extractor needs them."""
+        """Return rows with the partition times for the next run, or none if no extractor needs them."""
         if times := self._times():
             yield wire.arrow_rows([self._own_row(wire.TIMES, self._partition, encode_times(times))])
 
@@ -149,7 +149,7 @@ class MapStage:
             yield wire.arrow_rows(rows)
 
     def _repartitioned(self, topic: str, records: Records, end: int) -> Iterator[tuple[Any, ...]]:
-        """Return records as rows of the tasks that own their keys."""
+        """Return records as rows for the tasks that own their keys."""
         layout = self._topology.layout
         records.offsets = self._offsets(topic, len(records))
         for number, part in split_by_partition(wire.to_arrow(records), layout.partitions[topic]):
@@ -164,11 +164,11 @@ class MapStage:
                 yield self._row(address, end, wire.encode_batch(each))
 
     def _is_committed_later(self) -> bool:
-        """Return whether the committable offset depends on records behind the shuffle."""
+        """Return whether the committable offset depends on records after the shuffle."""
         return self._wanted.topic in topics_committed_later(self._topology.plan)
 
     def _offsets(self, repartition: str, count: int) -> list[int]:
-        """Return the offsets of records behind a repartition."""
+        """Return the offsets of records after a repartition."""
         if repartition not in self._origins:
             return list(range(self._start, self._start + count))
         batch = wire.batch_of(self._batch).number if self._batch else 0

@@ -1,8 +1,8 @@
-"""Measures: the metrics of tasks. Each row declares one and says where its value comes from; nothing else has to know of it.
+"""Measures: the metrics of tasks. Each row declares one metric and reads its value from a step. No other code lists the metrics.
 
-A task's report carries the numbers to the application, which combines them by their names
-(``millstream.core.metrics.metric``) and shows them in ``RunningApplication.metrics()``, to Prometheus, to OpenTelemetry and on
-the application's page. ``docs/reference/metrics.md`` is compared with the rows by a test.
+A task's report carries the values to the application. The application combines them by name (``millstream.core.metrics.metric``) and
+shows them in ``RunningApplication.metrics()``, Prometheus, OpenTelemetry and its page. A test compares ``docs/reference/metrics.md`` with
+the rows.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _NOTHING: Final = Outcome((), {}, {}, None, -1, commit_requested=False, metrics=
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What a task did in a micro-batch, as input of the measures.
+    """What a task did in a micro-batch. The input of the measures.
 
     Attributes:
-        read: By topic, records that came from the broker, and their bytes.
-        removed: Unfinished records of removed operators, by their store.
-        restored: Changes applied from the log to the local copies, beyond those of the previous micro-batch.
-        manifest: The log of the task's stores; None if it has none.
-        stores: What its stores remember besides their content, by name.
+        read: Records read from the broker and their bytes, by topic.
+        removed: In-flight records of removed operators, by store.
+        restored: Changes applied from the log to the local copies, except those of the previous micro-batch.
+        manifest: The log of the task's stores. None if it has no log.
+        stores: The memory of the stores besides their content, by name.
         seconds: Time of the task on its executor, including restore, sends and writes.
     """
 
@@ -50,11 +50,11 @@ class StepFacts:
 
 
 Values = Iterable[tuple[tuple[str, ...], float]]
-"""Values by the values of their labels."""
+"""Label values and the metric's value."""
 
 
 class Measure(NamedTuple):
-    """A metric of tasks, and the function that reads it from a step. Counters that are 0 are not reported."""
+    """A metric of tasks, with the function that reads it from a step. Counters of 0 are not reported."""
 
     metric: Metric
     of: Callable[[StepFacts], Values]
@@ -337,12 +337,12 @@ RESTORING: Final = Metric(
     "records that a running restore still has to apply; absent without one",
     "restore-remaining-records-total",
 )
-"""Reported while a micro-batch runs, by ``millstream.drivers.spark.executor.restore_progress``."""
+"""Reported during a micro-batch by ``millstream.drivers.spark.executor.restore_progress``."""
 
 OF_EACH_TASK: Final = tuple(
     metric for metric in TASK_METRICS if metric.labels == _TASK and metric.kind == "counter"
 )
-"""The counters that every task has from its first report on."""
+"""The counters that every task reports from its first report on."""
 
 
 def measured(step: StepFacts) -> list[Number]:

@@ -1,4 +1,4 @@
-"""Makes the report of a task from what it did."""
+"""Builds the report of a task."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from millstream.drivers.spark.executor.async_calls import TaskCalls
 from millstream.drivers.spark.executor.measures import StepFacts, measured
 
 _HISTORY: Final = 33
-"""Versions named in a report. A query's copy of a store in memory may be as far behind as changes are parked; others are one or two."""
+"""Number of versions in a report. A query's copy in memory may lag by as many versions as are parked; other copies by one or two."""
 
 
 def call_report(outcome: Outcome, calls: TaskCalls | None, now_ms: int) -> CallReport | None:
-    """Return the report of a task's asynchronous operators together; None without such operators.
+    """Return the combined report of a task's asynchronous operators, or None without such operators.
 
     Args:
-        calls: The calls of the task; None if no operator calls.
-        now_ms: The time of the micro-batch, ms since the epoch.
+        calls: The calls of the task. None if no operator calls.
+        now_ms: The time of the micro-batch, in ms since the epoch.
     """
     if not outcome.calls:
         return None
@@ -60,7 +60,7 @@ def report_of(
     """Return the report of a task's step.
 
     Args:
-        calls: Report of its asynchronous operators; None without them.
+        calls: Report of the asynchronous operators. None without such operators.
         undelivered: Lines about restores that did not reach the application.
     """
     outcome, look_at_ms = step.outcome, None if calls is None else calls.look_at_ms
@@ -105,8 +105,8 @@ def report_of_gone(
     """Return the report of a task whose state is removed.
 
     Args:
-        removed: Unfinished records that were removed, by store.
-        progress: Progress of each partition; the removed records hold no offset back any more.
+        removed: The removed in-flight records, by store.
+        progress: Progress of each partition. The removed records no longer hold back any offset.
     """
     offsets = {partition: done.position for partition, done in progress.items()}
     numbers = measured(StepFacts(str(task), removed=removed))

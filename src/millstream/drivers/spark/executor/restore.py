@@ -1,13 +1,12 @@
-"""Restore: bringing a local copy up to the committed manifest.
+"""Restore: brings a local copy up to the committed manifest.
 
-A copy that is a few versions behind follows them one by one, with the changes that were parked beside it. Otherwise the
-segments of the log that it lacks are applied, store by store.
+A copy that is a few versions behind applies the parked changes of each version. Otherwise, the restore applies the missing segments
+of the log, store by store.
 
-What limits the rate is how a copy takes keys: in order they are appended, at random each costs a page. Segments are sorted,
-but those of a store each span all its keys. So a restore that does not fit into the memory it may take goes through temporary
-files: every segment is cut at the same keys, every file collects what lies between two of them, and the files are then
-applied in order, each merged and sorted in memory. Keys are spread over key groups by checksum, so that the keys of one
-segment show well where the others are to be cut.
+The write pattern limits the rate: a copy appends keys that arrive in order, but writes a page for each key in random order. A segment is
+sorted, but each segment of a store spans all its keys. A restore that exceeds its memory therefore uses temporary files. It divides
+every segment at the same keys and writes each key range to a separate file. It then merges and sorts each file in memory and applies
+the files in order. A checksum assigns keys to key groups, so the keys of one segment are good division points for the others.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ Needed = list[tuple[KeyGroup, Segment]]
 ReadSegment = Callable[[KeyGroup, Segment], list[StoreChange]]
 
 _ENTRY_BYTES: Final = 350
-"""What a record takes in memory besides its own bytes: two byte strings, twice, a tuple, a place in a dict."""
+"""Memory overhead of a record: two byte strings, twice, a tuple and a dict entry."""
 _SHARE: Final = 1 / 4
-"""The part of the memory that records in transit may take; the rest is the copy's."""
+"""The fraction of the memory that records in transit may use. The copy uses the rest."""
 _LENGTH_BYTES: Final = 8
 
 
 @dataclass(frozen=True)
 class RestoreSettings:
-    """What a restore may use.
+    """Resources of a restore.
 
     Attributes:
         memory_bytes: Memory for local copies and their restore.
-        scratch: Directory for temporary files; None for the system's.
+        scratch: Directory for temporary files. None for the system's default.
     """
 
     memory_bytes: int = DEFAULT_MEMORY_BYTES
@@ -103,7 +102,7 @@ class Restore:
     def _store(
         self, store: str, segments: Needed, copy: LocalCopy, unfinished: Version, begin: RestoreProgress
     ) -> int:
-        """Apply the segments of one store; return the number of changes."""
+        """Apply the segments of one store and return the number of changes."""
         largest = max(segments, key=lambda item: item[1].size)
         sample = self._read(*largest)
         planned = _memory(sample) * sum(segment.size for _, segment in segments) // max(largest[1].size, 1)
@@ -128,7 +127,7 @@ class Restore:
 
 
 class _KeyRange:
-    """Runs of changes of one key range, oldest first, in memory or in a file."""
+    """Runs of changes in one key range, oldest first, in memory or in a file."""
 
     def __init__(self, file: IO[bytes] | None) -> None:
         self.records = 0
@@ -145,7 +144,7 @@ class _KeyRange:
             self._file.write(data)
 
     def taken(self) -> list[StoreChange]:
-        """Return the newest change of each key, and clear the range."""
+        """Return the newest change of each key and clear the range."""
         newest, self._newest = self._newest, {}
         if self._file is not None:
             self._file.seek(0)
@@ -158,7 +157,7 @@ class _KeyRange:
 def _distributed(
     runs: Iterable[list[StoreChange]], ranges: list[_KeyRange], bounds: list[bytes]
 ) -> Iterator[int]:
-    """Distribute runs over key ranges, the first one below the first bound; yield the size of each run."""
+    """Distribute runs over key ranges and yield the size of each run. The first range ends at the first bound."""
     for run in runs:
         starts = [0, *(bisect_left(run, (bound,)) for bound in bounds), len(run)]
         for key_range, start, end in zip(ranges, starts, starts[1:]):
@@ -167,17 +166,17 @@ def _distributed(
 
 
 def _bounds(sample: list[StoreChange], parts: int) -> list[bytes]:
-    """Return the keys that divide a store into parts of about the same size."""
+    """Return the keys that divide a store into parts of similar size."""
     return [sample[len(sample) * n // parts][0] for n in range(1, parts)]
 
 
 def _memory(records: list[StoreChange]) -> int:
-    """Return the approximate memory of records in transit, bytes."""
+    """Return the approximate memory of records in transit, in bytes."""
     return sum(_ENTRY_BYTES + len(key) + len(value or b"") for key, value in records)
 
 
 def _with_parked(manifest: Manifest, copy: LocalCopy, current: Version | None) -> Version | None:
-    """Apply the parked versions after the copy's own; return the version reached."""
+    """Apply the parked versions that follow the copy's version, and return the version reached."""
     if current is not None and not manifest.remembers(current):
         return current
     for version in manifest.after(current):

@@ -1,9 +1,9 @@
-"""Progress of a restore, reported while it runs: what is restored and why, how fast, and how long it will take.
+"""Reports the progress of a running restore: what is restored and why, the rate, and the remaining time.
 
-A line per store comes at the beginning of a restore that is large, then about one a second, and one at the end; a restore
-that takes less than a second and is small is not reported. The application gets the lines if it can, so that they stand in its
-log and in ``status()``. From other hosts it does not: there the lines go to the log of the Python worker, which Spark writes to its
-own, and the last one of each store comes with the task's report.
+A large restore logs one line per store at its beginning, about one per second while it runs, and one at its end. A small restore of less
+than a second is not reported. On the application's host, the lines reach the application and appear in its log and in ``status()``. On
+other hosts, they go to the log of the Python worker, which Spark copies to its own log, and the task's report contains the last line of
+each store.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class RestoreProgress:
     """Progress of the restore of one store of one task.
 
     Attributes:
-        from_version: The version of the local copy before; None if it was empty.
-        done: Records done; one that is read but not yet written counts as half.
+        from_version: The previous version of the local copy. None if it was empty.
+        done: Records done. A record that was read but not yet written counts as half.
     """
 
     task: str
@@ -71,21 +71,21 @@ class RestoreProgress:
 
 
 RestoreListener = Callable[[RestoreProgress], bool | None]
-"""Receives the progress of a restore, and returns whether it reached the application."""
+"""Receives the progress of a restore and returns whether the progress reached the application."""
 
 
 def log_progress(progress: RestoreProgress) -> bool:
-    """Log the progress in this process, which is not the application's."""
+    """Log the progress in this process, which is not the application's process."""
     log.warning("%s", progress.line())
     return False
 
 
 @dataclass(frozen=True)
 class ApplicationListener:
-    """Reports to the application if it runs on this host, else to the log of this process. Picklable.
+    """Reports to the application if it runs on this host, and otherwise to the log of this process. Picklable.
 
     Attributes:
-        control: Where the application listens; reachable from its host only.
+        control: Address where the application listens. Reachable only from the application's host.
     """
 
     control: ControlAddress
@@ -102,7 +102,7 @@ class ApplicationListener:
 
 
 class Relay:
-    """Passes progress on, and keeps the last lines that did not reach the application, for the task's report."""
+    """Forwards progress. Keeps the last lines that did not reach the application for the task's report."""
 
     def __init__(self, listener: RestoreListener) -> None:
         self.undelivered: list[str] = []
@@ -116,11 +116,11 @@ class Relay:
 
 
 class StoreProgress:
-    """Counts the records of one store and reports about once a second. Owned by a restore.
+    """Counts the records of one store and reports about once per second. Owned by a restore.
 
     Args:
-        begin: What is restored and why; its total may be an estimate.
-        clock: A monotonic clock, seconds.
+        begin: What is restored and why. The total may be an estimate.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(

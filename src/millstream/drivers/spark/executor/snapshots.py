@@ -1,4 +1,4 @@
-"""A task's snapshot, and what else it stores beside its manifest in Spark's state, as JSON."""
+"""A task's snapshot and its other memory as JSON, stored beside the manifest in Spark's state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _waits_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the part of the snapshot about waiting for inputs; usually empty."""
+    """Return the part of the snapshot about waiting for inputs. It is usually empty."""
     data: dict[str, Any] = {}
     if snapshot.deadlines:
         data["deadlines"] = [
@@ -52,7 +52,7 @@ def _waits_to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _progress_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the part of the snapshot about records finished out of order, or read again; usually empty."""
+    """Return the part of the snapshot about records that finished out of order or are read again. It is usually empty."""
     data: dict[str, Any] = {}
     if snapshot.progress:
         data["progress"] = [
@@ -66,10 +66,10 @@ def _progress_to_json(snapshot: Snapshot) -> dict[str, Any]:
 def snapshot_from_json(
     data: Mapping[str, Any] | None, renamed_stores: Mapping[str, str] = MappingProxyType({})
 ) -> Snapshot | None:
-    """Read a snapshot, also one stored by an older version.
+    """Read a snapshot. Accepts the format of older versions.
 
     Args:
-        data: The stored snapshot; None for a new task.
+        data: The stored snapshot. None for a new task.
     """
     if data is None:
         return None
@@ -110,14 +110,14 @@ def _queue(topic: str, partition: int, lane: str) -> QueueId:
 
 @dataclass(frozen=True)
 class TaskMemory:
-    """What a task stores besides the content of its stores: in Spark's state, and with published changes.
+    """The memory of a task besides the content of its stores. It is kept in Spark's state and published with changes.
 
     Attributes:
         snapshot: None for a new task.
-        stores: Fingerprints of its stores, by name.
-        published: Stores whose changelog topics have their whole content.
-        unfinished: Unfinished records by store, in case an edit removes the operator.
-        routing: How records reach the task, for a rebuild without the checkpoint; None if it publishes nothing.
+        stores: Fingerprints of the stores, by name.
+        published: Stores whose whole content is in their changelog topics.
+        unfinished: In-flight records by store, needed if an edit removes the operator.
+        routing: How records reach the task, for a rebuild without the checkpoint. None if the task publishes nothing.
     """
 
     snapshot: Snapshot | None = None
@@ -128,7 +128,7 @@ class TaskMemory:
     routing: Routing | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is stored, as JSON values."""
+        """Return the stored form as JSON values."""
         assert self.snapshot is not None
         data: dict[str, Any] = {
             "task": snapshot_to_json(self.snapshot),
@@ -146,7 +146,7 @@ class TaskMemory:
     def from_json(
         data: Mapping[str, Any], renamed_stores: Mapping[str, str] = MappingProxyType({})
     ) -> TaskMemory:
-        """Decode the result of :meth:`to_json`, also of an older version; empty data is a new task."""
+        """Decode the result of :meth:`to_json`, also of older versions. Empty data is a new task."""
         return TaskMemory(
             snapshot_from_json(data.get("task"), renamed_stores),
             with_new_names(data.get("stores", {}), renamed_stores),
@@ -157,18 +157,18 @@ class TaskMemory:
         )
 
     def store_memories(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return what the stores remember besides their content, by store."""
+        """Return the memory of the stores besides their content, by store."""
         return {} if self.snapshot is None else self.snapshot.stores
 
     def without_operator(self, kept: Collection[str]) -> dict[str, int]:
-        """Return the unfinished records of removed operators, by store."""
+        """Return the in-flight records of removed operators, by store."""
         return {
             store: count for store, count in (self.unfinished or {}).items() if count and store not in kept
         }
 
 
 def unfinished_by_store(sub: SubTopology, outcome: Outcome) -> dict[str, int] | None:
-    """Return the unfinished records by store; None without asynchronous operators."""
+    """Return the in-flight records by store, or None without asynchronous operators."""
     if not outcome.calls:
         return None
     stores = unfinished_stores(sub.nodes.values())

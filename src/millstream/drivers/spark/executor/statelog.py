@@ -1,7 +1,7 @@
 """The log of a task in Spark's state: restore, append, compact.
 
-What is merged and what a copy lacks is decided in ``millstream.core.state.segments.log``; here segments are read and written, one
-state call each, and compressed. How a copy is brought up is in ``restore.py``.
+This module compresses, reads and writes segments, with one state call per segment. ``millstream.core.state.segments.log`` decides which
+segments are merged and which ones a copy needs. ``restore.py`` restores copies.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _LOADED_AT_ONCE = 200_000
 
 
 class Parking(Protocol):
-    """What parks the changes of a micro-batch: a local copy, or several together."""
+    """Parks the changes of a micro-batch: one local copy or several."""
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Keep the changes of a micro-batch until it is committed."""
+        """Keep the changes of a micro-batch until the micro-batch is committed."""
 
 
 class StateLog:
-    """The segments of one task, from number to bytes, in Spark's state. Owned by a micro-batch."""
+    """The segments of one task in Spark's state, by number. Owned by a micro-batch."""
 
     def __init__(self, segments: Any, task: TaskId, settings: RestoreSettings | None = None) -> None:
         self._segments = segments
@@ -61,10 +61,10 @@ class StateLog:
         return manifest
 
     def restore(self, manifest: Manifest, copy: LocalCopy) -> int:
-        """Bring a local copy up to the committed manifest, which is restricted to the stores of the copy.
+        """Bring a local copy up to the committed manifest. The manifest is restricted to the stores of the copy.
 
         Returns:
-            The number of changes fetched from the log; 0 if the copy was current, or could follow by parked changes.
+            The number of changes fetched from the log. It is 0 if the copy was current or the parked changes were sufficient.
 
         Raises:
             StoreError: If a segment is missing or damaged, or the copy cannot be written.
@@ -72,18 +72,18 @@ class StateLog:
         return Restore(str(self._task), self._get, self._settings).bring_up(manifest, copy)
 
     def take_share(self, manifest: Manifest, share: Iterable[tuple[int, bytes]]) -> bytes | None:
-        """Replace the whole log by a share of divided state.
+        """Replace the whole log with a share of divided state.
 
         Args:
-            manifest: The manifest of the log that is replaced.
-            share: Numbers and bytes of the segments, and last the manifest.
+            manifest: The manifest of the replaced log.
+            share: Numbers and bytes of the segments, followed by the manifest.
 
         Returns:
-            The manifest of the share, encoded; None if the share is empty.
+            The encoded manifest of the share, or None if the share is empty.
         """
         self.forget_stores(manifest, ())
         encoded = None
-        for number, data in share:  # to the end, where the checksum is
+        for number, data in share:  # read to the end, because the checksum is last
             if number == MANIFEST:
                 encoded = data
             else:
@@ -91,13 +91,13 @@ class StateLog:
         return encoded
 
     def load(self, content: Iterable[Mapping[str, list[StoreChange]]]) -> Manifest:
-        """Begin a log with content from a changelog topic.
+        """Create a log with the content of a changelog topic.
 
         Args:
             content: Changes by byte store, oldest first, in parts of any size.
 
         Returns:
-            The manifest of the first version; local copies are restored to it afterwards.
+            The manifest of the first version. Local copies are restored to it afterwards.
         """
         manifest = advanced(Manifest(), secrets.token_hex(4))
         waiting: dict[str, dict[bytes, bytes | None]] = {}
@@ -115,7 +115,7 @@ class StateLog:
         return manifest
 
     def _appended(self, manifest: Manifest, store: str, items: list[StoreChange]) -> tuple[Manifest, int]:
-        """Append changes of a byte store as one segment per key group; return the bytes written."""
+        """Append the changes of a byte store as one segment per key group, and return the number of bytes written."""
         written = 0
         for number, part in by_key_group(items).items():
             data = packed(codec.encode(part))
@@ -131,10 +131,10 @@ class StateLog:
         copy: Parking,
         dropped: Collection[str] = (),
     ) -> Manifest:
-        """Drop expired byte stores, append the changes, compact a little, and park the same changes.
+        """Drop expired byte stores, append the changes, compact within a budget, and park the same changes.
 
         Returns:
-            The manifest of the next version; the same manifest if nothing changed.
+            The manifest of the next version, or the same manifest if nothing changed.
         """
         if not changes and not dropped:
             return manifest
@@ -203,7 +203,7 @@ def packed(data: bytes) -> bytes:
 
 
 def unpacked(data: bytes, where: str) -> bytes:
-    """Decompress a segment; ``where`` names it in the error."""
+    """Decompress a segment. An error names the segment as ``where``."""
     try:
         raw: bytes = pa.decompress(data[4:], int.from_bytes(data[:4], "little"), codec=_CODEC, asbytes=True)
     except (OSError, pa.ArrowException) as error:

@@ -1,6 +1,6 @@
-"""Messages on their way to tasks: a row of its own in front of the first row of each task that they concern.
+"""Messages to tasks: separate rows, each placed before the first row of a task.
 
-Those are the nodes that are tapped, and the global ends, for tasks that may read a global store. A task that gets no other row gets no
+There are two kinds: the tapped nodes, and the global ends for tasks that may read a global store. A task without other rows receives no
 message, so a message never makes a task take part in a micro-batch.
 """
 
@@ -20,12 +20,12 @@ from millstream.drivers.spark.spec import TopologySpec
 def with_messages(
     rows: Iterable[pa.RecordBatch], kind: int, message: Callable[[TaskId], bytes]
 ) -> Iterator[pa.RecordBatch]:
-    """Put a message in front of the first row of each task.
+    """Place a message before the first row of each task.
 
     Args:
         rows: Chunk rows of one reader.
         kind: The kind of the message's row.
-        message: Returns the message to a task; an empty one is not sent.
+        message: Returns the message for a task. An empty message is not sent.
     """
     seen: set[str] = set()
     for batch in rows:
@@ -41,12 +41,12 @@ def with_messages(
 def with_taps(
     rows: Iterable[pa.RecordBatch], topology: TopologySpec, taps: Collection[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Send the nodes that are tapped to the tasks that have any; those before the shuffle read them from the plan.
+    """Send the tapped nodes to the tasks that contain them. Nodes before the shuffle read their taps from the plan.
 
     Args:
         rows: Chunk rows of one reader.
         topology: The application.
-        taps: The nodes.
+        taps: The tapped nodes.
     """
     plan = topology.plan
 
@@ -59,7 +59,7 @@ def with_taps(
 
 
 def decode_taps(payload: bytes) -> tuple[str, ...]:
-    """Decode the payload of a row that :func:`with_taps` made."""
+    """Decode the payload of a row created by :func:`with_taps`."""
     return tuple(json.loads(payload))
 
 

@@ -1,10 +1,10 @@
 """The run of one task in one micro-batch.
 
 1. It loads the manifest from Spark's state and brings the local copies up to it.
-2. It feeds the chunk rows to the task, passes it what is known of its inputs, and runs one step.
-3. It writes what has changed to Spark's state: one segment per store and key group, and the manifest.
-4. It parks the same changes beside the local copies, which apply them in the next batch, when they are known to be committed.
-5. It sends the results of the task, at least once, or leaves that to the sink.
+2. It feeds the chunk rows and the facts about its inputs to the task, and runs one step.
+3. It writes the changes to Spark's state: one segment per store and key group, and the manifest.
+4. It parks the same changes beside the local copies. The next micro-batch applies them, once they are known to be committed.
+5. It sends the results of the task at least once, or leaves this to the sink.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class _CommittedStores(NamedTuple):
     """The state of a task before the micro-batch.
 
     Attributes:
-        encoded: The stored manifest; None before the first micro-batch of the task.
-        manifest: The log of its stores, with new names, without removed stores.
+        encoded: The stored manifest. None before the first micro-batch of the task.
+        manifest: The log of the stores, with new names and without removed stores.
         memory: The task's memory, with new names.
-        removed: Unfinished records of removed operators, by their store.
+        removed: In-flight records of removed operators, by store.
     """
 
     encoded: bytes | None
@@ -114,7 +114,7 @@ class TaskRun:
     def run(self) -> Iterator[Row]:
         plan = self._spec.topology.plan
         sub = plan.subtopologies[self._id.subtopology]
-        if not sub.nodes or plan.runs_before_shuffle(sub):  # what is in front of the shuffle has run already
+        if not sub.nodes or plan.runs_before_shuffle(sub):  # the part before the shuffle has already run
             yield from self._keep_times(sub) if timed_topics(sub) else self._forget()
             return
         changelogs = Changelogs(plan, sub, self._id)
@@ -162,9 +162,9 @@ class TaskRun:
         return _CommittedStores(encoded, manifest, memory, removed)
 
     def _take_share(self) -> None:
-        """Replace the state by the task's share of divided state, if the micro-batch begins with that.
+        """Replace the state with the task's share of divided state, if the micro-batch begins with a division.
 
-        What is replaced is the state of an undivided task with the same number.
+        The replaced state belongs to an undivided task with the same number.
         """
         divided = None if self._initialization is None else self._initialization.divided
         if divided is None or self._id.subtopology not in divided.subtopologies:
@@ -195,12 +195,12 @@ class TaskRun:
         return {store: self._spec.copies.engines[store] for store in sub.stores}
 
     def _stored(self) -> bytes | None:
-        """Return the stored manifest; None before the first micro-batch of the task."""
+        """Return the stored manifest, or None before the first micro-batch of the task."""
         stored = self._head.get()
         return None if stored is None else bytes(stored[0])
 
     def _message(self, kind: int, decode: Callable[[bytes], M]) -> M | None:
-        """Return the message of a kind among the rows; None if there is none."""
+        """Return the last message of a kind among the rows, or None if there is none."""
         payloads = [bytes(row.payload) for row in self._rows if row.kind == kind and row.payload]
         return decode(payloads[-1]) if payloads else None
 
@@ -218,23 +218,23 @@ class TaskRun:
     def _stepped_over(
         self, copies: TaskCopies, manifest: Manifest, sub: SubTopology, snapshot: Snapshot | None
     ) -> tuple[int, Task, Outcome]:
-        """Run one step over the local copies; repeat it once if a copy is damaged or another attempt has written it."""
+        """Run one step over the local copies. Repeat it once if a copy is damaged or another attempt has written it."""
         try:
             return self._over(copies, manifest, sub, snapshot)
         except (DamagedCopyError, CopyMovedError) as error:
             log.warning("task %s restarts the micro-batch: %s", self._id, error)
-        gc.collect()  # the traceback may hold files that only one at a time may have open
+        gc.collect()  # the traceback may hold files that can be open only once
         self._read = {}
         return self._over(copies, manifest, sub, snapshot)
 
     def _over(
         self, copies: TaskCopies, manifest: Manifest, sub: SubTopology, snapshot: Snapshot | None
     ) -> tuple[int, Task, Outcome]:
-        """Run one step over the local copies; return the number of changes restored, the task and the outcome.
+        """Run one step over the local copies, and return the number of restored changes, the task and the outcome.
 
         Raises:
-            CopyMovedError: If another attempt has written a copy; the step does not count.
-            DamagedCopyError: If a copy is damaged; the step does not count.
+            CopyMovedError: If another attempt has written a copy. The step does not count.
+            DamagedCopyError: If a copy is damaged. The step does not count.
         """
         try:
             restored = copies.restore(self._log, manifest)
@@ -255,7 +255,7 @@ class TaskRun:
     def _content(
         self, changelogs: Changelogs, before: _CommittedStores, copies: TaskCopies
     ) -> Iterator[tuple[str, Records]]:
-        """Return what changelog topics lack of the content before this micro-batch: all of it, if a topic is new."""
+        """Return the content before this micro-batch that changelog topics lack: all of it if a topic is new."""
         new_topics = () if self._initialization is None else self._initialization.new_topics
         published = set(before.memory.published).difference(new_topics)
         new = [store for store in changelogs.stores if store not in published]
@@ -273,7 +273,7 @@ class TaskRun:
             copies.close_view()
 
     def _forget(self) -> Iterator[Row]:
-        """Delete the state of a task that the topology no longer has; report its unfinished records."""
+        """Delete the state of a task that the topology no longer has, and report its in-flight records."""
         stored = self._stored()
         if stored is None:
             return
@@ -289,11 +289,11 @@ class TaskRun:
             yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
     def _keep_times(self, sub: SubTopology) -> Iterator[Row]:
-        """Store the partition times of readers; report them in the first micro-batch of a run."""
+        """Store the partition times of readers, and report them in the first micro-batch of a run."""
         manifest, data = decode_manifest(self._stored())
         memory = TaskMemory.from_json(data)
         snapshot = memory.snapshot or Snapshot()
-        if memory.stores:  # another topology had state here
+        if memory.stores:  # the state is that of another topology
             yield from self._forget()
             manifest, _ = decode_manifest(None)
         before = {queue.partition: ms for queue, ms in snapshot.partition_times.items() if not queue.lane}
@@ -309,7 +309,7 @@ class TaskRun:
             yield Row(kind=wire.REPORT, topic="", batch=self._batch, payload=report.encode())
 
     def _snapshot(self, before: _CommittedStores) -> Snapshot | None:
-        """Return the snapshot; a rebuilt task reads its buffered records from the broker again."""
+        """Return the snapshot. A rebuilt task reads its buffered records from the broker again."""
         snapshot = before.memory.snapshot
         return snapshot if snapshot is None or before.encoded is not None else snapshot.without_committed()
 
@@ -373,7 +373,7 @@ class TaskRun:
         return outcome
 
     def _inform(self, task: Task) -> None:
-        """Pass the input facts to the task, if it has several inputs that were planned together."""
+        """Pass the input facts to a task with several inputs that were planned together."""
         inputs, message = self._spec.inputs.get(self._id), self._message(wire.INPUTS, TaskInput.decode)
         if inputs is None:
             return
@@ -383,7 +383,7 @@ class TaskRun:
             task.inform(InputFacts(tuple(each.partition for each in inputs)))
 
     def _feed(self, task: Task) -> None:
-        """Feed the task, also with empty ranges: they advance its position."""
+        """Feed the task. Empty ranges are included, because they advance its position."""
         for row in self._rows:
             if row.kind == wire.RECORDS:
                 records = wire.decode(row.payload) if row.payload else Records()
