@@ -1,1 +1,1 @@
-"""What runs in the Spark driver: the query that carries a topology."""
+"""Code of the Spark driver: the query that runs a topology."""

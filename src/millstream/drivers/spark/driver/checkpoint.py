@@ -1,11 +1,11 @@
-"""The checkpoint from outside: what a stopped query has reached, how to move its state, how to delete it or what an attempt has left.
+"""Access to a checkpoint from outside: read a stopped query's progress, move its state, delete it or remove abandoned attempts.
 
-Spark writes ``offsets/<n>`` before micro-batch n runs and ``commits/<n>`` when it is complete, so the largest numbers say
-how far a query has come, and whether its last micro-batch is still to be run again. Both are text files: a version, Spark's
-own settings as JSON, and one line per source, which is the offset that this package's planner gave.
+Spark writes ``offsets/<n>`` before micro-batch n runs and ``commits/<n>`` when it is complete. The largest numbers therefore show the
+progress of a query and whether the next start repeats its last micro-batch. Both are text files that contain a version, Spark's
+settings as JSON, and one line per source with the offset from Millstream's planner.
 
-A local checkpoint is read as files. Any other one is reached through Spark's Hadoop file systems, which know how to get to
-HDFS or S3 with the credentials of the session.
+A local checkpoint is read as files. All others are accessed through Spark's Hadoop file systems, which reach HDFS or S3 with the
+credentials of the session.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Files(Protocol):
     """The files of a checkpoint, local or remote."""
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory of the checkpoint; none if it does not exist."""
+        """Return the names in a directory of the checkpoint, or none if the directory does not exist."""
 
     def read(self, path: str) -> str:
         """Return the text of a file."""
@@ -41,7 +41,7 @@ class Files(Protocol):
         """Return whether the checkpoint exists."""
 
     def local(self, path: str) -> Path | None:
-        """Return the path of a file on a local disk; None if the checkpoint is elsewhere."""
+        """Return the path of a file on a local disk, or None if the checkpoint is elsewhere."""
 
     def delete(self) -> None:
         """Delete the whole checkpoint."""
@@ -49,7 +49,7 @@ class Files(Protocol):
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """A checkpoint on a disk of this machine."""
+    """A checkpoint on a local disk."""
 
     root: Path
 
@@ -94,7 +94,7 @@ class HadoopFiles:
             stream.close()
 
     def local(self, path: str) -> None:
-        """Return None: the file system compares checksums itself."""
+        """Return None, because the file system verifies checksums itself."""
 
     def exists(self) -> bool:
         return bool(self._system.exists(self._root))
@@ -110,8 +110,8 @@ def files_of(location: str, session: Callable[[], SparkSession]) -> Files:
     """Return the files of a checkpoint.
 
     Args:
-        location: A URL; without a scheme, Spark's default file system is meant.
-        session: Returns a session, and starts one if necessary; not called for ``file:`` URLs.
+        location: A URL. Without a scheme, it refers to Spark's default file system.
+        session: Returns a session and starts one if necessary. Not called for ``file:`` URLs.
     """
     url = urlparse(location)
     if url.scheme == "file" and url.netloc in ("", "localhost"):
@@ -121,16 +121,16 @@ def files_of(location: str, session: Callable[[], SparkSession]) -> Files:
 
 @dataclass(frozen=True)
 class CheckpointProgress:
-    """How far a query has come.
+    """The progress of a query.
 
     Attributes:
         batch: Number of the last planned micro-batch.
-        committed: Whether it is complete; if not, the next start runs it again.
-        rescaling: Whether it is an interrupted rescale, which must be repeated before anything else.
-        shuffle_partitions: Number of partitions of the state; the wanted number after an interrupted rescale.
+        committed: Whether this micro-batch is complete. If not, the next start repeats it.
+        rescaling: Whether it is an interrupted rescale, which must be repeated first.
+        shuffle_partitions: Number of partitions of the state. After an interrupted rescale, the target number.
         planned: Offset at the end of the last planned micro-batch.
-        processed: Offset at the end of the last complete micro-batch; empty if there is none.
-        last_complete: Number of that micro-batch, -1 if there is none.
+        processed: Offset at the end of the last complete micro-batch. Empty if there is none.
+        last_complete: Number of the last complete micro-batch. -1 if there is none.
     """
 
     batch: int
@@ -143,7 +143,7 @@ class CheckpointProgress:
 
 
 def progress_of(files: Files) -> CheckpointProgress | None:
-    """Read how far a query has come; None if no micro-batch was planned.
+    """Read the progress of a query. Return None if no micro-batch was planned.
 
     Raises:
         CheckpointError: If this version cannot read the offset log.
@@ -155,12 +155,12 @@ def progress_of(files: Files) -> CheckpointProgress | None:
 def progress_from(
     planned: Sequence[int], committed: Collection[int], text: Callable[[int], str]
 ) -> CheckpointProgress | None:
-    """Return how far a query has come; None if no micro-batch was planned.
+    """Return the progress of a query, or None if no micro-batch was planned.
 
     Args:
         planned: Numbers of the planned micro-batches, ascending.
-        committed: Numbers of the complete ones.
-        text: Returns the stored offset of a micro-batch; called for the newest two at most.
+        committed: Numbers of the complete micro-batches.
+        text: Returns the stored offset of a micro-batch. Called only for the newest two.
 
     Raises:
         CheckpointError: If this version cannot read the offset log.
@@ -175,14 +175,14 @@ def progress_from(
         return CheckpointProgress(
             planned[-1], complete, False, partitions, last, last if complete else {}, done
         )
-    # Nothing but a rescale changes the number of partitions from one micro-batch to the next.
+    # Only a rescale changes the number of partitions between micro-batches.
     partitions_before, processed = offset_of(text(before[0]), before[0])
     rescaling = partitions != partitions_before
     return CheckpointProgress(planned[-1], False, rescaling, partitions, last, processed, before[0])
 
 
 def numbers(names: list[str]) -> list[int]:
-    """Return the numbers among file names, ascending; temporary files and checksums are skipped."""
+    """Return the numbers among file names, ascending. Temporary files and checksums are skipped."""
     return sorted(int(name) for name in names if name.isdigit())
 
 
@@ -190,13 +190,13 @@ def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
     """Read a file of the offset log.
 
     Args:
-        batch: Its number, for the error.
+        batch: The number of the micro-batch, for the error.
 
-    Returns:
+        rns:
         The number of shuffle partitions, and the planner's offset.
 
-    Raises:
-        CheckpointError: If it cannot be read.
+        es:
+        CheckpointError: If the file cannot be read.
     """
     version, *lines = text.splitlines() or [""]
     if re.fullmatch(r"v\d+", version) and (version != _READABLE or len(lines) > 2):
@@ -217,7 +217,7 @@ def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
 
 
 def manifests(session: SparkSession, location: str, batch: int) -> list[bytes]:
-    """Read each task's manifest with its memory. Runs a Spark job.
+    """Read the manifest and the memory of each task. Runs a Spark job.
 
     Args:
         session: A session with the settings of a query.
@@ -230,10 +230,10 @@ def manifests(session: SparkSession, location: str, batch: int) -> list[bytes]:
 def rescale(session: SparkSession, location: str, partitions: int) -> None:
     """Move the state of a stopped query to another number of partitions, as a micro-batch without records.
 
-    An interruption loses nothing: the state of the previous micro-batch stays, and a repeated rescale starts again.
+    An interruption loses nothing: the state of the previous micro-batch stays, and a repeated rescale starts from it.
 
     Raises:
-        SparkRuntimeError: If Spark refuses.
+        SparkRuntimeError: If Spark rejects the rescale.
     """
     try:
         session._streamingCheckpointManager.repartition(location, partitions)
@@ -246,24 +246,24 @@ def rescale(session: SparkSession, location: str, partitions: int) -> None:
 
 
 _VERSION: Final = re.compile(r"\.*(\d+)(?:_[\w-]+)?\.(?:zip|changelog)(?:\..*)?")
-"""Names a version of the state, its checksum, or temporary files of either."""
+"""Matches the file name of a state version, its checksum, or a temporary file of either."""
 
 
 def remove_abandoned(files: LocalFiles) -> list[str]:
-    """Remove the state of a micro-batch that was planned and not completed, from a checkpoint on a disk of this machine.
+    """Remove the state of an incomplete micro-batch from a checkpoint on a local disk.
 
-    ``FileSystemBasedCheckpointFileManager``, which writes checkpoints on local disks, leaves a file that is there as it is: what a
-    second attempt writes under the same name is lost without a word. The query goes on with the state of the second attempt in memory,
-    and the files have that of the first. That is the same if a micro-batch does the same each time. With answers of asynchronous
-    operators, or anything else that differs, the next start would read changes of one attempt on top of another one's. So a start
-    removes what the first attempt has left, and this manager is used only where a query makes one attempt at a task. Other file systems
-    have Spark's default manager, which replaces files.
+    ``FileSystemBasedCheckpointFileManager``, which writes checkpoints on local disks, does not replace an existing file: it silently
+    discards what a second attempt writes under the same name. The query continues with the second attempt's state in memory, while
+    the files contain the first attempt's state. The two agree if every attempt computes the same. Results of asynchronous operators, among
+    other causes, can differ. The next start would then apply changes of one attempt to the state of another. A start therefore removes the
+    files of the first attempt, and this file manager is used only for queries with one attempt per Spark task. Other file systems use
+    Spark's default manager, which replaces files.
 
     Args:
-        files: The checkpoint; no query may run on it.
+        files: The checkpoint. No query may be running on it.
 
     Returns:
-        The paths that were removed, relative to the checkpoint.
+        The removed paths, relative to the checkpoint.
     """
     planned = max(numbers(files.names("offsets")), default=-1)
     if planned < 0 or planned in numbers(files.names("commits")):

@@ -1,7 +1,7 @@
-"""Files of a checkpoint on a local disk: whether they are still what was written.
+"""Verifies the files of a checkpoint on a local disk.
 
-Hadoop's local file system writes ``.<name>.crc`` beside each file: ``crc``, a zero byte, the length of a chunk, and the CRC-32 of each
-chunk. A file without one cannot be compared, and is taken as it is, as Hadoop does.
+Hadoop's local file system writes ``.<name>.crc`` beside each file. It contains ``crc``, a zero byte, the length of a chunk, and the CRC-32
+of each chunk. A file without a checksum file is accepted unverified, as in Hadoop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _READABLE: Final = "v1"
 
 
 def problem(file: Path) -> str | None:
-    """Return what is wrong with the bytes of a file; None if they match, or there is no checksum."""
+    """Return the damage of a file, or None if the bytes match or there is no checksum."""
     data, beside = file.read_bytes(), file.with_name(f".{file.name}.crc")
     if not beside.exists():
         return None
@@ -39,13 +39,13 @@ def problem(file: Path) -> str | None:
 
 
 def files_of_snapshot(file: Path) -> dict[str, Path]:
-    """Return which shared files a snapshot of the state needs, by name in ``SSTs``.
+    """Return the shared files that a snapshot of the state needs, by their name in ``SSTs``.
 
     Args:
-        file: A RocksDB snapshot as Spark writes it.
+        file: A RocksDB snapshot in Spark's format.
 
     Raises:
-        ValueError: If it cannot be read; the text gives the reason.
+        ValueError: If the snapshot cannot be read. The text contains the reason.
     """
     try:
         with zipfile.ZipFile(file) as archive:

@@ -1,4 +1,4 @@
-"""The class archive of the JVM that this program starts for Spark."""
+"""The class archive of a JVM that this program starts for Spark."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from millstream.drivers.java import look_for_java
 
 
 def archive_options() -> str:
-    """Return JVM options that use the class archive, or record the loaded classes for it; as on a command line."""
+    """Return the JVM options, in command-line form, that use the class archive or record the loaded classes for it."""
     archive = _archive()
     return "" if archive is None else shlex.join(archive.options(note=True))
 
 
 def keep_classes() -> None:
-    """Start making an archive of the classes that the JVM has loaded, if it has recorded them; returns at once.
+    """Start to create an archive of the JVM's loaded classes, if the JVM has recorded them. Returns immediately.
 
-    A JVM with more than Spark's jars on its class path gets no archive: directories cannot be archived, and other jars may
+    No archive is created for a JVM whose class path contains more than Spark's jars: directories cannot be archived, and other jars may
     change.
     """
     archive, context = _archive(), SparkContext._active_spark_context
     if archive is None or not archive.noted or context is None:
         return
-    with suppress(Py4JError):  # a JVM that is gone needs none
+    with suppress(Py4JError):  # a JVM that has ended needs no archive
         jvm: Any = context._jvm
         class_path = str(jvm.java.lang.System.getProperty("java.class.path"))
         if all(_is_archived(Path(entry)) for entry in class_path.split(os.pathsep)):

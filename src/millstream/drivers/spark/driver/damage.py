@@ -1,18 +1,18 @@
-"""What is wrong with a checkpoint, found before anything is started on it.
+"""Finds the damage of a checkpoint before a query starts on it.
 
-Spark looks at each file of a checkpoint when it needs it. By then other tasks may have sent results, and a newest offset that is
-lost is noticed only behind the micro-batch that should not have run. So a start first compares what is there:
+Spark checks each file of a checkpoint only when it needs the file. By then, other tasks may have sent results, and the loss of a newest
+offset is noticed only after a micro-batch that should not have run. A start therefore checks these rules first:
 
-* ``offsets/<n>`` is written before micro-batch n runs, ``commits/<n>`` when it is complete, and then ``offsets/<n + 1>``.
-* Micro-batch n leaves version n + 1 of the state in every partition: a snapshot ``<version>.zip``, or the changes since the
-  version before, ``<version>.changelog``. A version needs its newest snapshot and all changes behind that. A snapshot names
-  files in ``SSTs``, which it shares with others.
-* ``metadata`` has the id of the query. Offsets have that of the checkpoint, which this package's planner gave.
+* ``offsets/<n>`` is written before micro-batch n runs, ``commits/<n>`` when it is complete, and ``offsets/<n + 1>`` afterwards.
+* Micro-batch n creates version n + 1 of the state in every partition: a snapshot ``<version>.zip``, or the changes since the
+  previous version, ``<version>.changelog``. A version needs its newest snapshot and all changes after it. A snapshot refers
+  to files in ``SSTs``, which several snapshots share.
+* ``metadata`` contains the id of the query. Offsets contain the id of the checkpoint, assigned by Millstream's planner.
 
-What a crash leaves is no damage: an offset without its commit, state of a micro-batch that was not completed, temporary files.
+The remains of a crash are not damage: an offset without its commit, the state of an incomplete micro-batch, temporary files.
 
-On a local disk the bytes are compared with the checksums that Hadoop writes beside its files, up to a limit. HDFS and object
-stores compare them themselves; there a start looks at names and at small files only.
+On a local disk, a start compares the bytes with Hadoop's checksum files, up to a limit. HDFS and object stores verify bytes
+themselves, so there a start checks only names and small files.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from millstream.drivers.spark.driver.checkpoint import Files, numbers, offset_of
 
 _METADATA: Final = "metadata"
 _DESCRIPTIONS: Final = ("state/0/_metadata/v2", "state/0/_stateSchema/default")
-"""What Spark writes in the first micro-batch about a stateful operator, and about its columns."""
+"""Files that Spark writes in the first micro-batch to describe a stateful operator and its columns."""
 _COMMIT_VERSIONS: Final = ("v1", "v2")
 _VERSION: Final = re.compile(r"(\d+)(?:_[\w-]+)?\.(zip|changelog)")
 _MOST_BYTES: Final = 16 << 20
-"""How many bytes are compared with checksums at a start: that takes about 20 ms."""
+"""Limit of the bytes that a start verifies with checksums. This takes about 20 ms."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The content of a checkpoint, as far as a start needs it.
+    """The content of a checkpoint that a start needs.
 
     Attributes:
         offsets: Numbers of the planned micro-batches, ascending.
-        commits: Numbers of the complete ones, ascending.
-        texts: By path, the files that a start reads: ``metadata``, the two newest offsets, the newest commit.
-        state: File names by partition of the state.
-        descriptions: Number of files by directory that describes the state.
-        altered: What is wrong with needed files that are changed or missing, by path.
+        commits: Numbers of the complete micro-batches, ascending.
+        texts: Contents of the files that a start reads, by path: ``metadata``, the two newest offsets, the newest commit.
+        state: File names, by partition of the state.
+        descriptions: Number of files, by directory that describes the state.
+        altered: Damage of needed files that are altered or missing, by path.
     """
 
     offsets: Sequence[int]
@@ -59,12 +59,12 @@ class Seen:
 
     @property
     def version(self) -> int:
-        """The version of the state that the next micro-batch needs; 0 if there is none yet."""
+        """The version of the state that the next micro-batch needs. 0 if there is none yet."""
         return self.commits[-1] + 1 if self.commits else 0
 
     @property
     def partitions(self) -> int:
-        """Partitions of the state of the newest complete micro-batch; 0 if unknown."""
+        """Number of state partitions in the newest complete micro-batch. 0 if unknown."""
         if not self.commits or self.commits[-1] not in self.offsets[-2:]:
             return 0
         return _offset(self, self.commits[-1])[0]
@@ -102,7 +102,7 @@ def _files_of_state(seen: Seen) -> list[str]:
 
 
 def _altered(files: Files, paths: Sequence[str]) -> dict[str, str]:
-    """Compare local files with their checksums, the smallest first, and check the files that snapshots need."""
+    """Verify the checksums of local files, smallest first, and check the files that snapshots need."""
     files_of = {path: file for path in paths if (file := files.local(path)) is not None}
     problems: dict[str, str] = {}
     for path in [path for path in files_of if path.endswith(".zip")]:
@@ -126,7 +126,7 @@ def _size(file: Path) -> int:
 
 
 def chain(names: frozenset[str], version: int) -> tuple[list[str], list[str]]:
-    """Return the present and the missing files of a version of a partition's state.
+    """Return the present and the missing files of a state version in a partition.
 
     Example:
         >>> chain(frozenset(["2.zip", "2.changelog", "3.changelog", "5.changelog"]), 5)
@@ -141,7 +141,7 @@ def chain(names: frozenset[str], version: int) -> tuple[list[str], list[str]]:
 
 
 def findings(seen: Seen) -> list[str]:
-    """Return what is wrong with a checkpoint, one line per file; empty if a query can continue from it."""
+    """Return the damage of a checkpoint, one line per file. The result is empty if a query can continue from the checkpoint."""
     problems: list[str] = []
     if seen.offsets or seen.commits or any(map(_newest, seen.state.values())):
         problems += [
@@ -167,7 +167,7 @@ def _of_metadata(text: str | None) -> Iterator[str]:
 
 
 def _of_numbers(seen: Seen) -> Iterator[str]:
-    """Check that offsets and commits follow each other."""
+    """Check that the numbers of offsets and commits are consecutive."""
     committed = seen.commits[-1] if seen.commits else -1
     if not seen.offsets:
         yield "there is no file in offsets/, but there are " + (
@@ -199,7 +199,7 @@ def _newest(names: frozenset[str]) -> int:
 
 
 def _of_texts(seen: Seen) -> Iterator[str]:
-    """Check the contents of offsets and commit."""
+    """Check the contents of the offsets and the commit."""
     ids = set()
     for batch in seen.offsets[-2:]:
         partitions, offset = _offset(seen, batch)
@@ -252,7 +252,7 @@ def _of_state(seen: Seen) -> Iterator[str]:
 
 
 def _offset(seen: Seen, batch: int) -> tuple[int, Mapping[str, Any]]:
-    """Return number of partitions and planner's offset; 0 partitions if unreadable."""
+    """Return the number of partitions and the planner's offset. 0 partitions mean that the file is unreadable."""
     try:
         return offset_of(seen.texts[f"offsets/{batch}"], batch)
     except CheckpointError:

@@ -1,9 +1,8 @@
-"""The JVM of a session that is made here, and what its user has given Spark: only Spark itself knows all of it.
+"""The JVM of a session created here, and the user's settings for Spark, which only Spark itself knows completely.
 
-``spark-submit`` has its options, a file of defaults and a few variables; PySpark has ``PYSPARK_SUBMIT_ARGS`` besides. A JVM that
-is started, or found, shows what came of them in its ``SparkConf``. So nothing that has a default of ours may be said to the JVM as
-a setting, for a setting would win over the user's file. What has to be known when a JVM starts is said in the environment, which
-Spark asks last.
+``spark-submit`` reads options, a file of defaults and a few variables; PySpark also reads ``PYSPARK_SUBMIT_ARGS``. A running JVM shows the
+combined result in its ``SparkConf``. Settings passed to the JVM override the user's file, so Millstream's defaults are not passed
+as settings. Those needed at the start of the JVM are set in the environment, which Spark reads last.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ LOOPBACK: Final = "127.0.0.1"
 
 _DRIVER_MEMORY: Final = "2g"
 _JIT: Final = "-XX:TieredStopAtLevel=1"
-"""The JVM moves chunks and processes no records: its optimising compiler would cost more than it saves."""
+"""The JVM moves chunks but processes no records, so its optimizing compiler would cost more than it saves."""
 _LOCAL: Final = re.compile(r"local(\[.*\])?|local-cluster\[.*\]")
 _MASTER: Final = re.compile(r"^(?:.*\s)?(?:--|spark\.)?master[\s=:]+(\S+)", re.MULTILINE)
 
 
 def check_java() -> None:
-    """Raise if this process must start a JVM and finds no Java.
+    """Check that Java is available if this process must start a JVM.
 
     Raises:
-        SparkRuntimeError: If there is no Java; the text says what to install.
+        SparkRuntimeError: If there is no Java. The text explains what to install.
     """
     if starts_jvm():
         java, looked = look_for_java()
@@ -50,18 +49,18 @@ def check_java() -> None:
 
 
 def starts_jvm() -> bool:
-    """Return whether this process must start a JVM; under ``spark-submit`` there is one."""
+    """Return whether this process must start a JVM. Under ``spark-submit``, a JVM already exists."""
     return SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ
 
 
 def given_to_spark(ours: Mapping[str, str], log: Path | None) -> dict[str, str]:
     """Return the user's settings from ``spark-submit``, the file of defaults and the environment.
 
-    Starts the JVM if there is none.
+    Starts a JVM if there is none.
 
     Args:
-        ours: The application's Spark settings; a JVM that starts here gets them, because some count only then.
-        log: File for the output of a new JVM and its Python workers; None means this program's output.
+        ours: The application's Spark settings. A new JVM receives them, because some take effect only at its start.
+        log: File for the output of a new JVM and its Python workers. None means this program's output.
     """
     if SparkContext._gateway is None:
         local = _will_be_local(ours)
@@ -75,7 +74,7 @@ def given_to_spark(ours: Mapping[str, str], log: Path | None) -> dict[str, str]:
 
 
 def _without_defaults_of_submit(conf: Mapping[str, str], *, shell: bool) -> dict[str, str]:
-    """Remove what ``spark-submit`` sets itself: a name and, for a shell, a progress bar."""
+    """Remove the settings that ``spark-submit`` adds: a name and, in a shell, a progress bar."""
     own = {("spark.app.name", "pyspark-shell"), ("spark.app.name", Path(sys.argv[0]).name)}
     if shell:
         own.add(("spark.ui.showConsoleProgress", "true"))
@@ -93,9 +92,9 @@ def _start_jvm(conf: SparkConf, log: Path | None) -> None:
 
 @contextmanager
 def environment(ours: Mapping[str, str]) -> Iterator[None]:
-    """Set the environment of a JVM that starts here, and of the Python workers that inherit it.
+    """Set the environment of a JVM that is started here, and of the Python workers that inherit it.
 
-    Workers can import what this program can import. A local session has its UI on the loopback interface.
+    Python workers can import what this program can import. The UI of a local session listens on the loopback interface.
 
     Args:
         ours: The application's Spark settings.
@@ -117,10 +116,10 @@ def environment(ours: Mapping[str, str]) -> Iterator[None]:
 
 
 def _options_at_start() -> str:
-    """Return options of a JVM that starts here, as on a command line.
+    """Return the options of a JVM that is started here, in command-line form.
 
-    A JVM that is killed leaves its temporary files, 15 MB of native libraries among them. In the private directory of this
-    process, the next process that starts removes them.
+    A killed JVM leaves temporary files, including 15 MB of native libraries. They are in the private directory of this process, which
+    the next process removes when it starts.
     """
     return f"{_temporary_files()} {archive_options()}".rstrip()
 
@@ -133,7 +132,7 @@ def _temporary_files() -> str:
 
 @contextmanager
 def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, and restore them afterwards."""
+    """Set environment variables and restore them afterwards."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
@@ -147,13 +146,13 @@ def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 def executor_java_options(master: str) -> dict[str, str]:
-    """Return settings that start executors' JVMs like the driver's; the user's options override them."""
+    """Return settings that start the JVMs of executors with the driver's options. The user's options override them."""
     options = f"{_JIT} {_temporary_files()}" if is_local(master) else _JIT
     return {"spark.executor.defaultJavaOptions": options}
 
 
 def is_local(master: str) -> bool:
-    """Return whether a master keeps everything on this host.
+    """Return whether a master runs everything on this host.
 
     Example:
         >>> is_local("local[*]"), is_local("local-cluster[2,1,1024]"), is_local("spark://localhost:7077")
@@ -167,7 +166,7 @@ def _will_be_local(ours: Mapping[str, str]) -> bool:
 
 
 def _expected_master() -> str:
-    """Return the master that a new JVM will use; guessed from the sources that Spark reads, in its order."""
+    """Return the master that a new JVM will probably use. Reads Spark's sources in Spark's order."""
     arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
     files = [Path(file) for option, file in pairwise(arguments) if option == "--properties-file"]
     conf = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf"

@@ -1,11 +1,11 @@
-"""Modules: the user's own are sent to workers that cannot import them.
+"""Sends the user's own modules to Python workers that cannot import them.
 
-A function is pickled by the name of its module. A worker of a local session made here finds that module where the program does; one on
-another host does not, nor does one of a session that was started in another directory. So the modules that functions come from, and
-those that they import, travel as one zip file, by the means by which ``spark-submit --py-files`` sends files. What is installed does not.
+A pickled function refers to its module by name. The Python workers of a local session created here import the module from the program's
+path. Workers on another host, or in a session that was started in another directory, cannot. The modules that define functions, and the
+modules that these import, are therefore sent in one zip file, like ``spark-submit --py-files``. Installed packages are not sent.
 
-Rejected: pickling functions by value. Globals of a module often cannot be pickled (locks, clients), each function would have its own
-copy of those that can, and a class would be another class in each pickle.
+Rejected: pickling functions by value. Module globals often cannot be pickled (locks, clients). If they can, each function would have its
+own copy, and a class would be a different class in each pickle.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
 def send_modules(session: SparkSession, pickled: bytes, wanted: Collection[str] | None) -> None:
-    """Send the program's own modules that pickled functions need to the workers of a session.
+    """Send the program's own modules that pickled functions need to the Python workers of a session.
 
     Args:
         session: The session, classic or of Spark Connect.
-        wanted: Modules and packages to send; None for those of the functions, and what these import.
+        wanted: Modules and packages to send. None means those of the functions, with their imports.
 
     Raises:
         SettingsError: If a wanted module cannot be found, or the modules are too large together.
@@ -58,23 +58,23 @@ def send_modules(session: SparkSession, pickled: bytes, wanted: Collection[str] 
         session.addArtifacts(str(archive), pyfile=True)
     elif archive.name not in (session.sparkContext._python_includes or ()):
         session.sparkContext.addPyFile(str(archive))
-        # This program goes on with its own files, which it may reload.
+        # This program continues with its own files, which it may reload.
         sys.path.remove(str(Path(SparkFiles.getRootDirectory()) / archive.name))
 
 
 def own_modules(pickled: bytes) -> dict[str, Path]:
-    """Return the paths of the program's own top-level modules that a pickle needs, and of those that they import.
+    """Return the paths of the program's own top-level modules that a pickle needs, with their imports.
 
-    Functions of the main program are pickled by value, so its own imports count, too.
+    Functions of the main program are pickled by value, so its own imports are included.
     """
     main = _main_file()
     return _closure(_named_in(pickled) | (_imports(main.read_bytes()) if main and main.is_file() else set()))
 
 
 def _closure(names: Collection[str]) -> dict[str, Path]:
-    """Return the paths of the program's own modules among these, and of those that they import.
+    """Return the paths of the program's own modules among the names, with their imports.
 
-    A module in a zip file is not sent, because the user has given the file to Spark; but its imports may be elsewhere.
+    A module in a zip file is not sent, because the user has given the file to Spark. Its imports may be elsewhere.
     """
     modules: dict[str, Path] = {}
     seen: set[str] = set()
@@ -102,16 +102,16 @@ def _wanted(names: Collection[str]) -> dict[str, Path]:
 
 
 def _named_in(pickled: bytes) -> set[str]:
-    """Return the top-level modules that a pickle may name: each text in it that names a loaded module."""
+    """Return the top-level modules that a pickle may refer to: each text in the pickle that names a loaded module."""
     texts = {argument for _, argument, _ in pickletools.genops(pickled) if isinstance(argument, str)}
     return {text.partition(".")[0] for text in texts.intersection(sys.modules)}
 
 
 def _imports(source: bytes) -> set[str]:
-    """Return the top-level modules that a module imports, anywhere in it."""
+    """Return the top-level modules that a module imports, at any position."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError):  # a template, say; nobody imports it
+    except (SyntaxError, ValueError):  # for example a template, which is never imported
         return set()
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [
@@ -126,7 +126,7 @@ def _main_file() -> Path | None:
 
 
 def _own_path(name: str) -> Path | None:
-    """Return the path of a top-level module of the program's own; None for others."""
+    """Return the path of one of the program's own top-level modules, or None for other modules."""
     if name in _EVERYWHERE or name in sys.stdlib_module_names:
         return None
     path = _path_of(name)
@@ -142,7 +142,7 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _zipped_sources(name: str) -> Iterator[bytes]:
-    """Return the sources of an own top-level module in a zip file; none if it is elsewhere."""
+    """Return the sources of one of the program's own top-level modules in a zip file, or none if it is elsewhere."""
     loader = None if name in _EVERYWHERE else getattr(_spec(name), "loader", None)
     if not isinstance(loader, zipimporter) or _is_installed(Path(loader.archive).resolve()):
         return
@@ -154,7 +154,7 @@ def _zipped_sources(name: str) -> Iterator[bytes]:
 
 
 def _path_of(name: str) -> Path | None:
-    """Return the file or directory of a top-level module; None if it cannot be sent."""
+    """Return the file or directory of a top-level module, or None if the module cannot be sent."""
     spec = _spec(name)
     if spec is None:
         return None
@@ -169,7 +169,7 @@ def _is_installed(path: Path) -> bool:
 
 
 def _importable_by_workers(session: SparkSession) -> set[Path]:
-    """Return the directories that workers import from anyway: those of a local session inherit from its JVM."""
+    """Return the directories from which Python workers can already import. In a local session, they inherit them from its JVM."""
     if not is_classic(session) or not is_local(str(session.sparkContext.master)):
         return set()
     system: Any = session.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
@@ -178,12 +178,12 @@ def _importable_by_workers(session: SparkSession) -> set[Path]:
 
 
 def is_classic(session: SparkSession) -> bool:
-    """Return whether the Spark driver belongs to this program, not to a server of Spark Connect."""
+    """Return whether the Spark driver belongs to this program, not to a Spark Connect server."""
     return "connect" not in type(session).__module__
 
 
 def _archive(paths: dict[str, Path]) -> Path:
-    """Write a zip file, named by its content, so that nothing is sent twice."""
+    """Write a zip file named by its content, so that the same content is sent only once."""
     content, size = io.BytesIO(), 0
     with zipfile.ZipFile(content, "w") as archive:
         for file, inside in sorted(_members(paths.values()), key=lambda member: member[1]):

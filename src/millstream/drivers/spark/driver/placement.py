@@ -1,9 +1,9 @@
-"""Placement: tasks spread evenly over Spark's shuffle partitions.
+"""Placement: spreads tasks evenly over Spark's shuffle partitions.
 
-Spark sends a row to the partition that its own hash of the grouping key says. So each task gets a grouping key whose hash
-is right: candidates are tried until the hash modulo 64 is the task's number. That spreads tasks evenly over any power of two
-of shuffle partitions up to 64, and well enough over other numbers. A task's state is found by its grouping key, so the key
-depends on nothing but the task: it stays the same whatever the number of cores, of partitions or of other tasks is.
+Spark sends a row to the partition determined by its hash of the grouping key. Each task therefore has a grouping key with a suitable
+hash: candidates are tried until the hash modulo 64 is the task's number. This spreads tasks evenly over any power of two up to 64
+shuffle partitions, and well enough over other numbers. Spark finds a task's state by the grouping key. The key therefore depends only on
+the task, not on the number of cores, partitions or other tasks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _rotated(value: int, bits: int) -> int:
 
 
 def spark_hash(value: int, seed: int = 42) -> int:
-    """Hash an int column as Spark's ``hash`` function does (Murmur3_x86_32.hashInt)."""
+    """Hash an int column like Spark's ``hash`` function (Murmur3_x86_32.hashInt)."""
     k = (_rotated((value & _MASK) * 0xCC9E2D51 & _MASK, 15) * 0x1B873593) & _MASK
     h = (_rotated(seed ^ k, 13) * 5 + 0xE6546B64) & _MASK
     h ^= 4
@@ -37,7 +37,7 @@ def spark_hash(value: int, seed: int = 42) -> int:
 
 
 def grouping_keys(tasks: Iterable[TaskId]) -> dict[TaskId, int]:
-    """Return a grouping key for each task; all differ.
+    """Return a distinct grouping key for each task.
 
     Raises:
         TopologyError: If there are too many sub-topologies or partitions for distinct keys.

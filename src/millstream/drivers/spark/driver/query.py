@@ -25,12 +25,12 @@ from millstream.drivers.spark.spec import SourceSpec
 
 @dataclass(frozen=True)
 class QuerySpec:
-    """What makes up a query.
+    """The parts of a query.
 
     Attributes:
         checkpoint_location: Spark's checkpoint: a directory or URL.
-        until_end: Whether to stop when everything there is has been processed.
-        py_modules: Modules to send to workers; None for those that are needed.
+        until_end: Whether to stop when all existing records have been processed.
+        py_modules: Modules to send to Python workers. None means those that are needed.
     """
 
     name: str
@@ -43,12 +43,12 @@ class QuerySpec:
 
 
 def hosted(chunks: DataFrame, host: HostSpec) -> DataFrame:
-    """Append the task host to a stream of chunk rows: the one stateful operator of a query."""
+    """Append the task host, the only stateful operator of a query, to a stream of chunk rows."""
     return chunks.groupBy("group").transformWithState(TaskHost(host), wire.OUTPUT_ROWS, "append", "none")
 
 
 def register(session: SparkSession, *formats: type[DataSource]) -> None:
-    """Register data sources in a session, unless it knows them; everything else is in their options."""
+    """Register data sources in a session that does not know them yet. All parameters are in their options."""
     for data_source in formats:
         try:
             session.dataSource.register(data_source)
@@ -58,13 +58,13 @@ def register(session: SparkSession, *formats: type[DataSource]) -> None:
 
 
 def _make_active(session: SparkSession) -> None:
-    """Make the session active in the JVM's thread: Spark looks up a sink's format there."""
+    """Make the session active in the JVM's thread, where Spark looks up the format of a sink."""
     jvm: Any = session._jvm
     session._get_j_spark_session_class(jvm).setActiveSession(session._jsparkSession)
 
 
 def start(session: SparkSession, spec: QuerySpec) -> StreamingQuery:
-    """Start the query; may be called from any thread."""
+    """Start the query. May be called from any thread."""
     _make_active(session)
     if scheme_of(session, spec.checkpoint_location) == "file":
         remove_abandoned(LocalFiles(Path(unquote(urlparse(spec.checkpoint_location).path))))
@@ -78,5 +78,5 @@ def start(session: SparkSession, spec: QuerySpec) -> StreamingQuery:
         .option("spec", spec.sink.to_option())
         .option("checkpointLocation", spec.checkpoint_location)
     )
-    # When a batch begins is the planner's matter: Spark's own interval could not be cut short by a commit that is asked for.
+    # The planner decides when a micro-batch begins. A requested commit could not shorten Spark's own trigger interval.
     return (writer.trigger(availableNow=True) if spec.until_end else writer).start()

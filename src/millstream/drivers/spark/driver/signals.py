@@ -1,9 +1,9 @@
-"""Signals under ``spark-submit``: they come to its JVM, which has started this program.
+"""Forwards signals under ``spark-submit``, where they arrive at the JVM that has started this program.
 
-The JVM would stop Spark in the middle of a micro-batch. So it waits for the end of the program first, and the program gets the
-SIGTERM that it would get as ``python main.py``.
+The JVM would stop Spark in the middle of a micro-batch. With this module it first waits for the end of the program, and the program
+receives the SIGTERM that it would receive as ``python main.py``.
 
-Rejected: a hook that calls this program. Py4J would listen for it on a port that asks nobody for a key.
+Rejected: a hook that calls this program. Py4J would listen for the call on a port without authentication.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 _BEFORE_SPARK: Final = 1_000
-"""Priority of the hook: higher ones run first; Spark stops its contexts at 50 and 40."""
+"""Priority of the hook. Higher priorities run first. Spark stops its contexts at 50 and 40."""
 _AT_MOST_S: Final = 3_600
-"""The longest wait for the program's end."""
+"""The maximum wait for the program's end, in seconds."""
 _POLL_S: Final = 0.2
 
 
 def pass_on_signals() -> None:
-    """Make the JVM of ``spark-submit`` pass on its end to this program, and wait for it.
+    """Make the JVM of ``spark-submit`` forward its shutdown to this program and wait for the program's end.
 
-    Nothing is done for a JVM that this program has started.
+    Does nothing for a JVM that this program has started.
     """
     context = SparkContext._active_spark_context
     if context is not None and "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -55,7 +55,7 @@ def _waiting(jvm: Any) -> Any:
 
 def _watch(hooks: Any) -> None:
     """Send this process a SIGTERM when the JVM is shutting down."""
-    with suppress(OSError, Py4JError):  # it has been killed
+    with suppress(OSError, Py4JError):  # the JVM was killed
         while not hooks.isShutdownInProgress():
             time.sleep(_POLL_S)
         os.kill(os.getpid(), signal.SIGTERM)

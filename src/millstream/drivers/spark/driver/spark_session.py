@@ -1,4 +1,4 @@
-"""The Spark session: the user's own, or one that is made for the application."""
+"""The Spark session: the user's own session, or a new one for the application."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WITH_FEW_PROCESSES: Final = (
 _OWN_SESSION: Mapping[str, str] = {
     **SESSION_CONF,
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "FATAL",  # a failed batch is told once, by the application's own error
+    "spark.log.level": "FATAL",  # the application's own error reports a failed batch once
 }
 """Settings of a session that is created here, unless the user sets them."""
 
@@ -51,18 +51,17 @@ _IN_THIS_PROCESS: Final = re.compile(r"local(\[.*\])?")
 def _guarded(master: str, scratch: Path, protected: bool) -> dict[str, str]:
     """Return settings that keep other users and hosts from reaching a session.
 
-    A local session needs no network, and whoever reaches its block manager can read what Spark sends to its tasks, such as
-    settings of Kafka clients. So it listens on the loopback interface only, and requires a secret there.
+    A local session needs no network. A process that reaches its block manager can read the data that Spark sends to its tasks, for
+    example settings of Kafka clients. The session therefore listens only on the loopback interface and requires a secret.
 
     Args:
         scratch: A directory that only this user may enter.
+        protected: Whether the user's Spark has a secret. If so, network traffic is encrypted.
         protected: Whether the user's Spark has a secret; network traffic is encrypted then.
     """
     guarded = {"spark.ui.killEnabled": "false", "spark.python.unix.domain.socket.dir": str(scratch)}
     if not is_local(master):
-        guarded["spark.python.unix.domain.socket.dir"] = (
-            "/tmp"  # on executors elsewhere; the path has to be short
-        )
+        guarded["spark.python.unix.domain.socket.dir"] = "/tmp"  # must exist on other executors and be short
         return guarded | ({"spark.network.crypto.enabled": "true"} if protected else {})
     guarded |= {
         "spark.driver.host": LOOPBACK,
@@ -72,7 +71,7 @@ def _guarded(master: str, scratch: Path, protected: bool) -> dict[str, str]:
     }
     if not _IN_THIS_PROCESS.fullmatch(
         master
-    ):  # executors of their own are given the secret; otherwise Spark makes one
+    ):  # separate executors need the secret; otherwise Spark generates one
         guarded["spark.authenticate.secret"] = secrets.token_hex(32)
     return guarded
 
@@ -85,17 +84,17 @@ def session_for(
 ) -> SparkSession:
     """Return the active session, or a new one.
 
-    A new one has Millstream's defaults, overridden by the user's settings of Spark (``spark-submit``, ``spark-defaults.conf``),
-    overridden by the arguments.
+    A new session has Millstream's defaults. The user's Spark settings (``spark-submit``, ``spark-defaults.conf``) override them, and
+    the arguments override both.
 
     Args:
         application_id: Name of a new Spark application, unless the user names it.
-        master: Master of a new session; None for the one given to Spark, else ``local[*]``.
+        master: Master of a new session. None means the master given to Spark, or else ``local[*]``.
         conf: The user's Spark settings for a new session.
-        log: File for the output of a new JVM and its Python workers; None means this program's output.
+        log: File for the output of a new JVM and its Python workers. None means this program's output.
 
     Raises:
-        SparkRuntimeError: If Spark does not start, or is a server of Spark Connect.
+        SparkRuntimeError: If Spark does not start, or the session belongs to Spark Connect.
     """
     refuse_connect()
     ours = dict(conf) if master is None else {**conf, "spark.master": master}
@@ -114,7 +113,7 @@ def session_for(
 
 
 def refuse_connect() -> None:
-    """Refuse Spark Connect: there the Spark driver is another program.
+    """Reject Spark Connect, where the Spark driver is another program.
 
     Raises:
         SparkRuntimeError: If this program uses Spark Connect.
@@ -131,11 +130,11 @@ def refuse_connect() -> None:
 def configured(
     session: SparkSession, conf: Mapping[str, str], shuffle_partitions: int | None, checkpoint: str
 ) -> Iterator[None]:
-    """Set what a query copies when it starts; the session's own settings are restored afterwards.
+    """Set the settings that a query copies at its start. The session's own settings are restored afterwards.
 
     Args:
-        shuffle_partitions: Number of shuffle partitions of a new checkpoint; None for a power of two up to the number of cores,
-            at most 8. An old checkpoint keeps its number.
+        shuffle_partitions: Number of shuffle partitions of a new checkpoint. None means a power of two up to the number of cores,
+            at most 8. An existing checkpoint keeps its number.
     """
     partitions = partitions_of(session, shuffle_partitions)
     use_this_python()
@@ -146,7 +145,7 @@ def configured(
         "spark.sql.shuffle.partitions": str(partitions),
     }
     changed = {name: value for name, value in wanted.items() if is_settable(session, name)}
-    own: Any = session._jsparkSession.sessionState().conf()  # `session.conf` refuses the file manager
+    own: Any = session._jsparkSession.sessionState().conf()  # `session.conf` rejects the file manager
     with _CONFIGURING:
         before = {name: session.conf.get(name, None) for name in changed}
         try:
@@ -162,11 +161,11 @@ def configured(
 
 
 def _files_conf(session: SparkSession, checkpoint: str) -> Mapping[str, str]:
-    """Return which file manager writes the checkpoint.
+    """Return the setting of the file manager that writes the checkpoint.
 
-    Without Hadoop's native library, Spark's default starts ten processes for each file on a local file system: `chmod` and
-    `readlink`, also for its checksum. The other manager starts two. It does not replace files, so it is only for a query that makes one
-    attempt at a task; see ``remove_abandoned``. Other file systems need the default for atomic renames.
+    Without Hadoop's native library, Spark's default manager starts ten processes for each file on a local file system: `chmod` and
+    `readlink`, for the file and its checksum. The other manager starts two. It does not replace files, so it is used only for a query with
+    one attempt per Spark task; see ``remove_abandoned``. Other file systems need the default manager for atomic renames.
     """
     one_attempt = _ONE_ATTEMPT.fullmatch(str(session.sparkContext.master)) is not None
     return (
@@ -177,7 +176,7 @@ def _files_conf(session: SparkSession, checkpoint: str) -> Mapping[str, str]:
 
 
 def scheme_of(session: SparkSession, location: str) -> str:
-    """Return the scheme of a location, or that of Spark's default file system."""
+    """Return the scheme of a location, or the scheme of Spark's default file system."""
     jvm: Any = session._jvm
     hadoop = session._jsparkSession.sessionState().newHadoopConf()
     default = jvm.org.apache.hadoop.fs.FileSystem.getDefaultUri(hadoop).getScheme()
@@ -185,10 +184,10 @@ def scheme_of(session: SparkSession, location: str) -> str:
 
 
 def use_this_python() -> None:
-    """Make workers of a local session use this Python, unless the user has chosen one.
+    """Make the Python workers of a local session use this Python, unless the user has chosen another.
 
-    PySpark takes ``python3`` from ``PATH`` if ``PYSPARK_PYTHON`` is not set; unless the environment is activated, that is
-    another Python. The server of a Spark Connect session chooses itself.
+    Without ``PYSPARK_PYTHON``, PySpark uses ``python3`` from ``PATH``. Unless the environment is activated, this is a different
+    Python. A Spark Connect server chooses its own Python.
     """
     context = SparkContext._active_spark_context
     if context is not None and is_local(str(context.master)) and not os.environ.get("PYSPARK_PYTHON"):
@@ -196,12 +195,12 @@ def use_this_python() -> None:
 
 
 def partitions_of(session: SparkSession, shuffle_partitions: int | None) -> int:
-    """Return the number of shuffle partitions of a new query; see :func:`configured`."""
+    """Return the number of shuffle partitions of a new query. See :func:`configured`."""
     return shuffle_partitions or _power_of_two(session.sparkContext.defaultParallelism)
 
 
 def _power_of_two(cores: int) -> int:
-    """Return the largest power of two up to the number of cores, at most 8: placement spreads tasks evenly over it."""
+    """Return the largest power of two up to the number of cores, at most 8. Placement spreads tasks evenly over it."""
     return 1 << (min(cores, 8).bit_length() - 1)
 
 

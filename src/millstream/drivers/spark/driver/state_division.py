@@ -1,8 +1,8 @@
-"""Dividing: the state of a stopped query is divided among more key ranges.
+"""Divides the state of a stopped query among more key ranges.
 
-A group of Spark's state cannot be handed to another group inside the query. So the state is read from the checkpoint and written as
-one file per new task beside it. The first micro-batch of the next query puts the files into Spark's state. It finds their name in
-its plan, so a repeated micro-batch reads the same files. Until it is complete, the checkpoint has the undivided state.
+A query cannot move a group of Spark's state to another group. The division therefore reads the state from the checkpoint and writes
+one file per new task beside it. The first micro-batch of the next query loads the files into Spark's state. Its plan contains their name,
+so a repeated micro-batch reads the same files. Until this micro-batch is complete, the checkpoint contains the undivided state.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DividedTask:
 
 @dataclass
 class SharesOfTask:
-    """The shares of one task's state, while its segments are read."""
+    """The shares of one task's state while its segments are read."""
 
     task: DividedTask
     manifest: Manifest
@@ -57,7 +57,7 @@ class SharesOfTask:
             self.task.keys.of(store)
 
     def add(self, sequence: int, data: bytes) -> None:
-        """Divide a segment; one that the manifest does not have is left out."""
+        """Divide a segment. Ignore a segment that is not in the manifest."""
         if sequence not in self.groups:
             return
         store, _ = self.groups.pop(sequence)
@@ -87,14 +87,14 @@ def divide(
     divided: Mapping[TaskId, DividedTask],
     tasks: list[TaskId],
 ) -> DividedState:
-    """Divide the state of tasks, and write the share of each new task.
+    """Divide the state of tasks and write the share of each new task.
 
     Args:
         session: A session with the settings of a query.
-        checkpoint: Its location, and a complete micro-batch.
-        directory: Where to make the directory with the shares.
-        divided: The tasks to divide; those without state are left out.
-        tasks: The tasks of the next query that get a share.
+        checkpoint: The location of the checkpoint, and the number of a complete micro-batch.
+        directory: Parent of the new directory with the shares.
+        divided: The tasks to divide. Tasks without state are ignored.
+        tasks: The tasks of the next query that receive a share.
 
     Raises:
         IncompatibleTopologyError: If the state cannot be divided among these tasks.
@@ -125,7 +125,7 @@ def _begun(
     divided: Mapping[TaskId, DividedTask],
     writers: Mapping[TaskId, ShareWriter],
 ) -> Iterator[tuple[int, SharesOfTask]]:
-    """Return the shares of each task that has state, by its grouping key."""
+    """Return the shares of each task with state, by grouping key."""
     task_of = {group: task for task, group in grouping_keys(divided).items()}
     heads = state_of(session, *checkpoint, "head").selectExpr("key.group AS group", "value.manifest")
     for row in heads.collect():
@@ -142,7 +142,7 @@ def _begun(
 
 
 def _sync(directory: Path) -> None:
-    """Wait until the names of the files are on the disk."""
+    """Wait until the file names are on the disk."""
     for path in (directory, directory.parent, directory.parent.parent):
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -155,7 +155,7 @@ def remove_shares(directory: Path, needed: Callable[[str], bool]) -> None:
     """Delete the shares of earlier divisions.
 
     Args:
-        needed: Returns whether a micro-batch that is still to be completed needs the shares of a name.
+        needed: Returns whether an incomplete micro-batch still needs the shares with a given name.
     """
     if not directory.is_dir():
         return

@@ -1,4 +1,4 @@
-"""The content of stores as it lies in a checkpoint, without the application."""
+"""The content of stores in a checkpoint, read without the application."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.drivers.spark.executor.statelog import unpacked
 
 
 class StoredTask(NamedTuple):
-    """What the checkpoint has of a store in one task.
+    """The part of a store that one task has in the checkpoint.
 
     Attributes:
         fingerprint: Kind and serdes of the store.
@@ -29,7 +29,7 @@ class StoredTask(NamedTuple):
 
 
 def stored_tasks(session: SparkSession, location: str, batch: int, store: str) -> Iterator[StoredTask]:
-    """Read a store task by task. Runs two Spark jobs; holds one Spark partition's segments in memory.
+    """Read a store task by task. Runs two Spark jobs. Holds the segments of one Spark partition in memory.
 
     Args:
         session: A session with the settings of a query.
@@ -69,7 +69,7 @@ def stored_tasks(session: SparkSession, location: str, batch: int, store: str) -
 
 
 def state_of(session: SparkSession, location: str, batch: int, variable: str) -> DataFrame:
-    """Return the groups of a state variable of the task host, as a complete micro-batch has left them."""
+    """Return the groups of a state variable of the task host after a complete micro-batch."""
     reader = session.read.format("statestore").option("stateVarName", variable).option("batchId", batch)
     return reader.load(location)
 

@@ -1,7 +1,7 @@
-"""Transform: a topology over streaming DataFrames that somebody else reads, and writes.
+"""Transform: runs a topology over streaming DataFrames that the user reads and writes.
 
-The same task host, between two ``mapInArrow`` steps: rows with the columns of Spark's Kafka source become chunk rows,
-output chunk rows become rows with the columns that Spark's Kafka sink takes.
+The same task host runs between two ``mapInArrow`` steps. The first turns rows with the columns of Spark's Kafka source into chunk rows.
+The second turns output chunk rows into rows with the columns of Spark's Kafka sink.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RESULT_ROWS = StructType(
         StructField("headers", _HEADERS),
     ]
 )
-"""The columns that Spark's Kafka sink takes, and the timestamp."""
+"""The columns of Spark's Kafka sink, and the timestamp."""
 
 _NEEDED = ("key", "value", "partition", "offset", "timestamp")
 
@@ -59,8 +59,8 @@ def transform(
     """Run a topology over streaming DataFrames.
 
     Args:
-        inputs: Per topic of the topology, a DataFrame with the columns of Spark's Kafka source.
-        py_modules: Modules to send to workers; None for those that are needed.
+        inputs: A DataFrame with the columns of Spark's Kafka source, for each topic of the topology.
+        py_modules: Modules to send to Python workers. None means those that are needed.
 
     Returns:
         A streaming DataFrame with the columns of :data:`RESULT_ROWS`.
@@ -89,7 +89,7 @@ def _chunks(topic: str, frame: DataFrame, topology: TopologySpec) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Chunker:
-    """Turns Kafka rows into chunk rows, in the executors."""
+    """Turns Kafka rows into chunk rows in the executors."""
 
     topic: str
     pickled: bytes
@@ -108,7 +108,7 @@ class _Chunker:
 def _chunk_rows(
     topology: TopologySpec, topic: str, partition: int, batch: pa.RecordBatch, times: dict[int, int]
 ) -> Iterator[pa.RecordBatch]:
-    """Return chunk rows of the next records of a partition; updates ``times``, its partition times in ms since the epoch."""
+    """Return chunk rows of a partition's next records. Updates ``times``, the partition times in ms since the epoch."""
     records = _records(batch)
     topic_partition = TopicPartition(topic, partition % topology.layout.partitions[topic])
     task: TaskId = topology.layout.tasks_of[topic_partition][0]
@@ -153,7 +153,7 @@ def _records(batch: pa.RecordBatch) -> Records:
 
 
 def _result_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Turn output chunk rows into rows; reports are dropped, because no application listens."""
+    """Turn output chunk rows into rows. Reports are dropped, because no application receives them."""
     for batch in batches:
         rows = zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), batch.column(3))
         for kind, topic, payload in rows:

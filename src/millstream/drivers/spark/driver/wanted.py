@@ -1,7 +1,7 @@
-"""The Spark settings that a query wants: what each is for, and what is lost in a session that lacks it.
+"""The Spark settings that a query wants: the purpose of each, and the loss without it.
 
-Some are read when a query starts, so they are set for it alone, in any session. Others are read when the session is made: a
-session of somebody else's has them or has them not, and who runs an application there is told which it lacks.
+Spark reads some settings when a query starts, so each query sets them in any session. It reads the others when the session is created.
+If an existing session lacks such settings, the user is warned.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class WantedSetting:
     """A Spark setting that a query needs.
 
     Attributes:
-        default: Spark's default, for a setting that is read when a session is created; None if each query can set it.
-        guards: Whether it protects a local session from others; a cluster is protected as a whole.
+        default: Spark's default, for a setting that is read when a session is created. None if each query can set it.
+        guards: Whether the setting protects a local session from others. A cluster is protected as a whole.
     """
 
     name: str
@@ -87,7 +87,7 @@ WANTED: Final = (
     WantedSetting(
         "spark.python.unix.domain.socket.enabled",
         "true",
-        # That can be a client that looks for what listened on the port before, such as a broker.
+        # For example a client that looks for the port's previous listener, such as a broker.
         "the first connection to a task's TCP port is assumed to be its Python worker's; if it is another program, the micro-batch "
         "fails or hangs",
         default="false",
@@ -106,7 +106,7 @@ WANTED: Final = (
         guards=True,
     ),
 )
-"""All settings that queries need; docs/how-to/run-on-your-own-spark-session.md has the same table."""
+"""All settings that queries need. docs/how-to/run-on-your-own-spark-session.md contains the same table."""
 
 QUERY_CONF: Final[Mapping[str, str]] = {want.name: want.value for want in WANTED if want.default is None}
 """Settings that a query needs in any session."""
@@ -114,19 +114,19 @@ QUERY_CONF: Final[Mapping[str, str]] = {want.name: want.value for want in WANTED
 AS_READ_CONF: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
 }
-"""Further settings for queries whose readers run no user function.
+"""Further settings for queries whose readers call no user functions.
 
-A range that is read again gives the same rows, so Spark need not compare them.
+A repeated read of a range returns the same rows, so Spark need not compare them.
 """
 
 SESSION_CONF: Final[Mapping[str, str]] = {
     want.name: want.value for want in WANTED if want.default is not None and not want.guards
 }
-"""Settings of a session that is created here, besides those that protect it."""
+"""Settings of a session that is created here, in addition to those that protect it."""
 
 
 def lacking(conf: Mapping[str, str], chosen: Collection[str] = ()) -> list[str]:
-    """Return the settings that a session lacks and that cannot be changed any more, one line each.
+    """Return the settings that a session lacks and that can no longer be changed, one line each.
 
     Args:
         chosen: Names of settings that the user has set.
@@ -149,10 +149,10 @@ def lacking(conf: Mapping[str, str], chosen: Collection[str] = ()) -> list[str]:
 
 
 def lacking_lines(session: SparkSession, given: Mapping[str, str]) -> list[str]:
-    """Return what somebody else's session lacks, one line per setting.
+    """Return the settings that an existing session lacks, one line per setting.
 
     Args:
-        given: The application's Spark settings; some come too late for an existing session.
+        given: The application's Spark settings. Some take no effect in an existing session.
     """
     made = _made_with(session)
     late = sorted(
@@ -177,10 +177,10 @@ def tell_lacking(lines: Collection[str]) -> None:
 
 
 def keep_state_in(session: SparkSession) -> None:
-    """Set what foreign queries in a session need to run a topology, unless it is set.
+    """Set what the user's own queries in a session need to run a topology, unless it is set already.
 
     Raises:
-        SparkRuntimeError: If the session's state store cannot hold a topology's state.
+        SparkRuntimeError: If the session's state store cannot hold the state of a topology.
     """
     provider = session.conf.get(PROVIDER, None) or ""
     if provider.endswith(_WITHOUT_COLUMNS):
@@ -196,12 +196,12 @@ def keep_state_in(session: SparkSession) -> None:
 def _made_with(session: SparkSession) -> Mapping[str, str]:
     if is_classic(session):
         return dict(session.sparkContext.getConf().getAll())
-    return session.conf.getAll  # of Spark Connect, which shows nothing else
+    return session.conf.getAll  # the only settings that Spark Connect shows
 
 
 def is_settable(session: SparkSession, name: str) -> bool:
     """Return whether a setting takes effect for a query that starts now.
 
-    Spark reports those of its RocksDB and of the file manager as not modifiable, but a query reads them when it starts.
+    Spark reports its RocksDB settings and the file manager as not modifiable, but a query reads them when it starts.
     """
     return name.startswith(STATE_STORE) or name == FILE_MANAGER or session.conf.isModifiable(name)

@@ -1,8 +1,8 @@
-"""The Python that a local Spark starts for its workers and helpers: this one, with the installed PySpark in front.
+"""The Python that a local Spark starts for workers and helpers: this Python, with the installed PySpark first in its path.
 
-Spark puts ``pyspark.zip`` in front of ``PYTHONPATH``. Modules in an archive are compiled again by every process that imports
-them, and Spark starts ten processes one after another until the first micro-batch. The package of which the archive was made
-lies beside it, compiled. On Linux these processes are forks of a server that has imported it once: see ``millstream.edge.forks.fork_server``.
+Spark puts ``pyspark.zip`` first in ``PYTHONPATH``. Every process recompiles the modules that it imports from an archive, and Spark starts
+ten processes in sequence before the first micro-batch. The installed package, from which the archive was created, is compiled. On Linux,
+these processes are forks of a server that has imported the package once: see ``millstream.edge.forks.fork_server``.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _SET_BY_SPARK: Final = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 
 
 def import_path() -> str:
-    """Return this program's module path in the form of ``PYTHONPATH``."""
+    """Return this program's module path in ``PYTHONPATH`` format."""
     return os.pathsep.join(path or os.getcwd() for path in sys.path)
 
 
 def worker_python() -> str:
-    """Return the command for workers and helpers: another Python that ``PYSPARK_PYTHON`` names, else a script before this one.
+    """Return the command for workers and helpers: another Python named by ``PYSPARK_PYTHON``, or a script that starts this one.
 
-    The script is left out where it cannot be run (a directory of temporary files without the right to), and if ``SPARK_HOME``
-    names another Spark than the installed one, whose archive belongs to it.
+    The script is omitted if it cannot be executed, for example in a temporary directory without execute permission, or if ``SPARK_HOME``
+    refers to a different Spark than the installed one, because the archive belongs to that Spark.
     """
     chosen = os.environ.get("PYSPARK_PYTHON") or sys.executable
     return _script() if chosen == sys.executable and _is_installed_spark() else chosen
@@ -55,12 +55,12 @@ def _is_installed_spark() -> bool:
 
 
 def start_fork_server(log: Path | None) -> None:
-    """Start the fork server for the Python processes of the next JVM; it ends with this process.
+    """Start the fork server for the Python processes of the next JVM. It ends with this process.
 
-    Does nothing except on Linux, if the JVM finds the script.
+    Does nothing unless the platform is Linux and the JVM uses the script.
 
     Args:
-        log: File for its output; None means this program's output.
+        log: File for the server's output. None means this program's output.
     """
     if sys.platform != "linux" or worker_python() != str(_script_path()):
         return
@@ -75,7 +75,7 @@ def start_fork_server(log: Path | None) -> None:
         )
     atexit.register(
         server.communicate
-    )  # closes its standard input, as the end of this process does, and waits
+    )  # closes the server's standard input, like the end of this process, and waits
 
 
 def _script_path() -> Path:

@@ -1,1 +1,1 @@
-"""The planner: what runs in the Python process that Spark starts in its driver to plan micro-batches."""
+"""The planner: code of the Python process that Spark starts in its driver to plan micro-batches."""

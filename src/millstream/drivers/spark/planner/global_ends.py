@@ -1,9 +1,9 @@
-"""Global ends: how far into the topics of global stores a micro-batch sees.
+"""Global ends: how far a micro-batch sees into the topics of global stores.
 
-The planner asks the brokers for the ends of these topics and puts them into the plan of the micro-batch, beside the positions of the
-inputs. So a micro-batch that is run again sees the same tables. It asks *after* it has asked for the ends of the inputs: a record
-that was sent when a change of the table had been acknowledged sees that change. New records in these topics alone are no
-reason for a micro-batch, because a table that changes sends nothing.
+The planner asks the brokers for the ends of these topics and stores them in the plan of the micro-batch, beside the positions of the
+inputs. A repeated micro-batch therefore sees the same tables. The planner asks for global ends *after* the ends of the inputs: a record
+sent after the acknowledgement of a table change sees that change. New records in global topics alone do not cause a micro-batch,
+because a change of a global table produces no output.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millstream.drivers.spark.spec import SourceSpec
 
 
 class GlobalEnds:
-    """What the planner knows of the topics of global stores. Owned by the planner."""
+    """The ends of the topics of global stores. Owned by the planner."""
 
     def __init__(self, spec: SourceSpec) -> None:
         self._spec = spec
@@ -27,17 +27,17 @@ class GlobalEnds:
         self._ends: Offsets | None = None
 
     def ask(self) -> None:
-        """Ask how far the topics can be read.
+        """Ask the brokers how far the topics can be read.
 
         Raises:
-            BrokerUnavailableError: If no broker answers; the earlier ends stay.
+            BrokerUnavailableError: If no broker answers. The previous ends are kept.
             TopicNotFoundError: If a topic or partition is missing.
         """
         if self._counts:
             self._ends = self._spec.broker.end_offsets(self._counts)
 
     def unknown(self, start: BatchPlan) -> bool:
-        """Return whether no micro-batch can be planned because the end of a topic was never known."""
+        """Return whether the end of a topic has never been known, so that no micro-batch can be planned."""
         return self._ends is None and bool(set(self._counts) - set(self._planned(start)))
 
     def with_ends(
@@ -46,20 +46,20 @@ class GlobalEnds:
         """Add the global ends to a plan.
 
         Args:
-            recreated_among: Returns whether topics were recreated, after it has told the application so.
+            recreated_among: Returns whether topics were recreated. It first informs the application.
 
-        Returns:
-            The plan with the ends; None if the application is about to restart the query.
+            rns:
+            The plan with the ends, or None if the application is about to restart the query.
 
-        Raises:
+            es:
             TopicRecreatedError: If a topic was recreated and may not be read.
-            OffsetsLostError: If a topic has lost its newest records, and they may not be skipped.
+            OffsetsLostError: If a topic has lost its newest records and they may not be skipped.
         """
         if not self._counts:
             return planned
         before, ends = self._planned(start), self._ends or {}
         shorter = {topic for topic in before if _is_shorter(before[topic], ends.get(topic, before[topic]))}
-        if shorter:  # than what could be read, but not necessarily than the log
+        if shorter:  # than the readable part before, but not necessarily than the log
             log_ends = self._spec.broker.log_end_offsets({topic: self._counts[topic] for topic in shorter})
             lost = {topic for topic in shorter if _is_shorter(before[topic], log_ends[topic])}
             if lost and recreated_among(lost):
@@ -70,17 +70,17 @@ class GlobalEnds:
         return replace(planned, global_ends={**before, **ends})
 
     def _planned(self, start: BatchPlan) -> Offsets:
-        """Return the ends in a plan, without those of topics that were recreated since."""
+        """Return the ends in a plan, without topics that have been recreated since."""
         again = recreated(start.topology.topic_ids, self._spec.topology.lineage.topic_ids)
         known = start.global_ends or {}
         return {topic: ends for topic, ends in known.items() if topic in self._counts and topic not in again}
 
 
 def global_ends(plan: BatchPlan, spec: SourceSpec) -> Offsets | None:
-    """Return the global ends of a micro-batch; None without global stores.
+    """Return the global ends of a micro-batch, or None without global stores.
 
-    If a micro-batch was planned without a store that an edited topology has, it sees that store as it is now, because no
-    micro-batch has seen it before.
+    An edited topology may have a store that the plan of the micro-batch does not contain. The micro-batch then sees the current content
+    of that store, because no micro-batch has seen it before.
     """
     counts = spec.topology.global_partitions
     if not counts:

@@ -1,4 +1,4 @@
-"""Co-processed inputs: how far they are read in a micro-batch, and what their tasks are told of them."""
+"""Plans co-processed inputs: how far a micro-batch reads them, and which facts their tasks receive about them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Flat = dict[TopicPartition, int]
 
 @dataclass(frozen=True)
 class Outlook:
-    """What the planner knows when it plans a micro-batch.
+    """The planner's knowledge when it plans a micro-batch. Offsets are per partition.
 
     Attributes:
-        start: First offset of each partition.
-        admitted: End of its fair share.
-        ends: How far it may be read now; paused topics are missing.
-        log_ends: How far it could be read without limits.
+        start: First offset.
+        admitted: End of the partition's fair share.
+        ends: Offset up to which the partition may be read now. Paused topics are missing.
+        log_ends: Offset up to which the partition could be read without limits.
         bounded: Whether ``log_ends`` are the fixed ends of a run to the end.
-        bytes_per_record: Average size; None if unknown.
-        before: What the previous micro-batch left of the inputs; None if unknown.
+        bytes_per_record: Average size of a record. None if unknown.
+        before: What the previous micro-batch left of the inputs. None if unknown.
     """
 
     start: Offsets
@@ -48,7 +48,7 @@ class Outlook:
 
 
 class InputPlanner:
-    """Plans inputs that are processed together. Owned by the planner."""
+    """Plans inputs that tasks process together. Owned by the planner."""
 
     def __init__(self, plan: Plan, layout: Layout, settings: WaitSettings, index: TimeIndex) -> None:
         self._settings = settings
@@ -63,14 +63,14 @@ class InputPlanner:
 
     @property
     def active(self) -> bool:
-        """Whether inputs are planned together, or tasks must know of their inputs."""
+        """Whether inputs are planned together, or tasks need facts about their inputs."""
         return bool(self._groups or self._watched)
 
     def planned(self, now: Outlook) -> tuple[Offsets, RemainingInputs | None]:
-        """Plan how far inputs that are processed together are read.
+        """Plan how far to read inputs that tasks process together.
 
         Returns:
-            The ends of all partitions, and what is left of the inputs; None if no task must know that.
+            The ends of all partitions, and the remaining inputs. The latter are None if no task needs them.
         """
         planned = {topic: dict(partitions) for topic, partitions in now.admitted.items()}
         until: Flat = {}
@@ -93,7 +93,7 @@ class InputPlanner:
         start = _of(now.start, partitions)
         active = [
             partition for partition in partitions if partition.topic not in now.paused
-        ]  # nobody waits for a paused one
+        ]  # no task waits for a paused topic
         return Situation(
             start,
             {**start, **_of(now.ends, active)},
@@ -139,12 +139,12 @@ class TaskInputPlanner:
     ) -> Iterator[tuple[str, TaskInput]]:
         """Return the tasks that wait for inputs and take part in a micro-batch, with their input facts.
 
-        A task takes part if it gets records or a tick, or if the set of its inputs with lag, a known time or a pause has
+        A task takes part if it receives records or a tick, or if the set of its inputs with lag, a known time or a pause has
         changed.
 
         Args:
             start: The previous plan.
-            ticked: Tasks that take part anyway.
+            ticked: Tasks that take part in any case.
         """
         if end.inputs is None:
             return
@@ -160,7 +160,7 @@ class TaskInputPlanner:
                 yield str(task), now
 
     def _message(self, inputs: tuple[Input, ...], remaining: RemainingInputs) -> TaskInput:
-        """Return the facts about a task's inputs; for a repartition, those of all that feeds it."""
+        """Return the facts about a task's inputs. For a repartition, combine the facts of all partitions that feed it."""
         lag: Flat = {}
         until: Flat = {}
         paused, ended = set(), set()
@@ -224,17 +224,19 @@ def _of(offsets: Offsets, partitions: Iterable[TopicPartition]) -> Flat:
 def lower_bounds(
     writers: Mapping[str, Collection[str]], before: RemainingInputs | None, now: RemainingInputs
 ) -> dict[str, int]:
-    """Return, per repartition topic, a time that no record still to be written is before, ms; missing if unknown.
+    """Return a lower bound for the timestamps of records still to be written, for each repartition topic, in ms.
 
-    A task that reads a repartition topic and another topic is a micro-batch behind the tasks that write it: what they are given now it
-    reads with the next one. While they work through a backlog, read up to one time in each micro-batch, that time is known: what the
-    micro-batch before left on the broker was not before its time, so nothing that is written now is, either. A micro-batch that begins
-    a backlog cannot know it; then nothing is taken before the topic's next records, one micro-batch later. Where the writers have read
-    all there was, or read without such a time, nobody knows what they will write, and a task goes on without it, as Kafka Streams does.
+    A task that reads a repartition topic and another topic is one micro-batch behind the tasks that write the repartition topic: it reads
+    their current output in the next micro-batch. While the writers work through a backlog, each micro-batch reads up to one time. The
+    bound is then known: the records that the previous micro-batch left on the broker are not older than its time, so neither is the current
+    output. In the first micro-batch of a backlog it is unknown. The bound is then 0, and the task waits one micro-batch for the topic's next
+    records.
+    If the writers have read everything, or read without such a time, the bound is unknown, and the topic is missing from the result. The
+    task then continues without it, like Kafka Streams.
 
     Args:
-        writers: The topics that each one is written from, in topological order.
-        before: What the previous micro-batch left; None if there was none.
+        writers: The input topics of the tasks that write each repartition topic, in topological order.
+        before: The remaining inputs of the previous micro-batch. None if there was none.
 
     Example:
         >>> from millstream.core.model.ids import TopicPartition
@@ -256,7 +258,7 @@ def lower_bounds(
 def _times_left(
     topics: Collection[str], remaining: RemainingInputs, to_be_written: Mapping[str, int]
 ) -> list[int | None]:
-    """Return the times of what is left of topics, ms; None if unknown."""
+    """Return the times of the remaining records of topics, in ms. An unknown time is None."""
     times: list[int | None] = [to_be_written[topic] for topic in topics if topic in to_be_written]
     read = set(topics) - remaining.paused
     times.extend(

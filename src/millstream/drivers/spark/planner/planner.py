@@ -1,7 +1,7 @@
 """The planner: decides how far each partition advances in the next micro-batch.
 
-It lives as long as the query, in a Python process of its own in the Spark driver, and asks the application before each micro-batch:
-whether to go on, what is paused, when a task wants to be woken.
+The planner lives as long as the query, in its own Python process in the Spark driver. Before each micro-batch it asks the application
+whether to continue, which topics are paused, and when tasks want to be woken.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Planner:
         self._spec = spec
         self._topics = InputTopics(spec)
         self._final: Offsets | None = None
-        """The end of a run to the end; None in other runs."""
+        """The end of a run to the end. None in other runs."""
         self._begun = False
         self._must_wait = False
         """Whether a run to the end waits for the broker, for its own open transaction, or for paused or throttled topics.
@@ -64,7 +64,7 @@ class Planner:
         """
         self._throttle = Throttle()
         self._last_began_s: float | None = None
-        """When the last micro-batch with records was planned, monotonic seconds; None before."""
+        """When the last micro-batch with records was planned, in monotonic seconds. None before the first one."""
         self._globals = GlobalEnds(spec)
         self._waits_for: frozenset[str] = frozenset()
         """The paused topics that a run to the end waits for, as last logged."""
@@ -82,7 +82,7 @@ class Planner:
         return BatchPlan(batch, spec.topology.remembered(positions), clock=wall_clock(spec.clock)).to_json()
 
     def fix_end(self) -> None:
-        """Fix the end of a run to the end for external topics; internal topics are drained."""
+        """Fix the ends of external topics for a run to the end. Internal topics are drained."""
         internal = self._spec.topology.plan.internal_topics
         counts = {topic: count for topic, count in self._topics.counts().items() if topic not in internal}
         self._final = self._spec.broker.end_offsets(counts)
@@ -94,12 +94,12 @@ class Planner:
         """Plan the next micro-batch.
 
         Returns:
-            The offset at the end; ``start`` itself if there is nothing to do, because Spark compares their text.
+            The offset at the end. If there is nothing to do, ``start`` itself, because Spark compares the text of offsets.
         """
         before = BatchPlan.from_json(start)
         planned = self._next(before)
         while planned is None:
-            # Spark asks again at once; this is the poll interval, not a wait for anything.
+            # Spark asks again at once. This sleep is the poll interval; it does not wait for an event.
             time.sleep(_IDLE_POLL_S)
             if not self._must_wait:
                 break
@@ -111,7 +111,7 @@ class Planner:
         planned = self._planned(request)
         if planned is None:
             return None
-        if planned.initialization is None:  # the first of a run only initialises the tasks
+        if planned.initialization is None:  # the first micro-batch of a run only initializes the tasks
             self._last_began_s = time.monotonic()
         with_ends = self._globals.with_ends(planned, start, self._topics.recreated_among)
         if with_ends is None:
@@ -124,7 +124,7 @@ class Planner:
         )
 
     def _asked(self, start: BatchPlan) -> _Request:
-        """Ask the broker for the ends, and the application for its orders."""
+        """Ask the broker for the ends and the application for its orders."""
         clock = wall_clock(self._spec.clock)
         if not self._begun:
             self._check_continues(start)
@@ -141,7 +141,7 @@ class Planner:
         return _Request(start, clock, ends, orders)
 
     def _planned(self, request: _Request) -> BatchPlan | None:
-        """Plan the next micro-batch without what depends on the plan; None if there is nothing to do."""
+        """Plan the next micro-batch, except for the parts that depend on the plan. Return None if there is nothing to do."""
         start, _, ends, orders = request
         bounded = self._final is not None
         self._must_wait = ends is None and bounded and not orders.hold
@@ -155,7 +155,7 @@ class Planner:
         return self._initializing_again(request) if orders.initialize else self._following(request)
 
     def _initializing(self, request: _Request) -> BatchPlan:
-        """Plan the first micro-batch of a run: it reads nothing and starts all tasks."""
+        """Plan the first micro-batch of a run, which reads nothing and starts all tasks."""
         start, clock, ends, orders = request
         positions = self._topics.with_new_partitions(self._topics.without_recreated(start))
         if self._final is not None and self._spec.end != RunEnd():
@@ -174,7 +174,7 @@ class Planner:
         return replace(planned, tick=start.tick + 1, initialization=Initialization())
 
     def _following(self, request: _Request) -> BatchPlan | None:
-        """Plan a micro-batch that reads or wakes tasks; None if there is nothing to do."""
+        """Plan a micro-batch that reads records or wakes tasks. Return None if there is nothing to do."""
         start, clock, ends, orders = request
         due = self._due(request)
         if ends is None:
@@ -206,18 +206,18 @@ class Planner:
         return BatchPlan(batch, topology, start.tick, clock, remaining)
 
     def _times(self, request: _Request) -> Offsets | None:
-        """Return the partition times at the beginning of the micro-batch; None if no reader needs them."""
+        """Return the partition times at the beginning of the micro-batch, or None if no reader needs them."""
         if not self._timed:
             return None
         known = latest(flat(request.start.times or {}), flat(request.orders.times))
         return nested({partition: ms for partition, ms in known.items() if partition.topic in self._timed})
 
     def _origins(self, request: _Request, planned: BatchPlan) -> tuple[Begun, ...] | None:
-        """Return where the micro-batches with unfinished records began, including the planned one if it reads."""
+        """Return where the micro-batches with in-flight records began. Includes the planned micro-batch if it reads."""
         if not self._committed_later:
             return None
         start = request.start
-        if planned.initialization is not None:  # reads nothing, and not all tasks have reported
+        if planned.initialization is not None:  # it reads nothing, and some tasks have not reported yet
             return start.origins or ()
         positions = {
             topic: offsets for topic, offsets in start.positions.items() if topic in self._committed_later
@@ -225,13 +225,13 @@ class Planner:
         return begun_after(start.origins or (), Begun(planned.id.number, positions), request.orders.oldest)
 
     def _is_early(self, orders: PlanningOrders) -> bool:
-        """Return whether the trigger interval still runs, and no processor has asked for a commit."""
+        """Return whether the trigger interval is still running and no processor has requested a commit."""
         if self._last_began_s is None or self._final is not None or orders.commit:
             return False
         return time.monotonic() - self._last_began_s < self._spec.trigger_interval_ms / 1000
 
     def _allowed(self, positions: Offsets, limited: Offsets, orders: PlanningOrders) -> Offsets:
-        """Return how far topics may be read, without paused ones; while draining, only internal topics."""
+        """Return how far topics may be read, without paused topics. While draining, return only internal topics."""
         readable = {topic: ends for topic, ends in limited.items() if topic not in orders.paused}
         if not orders.intake:
             outside = self._spec.topology.plan.external_topics
@@ -241,7 +241,7 @@ class Planner:
         return _within_room(positions, readable, self._finished_later, orders.records.room)
 
     def _due(self, request: _Request) -> tuple[str, ...]:
-        """Return the tasks to wake; in a run to the end, only those with buffered records."""
+        """Return the tasks to wake. In a run to the end, only tasks with buffered records."""
         orders = request.orders
         if self._final is None:
             return orders.due
@@ -251,7 +251,7 @@ class Planner:
     def _aligned(
         self, request: _Request, positions: Offsets, admitted: Offsets, allowed: Offsets, log_ends: Offsets
     ) -> tuple[Offsets, RemainingInputs | None]:
-        """Plan inputs that are processed together up to one time."""
+        """Plan inputs that are processed together up to a common time."""
         if not self._inputs.active:
             return admitted, None
         orders = request.orders
@@ -281,7 +281,7 @@ class Planner:
         return lets_tasks_continue(request.start.inputs, remaining)
 
     def _has_more(self, request: _Request, limited: Offsets) -> bool:
-        """Return whether a run to the end must go on although nothing can be read now."""
+        """Return whether a run to the end must continue although nothing can be read now."""
         _, _, ends, orders = request
         assert ends is not None
         return (
@@ -304,10 +304,10 @@ class Planner:
         return bool(left)
 
     def _check_continues(self, start: BatchPlan) -> None:
-        """Refuse the checkpoint of another topology; later offsets are this planner's own.
+        """Reject the checkpoint of another topology. Later offsets come from this planner.
 
         Raises:
-            IncompatibleTopologyError: If its stores are not those of the topology.
+            IncompatibleTopologyError: If the stores of the checkpoint do not match the topology.
         """
         topology = self._spec.topology
         known = with_new_names(start.topology.stores, topology.lineage.renamed_stores)
@@ -320,7 +320,7 @@ class Planner:
 def _within_room(
     positions: Offsets, ends: Offsets, finished_later: Collection[str], room: Mapping[TopicPartition, int]
 ) -> Offsets:
-    """Limit topics whose records are finished later to the room of their tasks; while that is unknown, read little."""
+    """Limit topics whose records finish later to the room of their tasks. While the room is unknown, read only a few records."""
     limited = {
         topic: {
             p: min(end, positions[topic].get(p, end) + room.get(TopicPartition(topic, p), MIN_IN_FLIGHT))

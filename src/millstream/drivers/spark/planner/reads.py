@@ -1,4 +1,4 @@
-"""Which Spark task reads what in a planned micro-batch. Depends on nothing but the plans, so that it can be planned again."""
+"""Assigns the reads of a planned micro-batch to Spark tasks. Depends only on the plans, so that the assignment can be repeated."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class ReadPlanner:
         return reads
 
     def _ticked(self, start: BatchPlan, end: BatchPlan) -> list[str]:
-        """Return the tasks that run without records: woken ones, else all, and those to be removed."""
+        """Return the tasks that run without records: the woken tasks, or all tasks if none was woken, and the tasks to be removed."""
         gone = newly_gone(start.topology.parts, end.topology.parts)
         tasks = [str(task) for task in (*self._spec.topology.layout.tasks, *gone)]
         return [task for task in tasks if task in end.woken] if end.woken else tasks
 
     def _still_read(self, planned: list[OffsetRange]) -> list[OffsetRange]:
-        """Drop ranges that an edited topology no longer reads, when it repeats its predecessor's micro-batch."""
+        """Drop the ranges that an edited topology no longer reads when it repeats a micro-batch of its predecessor."""
         tasks_of = self._spec.topology.layout.tasks_of
         return [r for r in planned if TopicPartition(r.topic, r.partition) in tasks_of]

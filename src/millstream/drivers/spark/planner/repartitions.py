@@ -1,7 +1,8 @@
-"""How repartition topics on the broker are read: what one micro-batch has written is read whole by the next one.
+"""Reads repartition topics on the broker: each micro-batch reads everything that the previous one wrote.
 
-Then all of it can be merged by time (``millstream.core.engine.records.merging``). So these topics come before those from outside, which get
-what is left of the limits of a micro-batch. How many records that is depends on their size, which is sampled until a task has reported it.
+All of it can then be merged by time (``millstream.core.engine.records.merging``). Repartition topics therefore have priority over external
+topics, which receive the rest of the limits of a micro-batch. The limit in records depends on the record size, which is sampled until a
+task reports it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from millstream.core.runtime.messages import BufferedRecords
 from millstream.drivers.spark.spec import SourceSpec
 
 RECORDS_OF_UNKNOWN_SIZE: Final = 100_000
-"""Records of a micro-batch while their size is unknown."""
+"""Maximum number of records in a micro-batch while their size is unknown."""
 _TOPICS: Final = 8
 
 
@@ -30,13 +31,13 @@ class RecordSizes:
         self._has_sampled = False
 
     def per_record(self, reported: float | None, positions: Offsets, allowed: Offsets) -> float | None:
-        """Return the average size of a record, bytes; None if unknown.
+        """Return the average size of a record in bytes, or None if unknown.
 
-        Before any task has reported, and if more records wait than a micro-batch of unknown size may hold, a few records of
-        each of the largest topics are read, once. The topic with the largest records counts.
+        Before the first report, if the backlog exceeds a micro-batch of unknown size, the estimate reads a few records of each of the
+        largest topics, once. It uses the topic with the largest records.
 
         Args:
-            reported: The average that tasks have reported in this run; None before the first report.
+            reported: The average that tasks have reported in this run. None before the first report.
         """
         if reported is not None:
             return reported
@@ -76,31 +77,31 @@ class Repartitions:
         self._sizes = RecordSizes(spec.fetcher)
 
     def settling(self, ends: Offsets) -> bool:
-        """Return whether to wait a moment until everything that the last micro-batch wrote can be read.
+        """Return whether to wait briefly until all records of the last micro-batch are readable.
 
-        That takes milliseconds, unless a transaction hangs; hanging transactions are not waited for.
+        This takes milliseconds, unless a transaction hangs. The planner does not wait for hanging transactions.
         """
         try:
             if not self._counts or not self.incomplete(ends):
                 self._settling_since = None
                 return False
         except BrokerUnavailableError:
-            return True  # whoever asks next for the ends waits for the broker
+            return True  # the next request for the ends waits for the broker
         now = time.monotonic()
         if self._settling_since is None:
             self._settling_since = now
         return now - self._settling_since < _SETTLE_S
 
     def incomplete(self, ends: Offsets) -> bool:
-        """Return whether there are records that cannot be read until a transaction is complete.
+        """Return whether some records cannot be read until a transaction is complete.
 
-        A transaction is committed a moment before the brokers have said so in every partition.
+        A transaction is committed slightly before the brokers have confirmed this in every partition.
         """
         log_ends = self._spec.broker.log_end_offsets(self._counts)
         return any(ends[topic] != end for topic, end in log_ends.items())
 
     def without_full(self, positions: Offsets, ends: Offsets, records: BufferedRecords) -> Offsets:
-        """Return how far topics may be read, without those of tasks whose buffer is full."""
+        """Return how far topics may be read. The partitions of tasks with full buffers do not advance."""
         most = self._spec.waits.records
         limited = dict(ends)
         for (topic, partition), (count, *_) in records.buffered.items():
@@ -111,10 +112,10 @@ class Repartitions:
     def admitted(self, positions: Offsets, allowed: Offsets, bytes_per_record: float | None) -> Offsets:
         """Return how far each partition is read in its share of the micro-batch.
 
-        Repartition topics are read whole, unless that takes more than the bytes of a micro-batch; the others get the rest.
+        Repartition topics are read completely, unless they exceed the bytes of a micro-batch. The other topics share the rest.
 
         Args:
-            bytes_per_record: Average size of a record; None if unknown.
+            bytes_per_record: Average size of a record. None if unknown.
         """
         spec, fits = self._spec, RECORDS_OF_UNKNOWN_SIZE
         size = self._sizes.per_record(bytes_per_record, positions, allowed)

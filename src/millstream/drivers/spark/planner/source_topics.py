@@ -1,4 +1,4 @@
-"""The topics that a query reads: how far they can be read, and what has happened to them since the checkpoint."""
+"""The topics that a query reads: how far they can be read, and how they have changed since the checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class InputTopics:
         self._unavailable_since: float | None = None
 
     def counts(self) -> dict[str, int]:
-        """Return the partition counts of the topics that are read from the broker."""
+        """Return the partition counts of the topics read from the broker."""
         topology = self._spec.topology
         return {topic: topology.layout.partitions[topic] for topic in topology.plan.broker_topics}
 
@@ -33,14 +33,14 @@ class InputTopics:
         """Ask how far the topics can be read.
 
         Args:
-            ask_more: Further questions to the broker, asked after the ends.
+            ask_more: Sends further requests to the broker, after the request for the ends.
             bounded: Whether this is a run to the end, which cannot continue without a topic.
 
         Returns:
-            The ends; None while no broker answers.
+            The ends, or None while no broker answers.
 
         Raises:
-            TopicNotFoundError: If a topic is missing, and the application cannot continue without it.
+            TopicNotFoundError: If a topic is missing and the application cannot continue without it.
         """
         try:
             ends = self._spec.broker.end_offsets(self.counts())
@@ -50,7 +50,7 @@ class InputTopics:
                 self._unavailable_since = time.monotonic()
                 log.warning("waiting for the broker: %s", error)
             return None
-        except TopicNotFoundError:  # made again with fewer partitions, perhaps
+        except TopicNotFoundError:  # perhaps recreated with fewer partitions
             if bounded or not (self._gone_from_patterns() or self.recreated_among(self._all())):
                 raise
             return None
@@ -60,20 +60,21 @@ class InputTopics:
         return ends
 
     def without_recreated(self, start: BatchPlan) -> Offsets:
-        """Reset topics that were recreated since the checkpoint to their beginning; the application allows it."""
+        """Reset topics that were recreated since the checkpoint to their beginning. The application allows this."""
         again = recreated(start.topology.topic_ids, self._spec.topology.lineage.topic_ids)
         counts = {topic: count for topic, count in self.counts().items() if topic in again}
         return {**start.positions, **self._spec.broker.begin_offsets(counts)}
 
     def with_new_partitions(self, positions: Offsets) -> Offsets:
-        """Add topics and partitions that the checkpoint does not know."""
+        """Add the topics and partitions that are not in the checkpoint."""
         known = {topic: dict(partitions) for topic, partitions in positions.items()}
         missing = {
             topic: count
             for topic, count in self.counts().items()
             if any(partition not in known.get(topic, {}) for partition in range(count))
         }
-        # What is written to a partition, or to a topic of a pattern, before it is noticed belongs to the stream: no offset reset skips it.
+        # A new partition, or a new topic of a pattern, may have records before it is noticed. They belong to the stream: no offset reset
+        # skips them.
         noticed = known.keys() | self._spec.topology.lineage.appeared
         added = {topic: count for topic, count in missing.items() if topic in noticed}
         new = {topic: count for topic, count in missing.items() if topic not in noticed}
@@ -89,7 +90,7 @@ class InputTopics:
             positions: The offset up to which each partition was planned.
 
         Returns:
-            The positions; None if the topic was recreated and the application is about to restart the query.
+            The positions, or None if the topic was recreated and the application is about to restart the query.
 
         Raises:
             OffsetsLostError: If lost offsets may not be skipped.
@@ -98,7 +99,7 @@ class InputTopics:
         beyond = {partition.topic for partition, _, _ in _beyond_the_end(positions, ends)}
         if not beyond:
             return positions
-        # The positions are beyond what can be read, but not necessarily beyond the end of the log.
+        # The positions are beyond the readable part, but not necessarily beyond the end of the log.
         counts = {topic: count for topic, count in self.counts().items() if topic in beyond}
         log_ends = {**ends, **self._spec.broker.log_end_offsets(counts)}
         lost = _beyond_the_end(positions, log_ends)
@@ -120,10 +121,10 @@ class InputTopics:
         return updated(positions, ending)
 
     def recreated_among(self, topics: Iterable[str]) -> bool:
-        """Return whether topics were recreated since the query started; the application is told, and restarts it.
+        """Return whether topics were recreated since the query started. If so, inform the application, which restarts the query.
 
         Raises:
-            TopicRecreatedError: If such a topic may not be read; topics of a pattern always may.
+            TopicRecreatedError: If such a topic may not be read. Topics of a pattern may always be read.
         """
         ids = {topic: facts.id for topic, facts in self._spec.broker.topic_facts(topics).items()}
         again = recreated(self._spec.topology.lineage.topic_ids, ids)
@@ -135,7 +136,7 @@ class InputTopics:
         return bool(again)
 
     def _gone_from_patterns(self) -> bool:
-        """Return whether topics of patterns are gone; the application is told, and continues without them."""
+        """Return whether topics of patterns were deleted. If so, inform the application, which continues without them."""
         chosen = self._spec.topology.plan.chosen_topics
         gone = chosen - self._spec.broker.partition_counts(chosen).keys()
         if gone:
@@ -149,7 +150,7 @@ class InputTopics:
 
 
 def _beyond_the_end(positions: Offsets, ends: Offsets) -> list[tuple[TopicPartition, int, int]]:
-    """Return position and end of partitions that end before their position."""
+    """Return position and end of the partitions that end before their position."""
     return [
         (TopicPartition(topic, partition), position, ends[topic][partition])
         for topic, partitions in positions.items()

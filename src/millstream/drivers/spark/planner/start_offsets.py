@@ -1,4 +1,4 @@
-"""Start offsets: where a query without a checkpoint begins to read, and a topic that the checkpoint does not know."""
+"""Start offsets: where a query without a checkpoint begins, and where to begin in a topic that is not in the checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NONE_COMMITTED = "the group has committed no offset there"
 
 
 def first_offsets(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
-    """Return the group's committed offsets, if there is no state to lose; otherwise those of the offset reset.
+    """Return the group's committed offsets if there is no state to lose, and otherwise the offsets of the offset reset.
 
     Args:
         counts: Partition counts of the topics that are read.
@@ -46,7 +46,7 @@ def first_offsets(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
 
 
 def offsets_of_new(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
-    """Return the first offsets of topics that the checkpoint does not know.
+    """Return the first offsets of topics that are not in the checkpoint.
 
     Raises:
         NoOffsetForPartitionError: If an offset reset is "none" and a partition has no committed offset.
@@ -56,14 +56,14 @@ def offsets_of_new(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
 
 
 def updated(positions: Offsets, others: Offsets) -> Offsets:
-    """Return positions, replaced by the others where they have one."""
+    """Return the positions, replaced by the other offsets where those exist."""
     return {topic: {**partitions, **others.get(topic, {})} for topic, partitions in positions.items()}
 
 
 def _positions(
     spec: SourceSpec, counts: Mapping[str, int], known: Offsets, why: str = _NONE_COMMITTED
 ) -> Offsets:
-    """Return the known positions, and the others by the offset reset."""
+    """Return the known positions, completed by the offset reset."""
     begin, end = spec.broker.begin_offsets(counts), spec.broker.end_offsets(counts)
     positions: Offsets = {}
     for topic in counts:
@@ -79,7 +79,7 @@ def _positions(
 
 
 def _reset(spec: SourceSpec, topic: str) -> OffsetReset:
-    """Return the offset reset of a topic; internal topics are read from their beginning."""
+    """Return the offset reset of a topic. Internal topics are read from their beginning."""
     plan = spec.topology.plan
     if topic in plan.internal_topics:
         return "earliest"
