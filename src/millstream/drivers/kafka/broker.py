@@ -25,18 +25,18 @@ Answer = TypeVar("Answer")
 RESET = "penstock:reset"
 """Metadata of an offset that a reset has committed for the next start. A later commit overwrites it.
 
-Like the next constant, it contains the project's former name, so that offsets committed under that name stay readable."""
+Like the next constant, it contains the project's former name, so that offsets committed under that name remain readable."""
 _TAKEN: Final = "penstock:read up to "
-"""Prefix of the metadata of an offset that is committed below the position because of unfinished records."""
+"""Prefix of the metadata of an offset that was committed below the position because of in-flight records."""
 
 _RETRY_S = 0.1
 _ATTEMPT_S = 3.0
-"""Timeout of one request for offsets: librdkafka sometimes waits for a leader without asking for it again."""
+"""Timeout of one request for offsets, in seconds. librdkafka sometimes waits for a leader without requesting it again."""
 _APPEAR_S = 60.0
-"""Timeout until brokers know of a topic that the controller has created or deleted, seconds."""
+"""Timeout until brokers know a topic that the controller has created, or no longer know a deleted one, in seconds."""
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id that brokers without topic ids return."""
-# A broker that has just started may not know its topics yet, and a client may not know new partitions.
+# A broker may not know its topics yet immediately after its start, and a client may not know new partitions.
 _MAY_COME = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._TIMED_OUT}
 _ASK_AGAIN = NOT_READY | _MAY_COME
 
@@ -48,7 +48,7 @@ class Broker:
     Attributes:
         group: The consumer group, which is the application's id.
         read_committed: Whether only records of committed transactions count as readable.
-        timeout_s: Timeout of a request, seconds.
+        timeout_s: Timeout of a request, in seconds.
     """
 
     settings: ClientSettings = field(repr=False)
@@ -65,7 +65,7 @@ class Broker:
         return min(_ATTEMPT_S, self.timeout_s / 2)
 
     def partition_counts(self, topics: Iterable[str] | None = None) -> dict[str, int]:
-        """Return the number of partitions of each existing topic; None means all topics.
+        """Return the number of partitions of each existing topic. None means all topics.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -75,7 +75,7 @@ class Broker:
         return {topic: len(known[topic].partitions) for topic in wanted if known[topic].error is None}
 
     def topic_facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
-        """Return id and number of partitions of each existing topic.
+        """Return the id and the number of partitions of each existing topic.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -101,7 +101,7 @@ class Broker:
         return facts
 
     def writable_topics(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the partition counts of topics for a producer, so that a broker with auto-creation creates them."""
+        """Return the partition counts of topics for a producer. A broker with auto-creation then creates missing topics."""
         counts: dict[str, int] = {}
         producer = warm(Producer, {"allow.auto.create.topics": True, **self.settings})
         for topic in topics:
@@ -117,7 +117,7 @@ class Broker:
         """Create a topic unless it exists, and wait until the brokers know it.
 
         Args:
-            replication_factor: Number of replicas; -1 for the broker's default.
+            replication_factor: Number of replicas. -1 means the broker's default.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time, or the partitions do not appear.
@@ -161,7 +161,7 @@ class Broker:
         )
 
     def _await_count(self, topic: str, is_right: Callable[[int], bool], otherwise: str) -> None:
-        """Wait until the brokers return an expected partition count of a topic; a missing topic has 0."""
+        """Wait until the brokers return an expected partition count for a topic. A missing topic has 0 partitions."""
         deadline = monotonic() + _APPEAR_S
         while not is_right(self.partition_counts([topic]).get(topic, 0)):
             if monotonic() > deadline:
@@ -192,18 +192,18 @@ class Broker:
         return [group.group_id for group in groups.valid]
 
     def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
-        """Return the first offset of a record at or after a time; partitions without one are omitted."""
+        """Return the first offset of a record at or after a time. Partitions without such a record are omitted."""
         spec = OffsetSpec.for_timestamp(timestamp_ms)
         return self._offsets(partitions, spec, read_committed=self.read_committed, may_be_missing=True)
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
-        """Return the first readable record at or after a time per partition, in one round trip.
+        """Return the first readable record at or after a time for each partition, in one round trip.
 
         Args:
-            times: Time by partition, ms since the epoch.
+            times: Time by partition, in ms since the epoch.
 
         Returns:
-            Offset and timestamp of the records; partitions without one are omitted.
+            Offset and timestamp of the records. Partitions without such a record are omitted.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -213,10 +213,10 @@ class Broker:
         )
 
     def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TimedOffset]:
-        """Return the record with the largest timestamp per partition, in one round trip (KIP-734).
+        """Return the record with the largest timestamp in each partition, in one round trip (KIP-734).
 
         Returns:
-            Offset and timestamp of the records; empty partitions are omitted.
+            Offset and timestamp of the records. Empty partitions are omitted.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -242,23 +242,23 @@ class Broker:
         return {partition: future.result() for partition, future in futures.items()}
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the first offset that the broker still has, per partition."""
+        """Return the first existing offset of each partition."""
         return self._offsets(partitions, OffsetSpec.earliest(), read_committed=self.read_committed)
 
     def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the offset after the last readable record, per partition."""
+        """Return the offset after the last readable record of each partition."""
         return self._offsets(partitions, OffsetSpec.latest(), read_committed=self.read_committed)
 
     def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the offset after the last record, including those of open transactions, per partition."""
+        """Return the offset after the last record of each partition, including records of open transactions."""
         return self._offsets(partitions, OffsetSpec.latest(), read_committed=False)
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the group's committed offsets; partitions without one are omitted."""
+        """Return the group's committed offsets. Partitions without one are omitted."""
         return _by_topic(self.committed(partitions))
 
     def taken_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the group's positions: its committed offsets, or how far it has read beyond them."""
+        """Return the group's positions: its committed offsets, or later positions that it has reached."""
         committed = self.committed(partitions)
         for partition in committed:
             if (metadata := partition.metadata or "").startswith(_TAKEN):
@@ -266,12 +266,12 @@ class Broker:
         return _by_topic(committed)
 
     def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the offsets that a reset has committed for the next start; empty if the group has committed since."""
+        """Return the offsets that a reset has committed for the next start. Empty if the group has committed since."""
         committed = self.committed(partitions)
         return _by_topic(committed) if all(partition.metadata == RESET for partition in committed) else {}
 
     def committed(self, partitions: Mapping[str, int]) -> list[ClientPartition]:
-        """Return the group's committed offsets with their metadata; partitions without one are omitted.
+        """Return the group's committed offsets with their metadata. Partitions without one are omitted.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -294,7 +294,7 @@ class Broker:
         """Commit the group's offsets.
 
         Args:
-            taken: Positions of partitions that are read beyond their offset; stored as metadata.
+            taken: Positions of partitions that were read beyond their committed offset. Stored as metadata.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -334,7 +334,7 @@ class Broker:
             offset = answer.offset
             if offset < 0 and may_be_missing:
                 continue
-            # librdkafka returns this, without an error, if it loses the broker after the request
+            # librdkafka returns this value, without an error, if it loses the broker after the request
             if offset < 0:
                 raise KafkaException(
                     KafkaError(
@@ -355,10 +355,10 @@ class Broker:
         return warm(Consumer, {**self.settings, **settings})
 
     def ask(self, doing: str, question: Callable[[], Answer], again: Collection[int] = _ASK_AGAIN) -> Answer:
-        """Send a request, and retry while the broker is not ready.
+        """Send a request. Retry while the broker is not ready.
 
         Args:
-            again: Codes of errors after which to retry.
+            again: Error codes after which to retry.
 
         Raises:
             MillstreamError: The client's error, translated for users.
@@ -372,7 +372,7 @@ class Broker:
                 if cause.code() not in again or monotonic() > deadline:
                     raise translated(error, doing, self.servers) from error
                 sleep(_RETRY_S)
-                # Refresh the metadata: otherwise librdkafka keeps using outdated leaders and epochs for minutes.
+                # Refresh the metadata. Otherwise, librdkafka keeps using outdated leaders and epochs for minutes.
                 with suppress(KafkaException):
                     self.admin().list_topics(timeout=self._attempt_s)
 

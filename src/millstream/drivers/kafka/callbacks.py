@@ -1,6 +1,6 @@
 """Functions in client settings, such as ``oauth_cb``, with an identity that survives pickling.
 
-Unpickling a setting creates a new function object. The identity, created once, lets a process find its cached clients.
+Unpickling a setting creates a new function object. The identity, which is created once, lets a process find its cached clients.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from uuid import uuid4
 
 @dataclass(frozen=True)
 class Callback:
-    """A user function that a client calls, with an identity that is equal in every process. Picklable if the function is.
+    """A user function that a client calls. Its identity is equal in every process. Picklable if the function is.
 
     Example:
         >>> Callback(len)("four")

@@ -16,14 +16,14 @@ class KafkaChangelogs:
     """Reads partitions of internal topics from the beginning to the end. Picklable.
 
     Attributes:
-        fetcher: Reads the records; like ``broker``, it omits those of open and aborted transactions.
+        fetcher: Reads the records. Like ``broker``, it omits records of open and aborted transactions.
     """
 
     broker: Broker
     fetcher: KafkaFetcher
 
     def extent(self, topic: str, partition: int) -> OffsetRange:
-        """Return the current offset range of a partition; one that does not exist is empty.
+        """Return the current offset range of a partition. The range of a missing partition is empty.
 
         Raises:
             BrokerUnavailableError: If no broker answers.

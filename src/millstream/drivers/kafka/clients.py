@@ -1,8 +1,8 @@
 """Client settings, and clients that outlive a micro-batch.
 
-A client costs a connection, so each Python process caches its clients (:func:`warm`) in a module global: nothing else outlives a
-micro-batch in a Spark worker. The Spark driver drops those of an application at its end (:func:`hang_up`), and every process
-drops all of them before Python exits (:class:`Ending`). Settings are dicts with librdkafka's names, created
+A client costs a connection, so each Python process caches its clients (:func:`warm`) in a module global, the only place that outlives a
+micro-batch in a Spark worker. The Spark driver drops the clients of an application when it ends (:func:`hang_up`). Every process drops all
+clients before Python exits (:class:`Ending`). Settings are dicts with librdkafka's names, created
 once by ``millstream.edge.settings.settings``.
 """
 
@@ -30,10 +30,10 @@ _PATIENCE_S = 5.0
 
 
 class Ending:
-    """Calls a function in a separate thread at the exit of the process; the process does not wait longer than ``patience_s``.
+    """Calls a function in a separate thread when the process exits. The process waits at most ``patience_s``.
 
     A thread of librdkafka may call back into Python, so clients must be destroyed first. Destroying a client waits for its threads, and
-    librdkafka has open bugs in which these deadlock after the loss of a broker (librdkafka 4674, 5476). A connection must not keep a
+    librdkafka has open bugs that deadlock these threads after the loss of a broker (librdkafka 4674, 5476). A connection must not keep a
     finished program from exiting.
     """
 
@@ -44,7 +44,7 @@ class Ending:
         self._thread: threading.Thread | None = None
 
     def prepare(self) -> None:
-        """Start the thread unless it is running (a fork has none): during its exit, Python starts no threads."""
+        """Start the thread unless it is running (a fork has none). Python cannot start threads during its exit."""
         if self._begun.is_set() or (self._thread is not None and self._thread.is_alive()):
             return
         self._thread = threading.Thread(target=self._run, name="millstream-ending", daemon=True)
@@ -94,7 +94,7 @@ NOT_READY = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
 }
-"""Errors while coordinators and leaders start or move; requests are retried."""
+"""Errors while coordinators and leaders start or move. Requests are retried."""
 _NO_TOPIC = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
@@ -104,7 +104,7 @@ _NOT_SETTABLE = {KafkaError._INVALID_ARG, KafkaError._UNSUPPORTED_FEATURE, Kafka
 
 
 def warm(make: Callable[..., Client], settings: ClientSettings) -> Client:
-    """Return the process's client of a kind with these settings; the first call creates it.
+    """Return the process's client of a kind with these settings. The first call creates it.
 
     Args:
         make: Class or function that creates a client from a dict of settings.
@@ -134,7 +134,7 @@ def made(make: Callable[..., Client], settings: ClientSettings) -> Client:
     """Create a client.
 
     Args:
-        settings: librdkafka's settings; references to secrets are resolved here, and nowhere else.
+        settings: librdkafka's settings. References to secrets are resolved here and nowhere else.
 
     Raises:
         SettingsError: If librdkafka does not know a setting or refuses its value, or if a secret is missing.
@@ -166,7 +166,7 @@ def discard(client: Any) -> None:
 
 
 def hang_up(settings: ClientSettings) -> None:
-    """Remove the clients that have at least these settings from the cache; code that uses one can continue."""
+    """Remove the clients with at least these settings from the cache. Code that uses such a client can continue."""
     wanted = {(key, str(value)) for key, value in settings.items()}
     for identity in [known for known in tuple(_WARM) if wanted.issubset(known[1])]:
         _WARM.pop(identity, None)

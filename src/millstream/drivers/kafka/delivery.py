@@ -1,4 +1,4 @@
-"""The delivery of one Spark partition in one micro-batch, as a transaction; ``transactions`` describes the protocol."""
+"""The delivery of one Spark partition in one micro-batch, as a transaction. ``transactions`` describes the protocol."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _GRACE_S = 5.0
 """Time by which a call may exceed its timeout before it is abandoned, in seconds."""
 _RETRY_S = 0.05
 _YIELD_S = 5.0
-"""Time in seconds that a delivery which lost its id waits for another attempt of the micro-batch, before it takes the id back."""
+"""Time that a delivery without its id waits for another attempt of the micro-batch, before it takes the id back, in seconds."""
 _FENCED: Final = {
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
@@ -49,20 +49,20 @@ _FENCED: Final = {
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 }
 _LOST: Final = _FENCED | {KafkaError._FATAL, KafkaError._STATE}
-"""Errors of a producer that can no longer be used."""
+"""Errors after which a producer can no longer be used."""
 _TAKEN_BACK: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._MSG_TIMED_OUT}
 """Errors of records that an aborted transaction discards, or that were not sent while it was open."""
 
 
 @dataclass(frozen=True)
 class TransactionSpec:
-    """The settings with which an application sends in transactions.
+    """The settings for an application's transactions.
 
     Attributes:
         consumer: Consumer settings, for reading the marks.
         application_id: The group whose offsets are committed, and the prefix of the transactional ids.
-        patience_s: How long to wait for a broker that does not answer, seconds (``task.timeout.ms``).
-        timeout_ms: Time after which the broker aborts an open transaction, ms (``transaction.timeout.ms``).
+        patience_s: How long to wait for a broker that does not answer, in seconds (``task.timeout.ms``).
+        timeout_ms: Time after which the broker aborts an open transaction, in ms (``transaction.timeout.ms``).
         run: The id of the application's run, which owns the partitions that it has claimed.
     """
 
@@ -99,7 +99,7 @@ class Transaction:
         self._take_over()
 
     def _take_over(self) -> None:
-        """Take over the transactional id with a new producer, whatever the state of the previous one."""
+        """Take over the transactional id with a new producer, regardless of the state of the previous one."""
         deadline = monotonic() + self._spec.patience_s
         doing = "taking over the transactional id"
         while True:
@@ -118,14 +118,14 @@ class Transaction:
                 return
 
     def claim(self, newest: BatchId, before: Mark | None) -> bool:
-        """Make the run the owner of the partition; return False if another run has claimed it meanwhile.
+        """Make the run the owner of the partition. Return False if another run has claimed it in the meantime.
 
         Args:
             newest: The last micro-batch planned on the run's checkpoint; -1 for a new checkpoint.
-            before: The mark that the decision to claim is based on.
+            before: The mark on which the decision to claim is based.
 
         Raises:
-            ProductionError: If a delivery of the previous run has interfered; the claim can be retried.
+            ProductionError: If a delivery of the previous run has interfered. The claim can be retried.
         """
         mark = self._last_mark()
         same_checkpoint = mark is not None and mark.checkpoint == newest.checkpoint
@@ -143,7 +143,7 @@ class Transaction:
         return True
 
     def begin(self, batch: BatchId) -> bool:
-        """Begin the transaction, unless the micro-batch was delivered before; return whether it has begun.
+        """Begin the transaction and return True. Return False if the micro-batch was already delivered.
 
         Raises:
             OtherCheckpointError: If the application was reset, or taken over by a later start on another checkpoint or on a copy of
@@ -169,7 +169,7 @@ class Transaction:
             self._producer.begin_transaction()
 
     def _finished_elsewhere(self) -> bool:
-        """Wait a few seconds for the attempt that has taken the id over; return whether it has delivered the micro-batch."""
+        """Wait a few seconds for the attempt that has taken over the id. Return whether it has delivered the micro-batch."""
         deadline = monotonic() + _YIELD_S
         while monotonic() < deadline:
             mark = self._last_mark(isolation="read_uncommitted")
@@ -190,7 +190,7 @@ class Transaction:
             hand_over(self._failing, topic, records)
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit records, offsets and the mark: all of them, or none.
+        """Commit records, offsets and the mark atomically.
 
         Raises:
             ProductionError: If a record was refused.
@@ -248,7 +248,7 @@ class Transaction:
             return False
 
     def _hanging(self) -> BrokerUnavailableError:
-        """Return the error for a mark that stays pending although all transactions that could write it have ended."""
+        """Return the error for a mark that remains pending although all transactions that could write it have ended."""
         return BrokerUnavailableError(
             f"the broker at {self._servers} has a hanging transaction: {self._marks_partition} waits for it, and no producer can end it. "
             "Find it with 'kafka-transactions find-hanging --broker-id ... --max-transaction-timeout 0', abort it with "
@@ -263,12 +263,12 @@ class Transaction:
         )
 
     def _consumer(self, group: str, *, isolation: str = "read_committed") -> Consumer:
-        """Return a consumer of a group; with ``read_committed`` it waits for transactions that are being committed or aborted."""
+        """Return a consumer of a group. With ``read_committed`` it waits for transactions that are being committed or aborted."""
         settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": isolation}
         return warm(Consumer, {**self._spec.consumer, **settings})
 
     def _insist(self, doing: str, call: Callable[[float], Answer]) -> Answer:
-        """Call a function, and retry while the broker is unavailable or not ready.
+        """Call a function. Retry while the broker is unavailable or not ready.
 
         Raises:
             KafkaException: If the transaction must be aborted, or the producer can no longer be used.
@@ -299,7 +299,7 @@ class Transaction:
 
     @contextmanager
     def _aborting(self) -> Iterator[None]:
-        """Translate errors of the client for users, and abort the transaction if necessary."""
+        """Translate errors of the client for users. Abort the transaction if necessary."""
         self._watch.look()
         try:
             yield
@@ -334,7 +334,7 @@ class Transaction:
         return translated(error, "sending in a transaction", self._servers)
 
     def _fenced(self, cause: KafkaError) -> DeliveryAbortedError:
-        """Return the error for a fenced producer, with the reason: it was too slow, or has a successor."""
+        """Return the error for a fenced producer, with the reason: it was too slow or has a successor."""
         self._lost = True
         self._watch.look()
         name = f"{self._spec.application_id}-{self._mark.partition}"

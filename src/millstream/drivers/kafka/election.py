@@ -1,16 +1,16 @@
-"""Election: which of several drivers of an application runs it.
+"""Election: selects which of several drivers of an application runs it.
 
-The drivers are members of the group ``<application>-driver``, which reads the topic of that name: one partition, no records. The
-member that Kafka assigns the partition to runs the application; the others stand by. Kafka notices a dead member after
-``session.timeout.ms`` and assigns the partition to another one. A member that ends leaves the group, and is replaced at once.
+The drivers are members of the group ``<application>-driver``. The group reads the topic of the same name, which has one partition and no
+records. The member to which Kafka assigns the partition runs the application, and the others stand by. Kafka notices a dead member after
+``session.timeout.ms`` and assigns the partition to another one. A member that ends leaves the group and is replaced immediately.
 
-A driver that stood still, or could not reach the brokers, for longer than the session is not a member any more. When it is again,
-either the partition is its own as before, or somebody else runs the application and it has to end. Until it knows, it may still
-deliver: under exactly once the marks refuse that (see ``marks``), at least once records may be sent twice, as after a crash.
+A driver that was suspended, or could not reach the brokers, for longer than the session is no longer a member. When it rejoins, it either
+receives the partition again, or another driver runs the application and this one must end. Until it knows, it may still deliver. Under
+exactly-once delivery, the marks prevent this (see ``marks``). Under at-least-once delivery, records may be sent twice, as after a crash.
 
-The assignor is a sticky one: with others, a driver that joins could take the partition from the one that runs.
+The assignor is sticky. With other assignors, a joining driver could take the partition from the running one.
 
-Source: KIP-429 (incremental rebalancing); the standby tasks of Kafka Streams are about state, which a checkpoint holds here.
+Source: KIP-429 (incremental rebalancing). Standby tasks of Kafka Streams replicate state, which is in the checkpoint here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from millstream.drivers.kafka.clients import ClientSettings, made
 log = logging.getLogger("millstream.kafka")
 
 SESSION_MS: Final = 6_000
-"""The shortest that a broker allows by default (``group.min.session.timeout.ms``)."""
+"""The shortest session timeout that a broker allows by default (``group.min.session.timeout.ms``)."""
 _POLL_S: Final = 0.2
 _CLOSE_S: Final = 5.0
 _OWN: Final = {
@@ -43,11 +43,11 @@ _OWN: Final = {
 
 
 class Election:
-    """A candidate. Takes part from its creation until :meth:`leave`.
+    """A candidate of the election. It takes part from its creation until :meth:`leave`.
 
     Args:
-        replication_factor: Number of replicas of the topic, if it is created; -1 for the broker's default.
-        timeout_s: Timeout of a request, seconds.
+        replication_factor: Number of replicas of the topic, if it is created. -1 means the broker's default.
+        timeout_s: Timeout of a request, in seconds.
 
     Raises:
         BrokerUnavailableError: If no broker answers in time.
@@ -67,21 +67,21 @@ class Election:
         self._thread.start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until this driver is elected, at most ``timeout_s`` seconds; return whether it is."""
+        """Wait at most ``timeout_s`` seconds until this driver is elected. Return whether it is elected."""
         return self._elected.wait(timeout_s)
 
     def wait_replaced(self, timeout_s: float) -> bool:
-        """Wait until another driver is elected in place of this one, at most ``timeout_s`` seconds; return whether one is."""
+        """Wait at most ``timeout_s`` seconds until another driver is elected in place of this one. Return whether one is elected."""
         return self._replaced.wait(timeout_s)
 
     def when_replaced(self, call: Callable[[], None]) -> None:
-        """Call a function when another driver is elected in place of this one: in another thread, or now if one is."""
+        """Call a function when another driver is elected in place of this one: in another thread, or immediately if this has happened."""
         self._on_replaced = call
         if self._replaced.is_set():
             call()
 
     def leave(self) -> None:
-        """Leave the group, so that another driver is elected at once. Leaving twice is harmless."""
+        """Leave the group, so that another driver is elected immediately. Leaving twice is harmless."""
         self._leaving.set()
         self._thread.join(_CLOSE_S)
 
@@ -113,7 +113,7 @@ class Election:
             self._in_doubt = True
 
     def _has_another_driver(self) -> bool:
-        """Return whether the group has another driver; False if no broker answers."""
+        """Return whether the group has another driver. Return False if no broker answers."""
         try:
             future = self._broker.admin().describe_consumer_groups([self._topic])[self._topic]
             members = future.result(self._broker.timeout_s).members

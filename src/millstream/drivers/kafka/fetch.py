@@ -37,13 +37,13 @@ _CHUNK_BYTES = 4 << 20
 _POLL_S = 0.1
 _CONNECT_S = 10.0
 _QUIET_S = 10.0
-"""Time without a record after which the end of the partition is checked, seconds."""
+"""Time without a record after which the end of the partition is checked, in seconds."""
 _SAMPLE_RECORDS = 20
-"""Few, because records may be large and all of a sample are in memory together."""
+"""The number is small, because records may be large and all records of a sample are in memory together."""
 _SAMPLE_S = 2.0
 _GONE = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
 
-# A cached consumer with a new assignment must not wait for the answer to its previous fetch. Planned records exist already, so
+# A cached consumer with a new assignment must not wait for the answer to its previous fetch. Planned records already exist, so
 # the broker need not wait for more (fetch.wait.max.ms, fetch.queue.backoff.ms). Only the plan determines where reading begins
 # (auto.offset.reset).
 _FIXED = {
@@ -61,12 +61,12 @@ _PRESET = {
 
 @dataclass(frozen=True)
 class KafkaFetcher:
-    """Reads ranges of partitions. Picklable; the consumer is cached by the process that uses it.
+    """Reads ranges of partitions. Picklable. The process that uses it caches the consumer.
 
     Attributes:
-        group: The consumer group's id (it is not joined).
+        group: The consumer group's id. The consumer does not join the group.
         read_committed: Whether to omit records of open and aborted transactions.
-        patience_s: How long to wait for a broker that does not answer, seconds (``task.timeout.ms``).
+        patience_s: How long to wait for a broker that does not answer, in seconds (``task.timeout.ms``).
         skip_lost: Whether to continue at the first existing offset if the broker has deleted the beginning of a range.
     """
 
@@ -112,9 +112,9 @@ class KafkaFetcher:
             raise
 
     def fetch_all(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, Iterator[Records]]]:
-        """Read ranges one after the other; small ones of different partitions are fetched together.
+        """Read ranges in sequence. Small ranges of different partitions are fetched together.
 
-        Each yields what :meth:`fetch` does, and has to be read before the next.
+        Each range yields the same records as :meth:`fetch` and must be read before the next one.
 
         Raises:
             OffsetsLostError: As :meth:`fetch`.
@@ -140,7 +140,7 @@ class KafkaFetcher:
         """Return the larger of the average record sizes at both ends of a range.
 
         Returns:
-            Bytes of key and value; None if none of the records can be read within two seconds.
+            Bytes of key and value, or None if no record can be read within two seconds.
         """
         hasty = replace(self, patience_s=_SAMPLE_S)
         topic, partition, start, end = planned
@@ -158,7 +158,7 @@ class KafkaFetcher:
         return warm(Consumer, self._complete_settings())
 
     def _complete_settings(self) -> ClientSettings:
-        """Return the settings with defaults below them and fixed settings above them."""
+        """Return the settings, combined with defaults that they override and fixed settings that override them."""
         isolation = "read_committed" if self.read_committed else "read_uncommitted"
         return {**_PRESET, **self.settings, **_FIXED, "group.id": self.group, "isolation.level": isolation}
 
@@ -241,8 +241,8 @@ class KafkaFetcher:
 def _complete(waiting: deque[Any], start: int, position: int) -> Iterator[Records]:
     """Yield the complete chunks.
 
-    Chunks end at fixed offsets, so that reading a range again yields the same chunks: Spark compares the shuffle output of a
-    repeated task with the first one, and fails the micro-batch if they differ.
+    Chunks end at fixed offsets, so that a repeated read of a range yields the same chunks. Spark compares the shuffle output of a
+    repeated task with the first output, and fails the micro-batch if they differ.
     """
     now = (position - start) // _CHUNK_RECORDS
     while waiting and (chunk := (waiting[0].offset() - start) // _CHUNK_RECORDS) < now:
@@ -254,7 +254,7 @@ def _complete(waiting: deque[Any], start: int, position: int) -> Iterator[Record
 
 
 def _columns(messages: list[Any]) -> Iterator[Records]:
-    """Convert messages to columns; large messages result in more, smaller chunks."""
+    """Convert messages to columns. Large messages result in more and smaller chunks."""
     if not messages:
         return
     values = [message.value() for message in messages]

@@ -1,7 +1,7 @@
-"""Forwards records from one topic to others, and commits how far it is in the same transaction.
+"""Forwards records from one topic to others, and commits its position in the same transaction.
 
-The transactional id belongs to the group, so the broker lets only the last one of several processes go on that forward for one group.
-Whoever takes the id over reads the group's positions after that: no transaction of an earlier process can then change them.
+The transactional id belongs to the group. If several processes forward for one group, the broker therefore lets only the last one continue.
+A process reads the group's positions after it has taken over the id, so transactions of earlier processes cannot change them.
 
 Source: KIP-98, KIP-447.
 """
@@ -45,11 +45,11 @@ class GroupPosition:
 
 @dataclass(frozen=True)
 class Forwarder:
-    """Settings of a process that forwards records in transactions; connects when it takes over.
+    """Settings of a process that forwards records in transactions. It connects when it takes over.
 
     Attributes:
-        group: The group whose positions are committed; also the transactional id.
-        patience_s: How long to wait for a broker that does not answer, seconds.
+        group: The group whose positions are committed. Also the transactional id.
+        patience_s: How long to wait for a broker that does not answer, in seconds.
     """
 
     producer: ClientSettings = field(repr=False)
@@ -58,7 +58,7 @@ class Forwarder:
     patience_s: float
 
     def take_over(self) -> Forwarding:
-        """End the transactions of an earlier process of this group, and fence it.
+        """End the transactions of an earlier process of this group and fence it.
 
         Raises:
             BrokerUnavailableError: If no broker answers.
@@ -68,7 +68,7 @@ class Forwarder:
 
 
 class Forwarding:
-    """One process that forwards for a group."""
+    """A process that forwards for a group."""
 
     def __init__(self, spec: Forwarder) -> None:
         self._spec = spec
@@ -80,7 +80,7 @@ class Forwarding:
         self._insist("taking over the transactional id", self._failing.producer.init_transactions)
 
     def send(self, records: Mapping[str, Records], positions: Mapping[TopicPartition, GroupPosition]) -> None:
-        """Send records by topic, and commit positions, in one transaction.
+        """Send records by topic and commit positions, in one transaction.
 
         Raises:
             ProductionError: If a record is refused.
@@ -104,7 +104,7 @@ class Forwarding:
             raise self._failure(error) from error
 
     def _insist(self, doing: str, call: Callable[[float], Any]) -> None:
-        """Call a function, and retry while the broker is not ready.
+        """Call a function. Retry while the broker is not ready.
 
         Raises:
             KafkaException: If the transaction must be aborted, or the producer can no longer be used.
@@ -134,7 +134,7 @@ class Forwarding:
             return DeliveryAbortedError(
                 f"another process now replays for the group {self._spec.group!r}; nothing of this transaction was sent ({cause.str()})"
             )
-        # If this fails, the broker ends the transaction when its time is over, or when the next process takes over.
+        # If this fails, the broker ends the transaction after its timeout, or when the next process takes over.
         with suppress(KafkaException, Overdue):
             within(_STEP_S + _GRACE_S, partial(self._failing.producer.abort_transaction, _STEP_S))
         if failures:

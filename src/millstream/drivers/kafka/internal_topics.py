@@ -28,7 +28,7 @@ class InternalTopics:
     broker: Broker
 
     def topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
-        """Return the configuration of topics, including the broker's defaults; without permission, warn and return an empty dict.
+        """Return the configuration of topics, including the broker's defaults. Without permission, warn and return an empty dict.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.

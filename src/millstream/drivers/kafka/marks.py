@@ -1,11 +1,11 @@
 """Marks: the last delivered micro-batch of each Spark partition and its checkpoint, stored in Kafka.
 
-A transaction (see ``transactions``) writes a mark in two forms. As an offset of the group ``<application>-commits`` it is read in
+A transaction (see ``transactions``) writes a mark in two forms. As an offset of the group ``<application>-commits``, it can be read in
 1 ms, but brokers delete the offsets of a group that was unused for a week (``offsets.retention.minutes``). As a record of the
-compacted topic ``<application>-commits`` it is permanent. Partition ``n`` of the topic belongs to Spark partition ``n``.
+compacted topic ``<application>-commits``, it is permanent. Partition ``n`` of the topic belongs to Spark partition ``n``.
 
-Only the checkpoint in the mark may deliver to the partition, and only the *owner* in the mark, a run of the application: two copies
-of one checkpoint have different runs. A run claims all partitions before it reads or plans anything; the marks of a new checkpoint
+Only the checkpoint in the mark may deliver to the partition, and only the *owner* in the mark, which is a run of the application. Two
+copies of one checkpoint have different runs. A run claims all partitions before it reads or plans. The marks of a new checkpoint
 have micro-batch number -1.
 """
 
@@ -33,7 +33,7 @@ class Mark(NamedTuple):
 
     Attributes:
         checkpoint: The checkpoint that may deliver to the partition.
-        number: The number of the last delivered micro-batch; -1 if there was none.
+        number: The number of the last delivered micro-batch. -1 if there was none.
         run: The run of the application that planned this micro-batch.
         owner: The run that may deliver. Marks from older versions have neither run nor owner.
     """
@@ -54,7 +54,7 @@ class Marks:
     """The marks of an application.
 
     Attributes:
-        timeout_s: Timeout of a request, seconds.
+        timeout_s: Timeout of a request, in seconds.
     """
 
     settings: ClientSettings = field(repr=False)
@@ -62,7 +62,7 @@ class Marks:
     timeout_s: float
 
     def found(self) -> dict[int, Mark]:
-        """Return the mark of each partition that has one, without waiting for transactions or changing anything.
+        """Return the mark of each partition that has one. Does not wait for transactions and changes nothing.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -82,10 +82,10 @@ class Marks:
     def prepare(
         self, partitions: int, replication_factor: int, given: Mapping[str, str] | None = None
     ) -> None:
-        """Create the topic or add partitions; restore marks whose offsets the broker has deleted.
+        """Create the topic or add partitions. Restore marks whose offsets the broker has deleted.
 
         Args:
-            replication_factor: Number of replicas of the topic; -1: the broker's default.
+            replication_factor: Number of replicas of the topic. -1 means the broker's default.
             given: The user's configuration of internal topics, which overrides the default.
 
         Raises:
@@ -98,7 +98,7 @@ class Marks:
             self._bring_back(planned)
 
     def brought_back(self, partition: int) -> Mark | None:
-        """Restore and return the mark of a partition whose offset the broker has deleted; None if there is none.
+        """Restore and return the mark of a partition whose offset the broker has deleted, or None if there is no mark.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -181,7 +181,7 @@ def ahead_of(mark: Mark, newest: BatchId) -> bool:
 
 
 def taken_over(application_id: str, batch: BatchId, mark: Mark | None) -> OtherCheckpointError:
-    """Return the error for a delivery after another run has taken over, as the mark found shows; None is no mark."""
+    """Return the error for a delivery after a takeover by another run. The found mark (None if there is none) provides the details."""
     if mark is None:
         reason = f"its topic {commits_topic(application_id)!r} was deleted, as `millstream reset` does"
     elif mark.checkpoint == batch.checkpoint:

@@ -1,7 +1,7 @@
 """Calls of librdkafka with an enforced timeout, and the time that a transaction has been open.
 
-Transactional calls may exceed their timeout: after a broker restart, ``send_offsets_to_transaction(..., 10)`` was seen to return
-after 75 to 117 s. So they run in a thread. An overdue call is abandoned: the mark in Kafka shows whether its transaction was
+Transactional calls may exceed their timeout: after a broker restart, ``send_offsets_to_transaction(..., 10)`` returned after
+75 to 117 s. They therefore run in a thread. An overdue call is abandoned: the mark in Kafka shows whether its transaction was
 committed, and its producer is not used again.
 """
 
@@ -22,7 +22,7 @@ class Overdue(Exception):  # noqa: N818 - internal: callers translate it into an
 
 
 def within(seconds: float, call: Callable[[], Answer]) -> Answer:
-    """Call a function in a thread, and return its result.
+    """Call a function in a thread and return its result.
 
     Raises:
         Overdue: If it has not returned in time.
@@ -49,7 +49,7 @@ def _fill(outcome: Future[Answer], call: Callable[[], Answer]) -> None:
 
 
 class Stopwatch:
-    """The time that a transaction is open, and the longest time without activity, including pauses of process and machine."""
+    """Measures how long a transaction is open, and its longest inactivity, including pauses of the process and the machine."""
 
     def __init__(self) -> None:
         self.restart()
@@ -67,10 +67,10 @@ class Stopwatch:
 
     @property
     def passed_s(self) -> float:
-        """Time from the start to the last activity, seconds."""
+        """Time from the start to the last activity, in seconds."""
         return self._looked_s - self._begun_s
 
 
 def _clock_s() -> float:
-    """Read a clock that includes the time that the machine sleeps, if the system has one."""
+    """Read a clock that includes the machine's sleep, if the system has one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

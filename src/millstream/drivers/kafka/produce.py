@@ -1,8 +1,9 @@
-"""Producing records and collecting failures; :class:`KafkaSender` is at-least-once delivery.
+"""Produces records and collects failures. :class:`KafkaSender` implements at-least-once delivery.
 
-Under at least once, all records are acknowledged before a micro-batch is committed. A repeated micro-batch sends its records again.
+Under at-least-once delivery, all records are acknowledged before a micro-batch is committed. A repeated micro-batch sends its records
+again.
 
-librdkafka reads the timestamp 0 as "now", so a record with timestamp 0 is sent with timestamp 1.
+librdkafka interprets the timestamp 0 as "now", so a record with timestamp 0 is sent with timestamp 1.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FULL_WAIT_S = 0.5
 _FLUSH_S = 1.0
 CONNECT_S: Final = 10.0
 
-# Idempotent, so that the client's retries neither duplicate nor reorder. murmur2_random is the partitioner of Java producers.
+# Idempotent, so that the client's retries neither duplicate nor reorder records. murmur2_random is the partitioner of Java producers.
 # Only failures are reported, because a callback per record would cost more than sending it.
 DEFAULTS: Final[Mapping[str, Any]] = {
     "enable.idempotence": True,
@@ -40,7 +41,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 
 
 class FailingProducer:
-    """A producer with its reported failures that are not handled yet."""
+    """A producer, with its reported failures that have not been handled yet."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.failures: list[tuple[KafkaError, str, int]] = []
@@ -64,7 +65,7 @@ def hand_over(failing: FailingProducer, topic: str, records: Records) -> None:
     """Pass records to a producer, which sends them in the background.
 
     Raises:
-        KafkaException: If a record is refused, now or since the last call; ``failures`` contains the details.
+        KafkaException: If a record is refused, now or since the last call. ``failures`` contains the details.
     """
     produce, poll = failing.producer.produce, failing.producer.poll
     partitions = repeat(-1) if records.partitions is None else records.partitions
@@ -87,7 +88,7 @@ def hand_over(failing: FailingProducer, topic: str, records: Records) -> None:
 
 
 def _headers(records: Records) -> Iterable[Any]:
-    """Return the headers of each record; records for a repartition topic get a header with the task that wrote them."""
+    """Return the headers of each record. Records for a repartition topic have a header with the task that wrote them."""
     writer = [(WRITER_HEADER, records.writer.encode())] if records.writer else []
     if records.headers is None:
         return repeat(writer or None)
@@ -128,7 +129,7 @@ def refused(error: KafkaError, topic: str, partition: int, servers: str) -> Mill
 
 @dataclass(frozen=True)
 class KafkaSender:
-    """Implements ``Sender``. Sends records at least once, with producer settings. Picklable; the producer is cached per process."""
+    """Implements ``Sender``: sends records at least once. Picklable. Each process caches the producer."""
 
     settings: ClientSettings = field(repr=False)
 
@@ -141,7 +142,7 @@ class KafkaSender:
         check(FailingProducer, self._complete_settings())
 
     def publish(self, topic: str, records: Records) -> None:
-        """Pass records to the producer of this process; the first call connects it.
+        """Pass records to the producer of this process. The first call connects it.
 
         Raises:
             ProductionError: If a record is refused immediately, for example because it is too large.
@@ -178,7 +179,7 @@ class KafkaSender:
 
 
 def _connected(settings: ClientSettings) -> FailingProducer:
-    """Create a producer and connect it. If that fails, the first record waits for the broker."""
+    """Create a producer and connect it. If the connection fails, the first record waits for the broker."""
     failing = FailingProducer(settings)
     with suppress(KafkaException):
         failing.producer.list_topics(timeout=CONNECT_S)

@@ -1,6 +1,6 @@
-"""References to secrets of Kafka clients; each process fetches the secret when it creates a client.
+"""References to secrets of Kafka clients. Each process fetches the secret when it creates a client.
 
-Spark stores and sends pickled settings in memory, over the network and in files of several hosts. They contain only the
+Spark stores and sends pickled settings in memory, over the network and in files on several hosts. They contain only the
 references.
 """
 
@@ -19,13 +19,13 @@ from millstream.drivers.kafka.callbacks import Callback
 
 @runtime_checkable
 class Secret(Protocol):
-    """A reference to a secret. Picklable; its repr is the expression that created it."""
+    """A reference to a secret. Picklable. Its repr is the expression that created it."""
 
     def fetch(self) -> str:
         """Return the current secret in this process.
 
         Raises:
-            SettingsError: If it does not exist.
+            SettingsError: If the secret does not exist.
         """
 
 
@@ -97,7 +97,7 @@ def env(name: str) -> Secret:
     """Refer to a secret in an environment variable of the program and of Spark's executors.
 
     Args:
-        name: The variable.
+        name: The name of the variable.
 
     Example:
         >>> {"sasl.password": env("KAFKA_PASSWORD")}
@@ -110,7 +110,7 @@ def file(path: str | Path) -> Secret:
     """Refer to a secret in a file on the hosts of the program and of the executors.
 
     Args:
-        path: The file, in UTF-8; one trailing newline is ignored.
+        path: The file, in UTF-8. One trailing newline is ignored.
 
     Example:
         >>> file("/run/secrets/kafka")

@@ -1,7 +1,7 @@
-"""Small ranges, read with one assignment.
+"""Reads small ranges with one assignment.
 
-A consumer that is assigned another partition waits for the answer to its previous fetch, about ten milliseconds. A micro-batch of a topic
-with a hundred partitions would spend a second on that.
+A consumer with a new assignment waits for the answer to its previous fetch, about ten milliseconds. A micro-batch of a topic
+with a hundred partitions would spend a second on these waits.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def groups_of(ranges: Sequence[OffsetRange], records: int) -> Iterator[list[Offs
     """Divide ranges, in their order, into groups that are read together.
 
     Args:
-        ranges: What is read.
-        records: The most records of a group; a larger range is a group of its own.
+        ranges: The ranges to read.
+        records: Maximum number of records in a group. A larger range is a group of its own.
 
     Yields:
-        Groups without two ranges of one partition.
+        Groups in which each partition has at most one range.
     """
     group: list[OffsetRange] = []
     partitions: set[tuple[str, int]] = set()
@@ -50,12 +50,12 @@ def collect(consumer: Consumer, ranges: Sequence[OffsetRange], at_once: int) -> 
 
     Args:
         consumer: A consumer that reports the end of a partition.
-        ranges: What is read.
-        at_once: The most messages taken from the client at once.
+        ranges: The ranges to read.
+        at_once: Maximum number of messages taken from the client in one call.
 
     Returns:
-        The messages of each range; None after an error, or three seconds without a message: whoever reads each range alone finds out
-        why.
+        The messages of each range. None after an error, or after three seconds without a message. The caller then reads each range
+        separately, which reveals the cause.
     """
     consumer.assign([ClientPartition(planned.topic, planned.partition, planned.start) for planned in ranges])
     parts = {(planned.topic, planned.partition): _Part(planned) for planned in ranges}
@@ -63,7 +63,7 @@ def collect(consumer: Consumer, ranges: Sequence[OffsetRange], at_once: int) -> 
     removed: set[tuple[str, int]] = set()
     heard = monotonic()
     while unfinished:
-        # It waits until there are as many messages as are asked for, so it is asked for no more than what is missing.
+        # The call waits for the requested number of messages, so it requests at most the missing ones.
         missing = sum(part.end - part.position for part in unfinished.values())
         messages = consumer.consume(min(at_once, missing), _POLL_S)
         if not messages and monotonic() > heard + _QUIET_S:
@@ -80,7 +80,7 @@ def collect(consumer: Consumer, ranges: Sequence[OffsetRange], at_once: int) -> 
                     del unfinished[key]
             elif key in parts and message.error() is None:
                 surplus.add(key)
-        if unfinished and (surplus := surplus - removed):  # what follows a range is not read any further
+        if unfinished and (surplus := surplus - removed):  # do not read beyond a range
             consumer.incremental_unassign([ClientPartition(*key) for key in surplus])
             removed |= surplus
     consumer.unassign()
@@ -93,7 +93,7 @@ class _Part:
     Attributes:
         messages: Its records so far.
         position: The next offset.
-        end: The offset behind its last record.
+        end: The offset after its last record.
     """
 
     def __init__(self, planned: OffsetRange) -> None:
@@ -111,5 +111,5 @@ class _Part:
 
 
 def _is_failure(error: KafkaError | None) -> bool:
-    """Return whether an error has to be looked into; the client overcomes the others."""
+    """Return whether an error needs investigation. The client recovers from the others."""
     return error is not None and error.code() != KafkaError._PARTITION_EOF and not is_unavailable(error)

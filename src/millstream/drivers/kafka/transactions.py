@@ -1,22 +1,22 @@
 """Exactly-once delivery. Implements ``Publisher`` and ``Delivery``.
 
 There is one Kafka transaction per Spark partition and micro-batch. It contains the records, the offsets of the processed input, and a
-*mark*: the number of the micro-batch. The mark makes a repeated micro-batch harmless: Spark commits a micro-batch only after Kafka
-has committed, and may fail in between. Per Spark partition:
+*mark*, which is the number of the micro-batch. Spark commits a micro-batch only after Kafka has committed, and may fail in
+between. The mark makes the repeated micro-batch harmless. For each Spark partition:
 
-* The transactional id is ``<application>-<partition>``. A delivery takes it over before it sends: the broker then refuses every other
-  producer of that id (a zombie: an executor that was considered lost, a speculative copy), and ends its open transaction.
-* Only then is the mark read. A micro-batch that is already marked was delivered by an earlier attempt; it is not sent again.
-* A mark of another checkpoint, or of another run of the application, means that a later start has taken it over: nothing more is
-  sent.
-* Reading the mark waits for a transaction that is being committed or aborted, so it is never read too early.
+* The transactional id is ``<application>-<partition>``. A delivery takes it over before it sends. The broker then refuses every other
+  producer with this id (a zombie, such as an executor considered lost, or a speculative copy) and ends its open transaction.
+* Only then does the delivery read the mark. If the micro-batch is already marked, an earlier attempt has delivered it, and it is not sent
+  again.
+* A mark of another checkpoint, or of another run of the application, means that a later start has taken over. The delivery sends nothing.
+* Reading the mark waits for a transaction that is being committed or aborted, so the mark is never read too early.
 
-Only the mark decides whether a transaction was committed, not the client. The client may have been fenced because the broker has
-ended a transaction that was open for too long, its call may not return (see ``overdue``), and a response may be lost. Then the
-delivery starts again with a new producer, which takes the id over and checks whether the mark exists.
+Only the mark decides whether a transaction was committed, not the client. The client may have been fenced because the broker ended
+a transaction that was open for too long, its call may not return (see ``overdue``), or a response may be lost. The
+delivery then starts again with a new producer, which takes over the id and checks whether the mark exists.
 
-A new run claims all partitions in the same way, one after the other. The run that claims the first one continues with the next; a
-run that finds it claimed by another one stops.
+A new run claims all partitions in the same way, in sequence. The run that claims the first partition continues with the next; a
+run that finds a partition claimed by another run stops.
 
 ``marks`` describes how marks are stored.
 
@@ -73,7 +73,7 @@ class KafkaTransactions(TransactionSpec):
             self.delivery(partition)
 
     def claim(self, newest: BatchId, known: Mapping[int, Mark], partitions: int) -> None:
-        """Make this run the owner of all partitions; other runs and checkpoints can no longer deliver.
+        """Make this run the owner of all partitions. Other runs and checkpoints can no longer deliver.
 
         Args:
             newest: The last planned micro-batch of the run's checkpoint; -1 for a new checkpoint.

@@ -1,4 +1,5 @@
 """Spark: a topology as one streaming operator between a source and a sink.
 
-``submit`` runs in the Spark driver, ``worker`` in the executors; this package itself holds what crosses between them.
+``driver`` contains code of the Spark driver, ``planner`` code of the planner's process, and ``executor`` code of executors. This package
+itself contains what crosses between them.
 """

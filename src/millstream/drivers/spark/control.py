@@ -1,7 +1,7 @@
 """Control: the connection between the application and the processes that Spark runs for it.
 
-The planner of the source and the commit of the sink run in Python processes of their own, which Spark starts and ends as
-it likes. They ask the application over a local socket. The planner sends a ``PlanRequest`` and gets ``PlanningOrders``; the sink sends
+The planner of the source and the commit of the sink run in their own Python processes. Spark starts and ends these processes. They
+ask the application over a local socket. The planner sends a ``PlanRequest`` and receives ``PlanningOrders``. The sink sends
 the ``CommittedBatch`` before Spark commits it, and continues when the offsets are committed to Kafka.
 """
 
@@ -24,7 +24,7 @@ from typing import Any, Final
 log = logging.getLogger("millstream.control")
 
 Handler = Callable[[str, Any], Any]
-"""Takes the name of a question and its data, and returns the answer."""
+"""Receives the name and the data of a question, and returns the answer."""
 
 _AUTHENTICATION_S: Final = 10
 _BACKLOG: Final = 128
@@ -33,11 +33,11 @@ _TIMEVAL: Final = struct.Struct("ll")
 
 @dataclass(frozen=True)
 class ControlAddress:
-    """Where the application listens. Picklable; one connection per process is kept.
+    """The address where the application listens. Picklable. Each process keeps one connection.
 
     Attributes:
-        path: Its Unix socket, in a directory that only its user may enter.
-        key: Secret that both sides prove to know.
+        path: The application's Unix socket, in a directory that only its user may enter.
+        key: A secret that both sides must prove to know.
     """
 
     path: str
@@ -50,7 +50,7 @@ class ControlAddress:
             The answer, or None if the application no longer listens.
 
         Raises:
-            Exception: What the application raised.
+            Exception: The exception that the application raised.
         """
         for attempt in range(2):
             try:
@@ -74,11 +74,11 @@ _CONNECTIONS: dict[ControlAddress, Connection[Any, Any]] = {}
 
 
 class ControlServer:
-    """Answers the processes that Spark runs; each connection has a thread of its own. Owned by the application.
+    """Answers the processes that Spark runs, with one thread per connection. Owned by the application.
 
     Args:
-        key: Secret that both sides prove to know.
-        directory: Directory of the socket; only this user may enter it.
+        key: A secret that both sides must prove to know.
+        directory: Directory of the socket. Only this user may enter it.
     """
 
     def __init__(self, handler: Handler, key: bytes, directory: Path) -> None:
@@ -95,7 +95,7 @@ class ControlServer:
         if self._closed:
             return
         self._closed = True
-        # Closing a socket does not wake the thread that accepts on it; a connection does.
+        # Closing a socket does not wake the thread that accepts on it, but a connection does.
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waker:
             waker.settimeout(1)
             waker.connect(self.address.path)
@@ -115,7 +115,7 @@ class ControlServer:
             ).start()
 
     def _serve(self, connected: socket.socket) -> None:
-        with suppress(OSError, EOFError):  # who asks may end at any moment
+        with suppress(OSError, EOFError):  # the asking process may end at any moment
             _limit(connected, _AUTHENTICATION_S)
             connection: Connection[Any, Any] = Connection(connected.detach())
             with connection:
@@ -144,6 +144,6 @@ class ControlServer:
 
 
 def _limit(connected: socket.socket, seconds: int) -> None:
-    """Limit how long a read or write may block, seconds; 0 means no limit. The socket stays a blocking one."""
+    """Limit how long a read or write may block, in seconds. 0 means no limit. The socket remains in blocking mode."""
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         connected.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(seconds, 0))

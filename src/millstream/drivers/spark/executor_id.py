@@ -1,7 +1,7 @@
-"""Which executor this process works for, in words that people find again in Spark's UI and logs.
+"""The executor of this process, as named in Spark's UI and logs.
 
-PySpark does not tell its workers. What an executor inherits from Kubernetes, YARN or a standalone worker does, and a worker's
-environment is that of its executor.
+PySpark does not pass the name to its workers. It is in the environment that an executor inherits from Kubernetes, YARN or a standalone
+worker, and a Python worker inherits the environment of its executor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOCAL: Final = "local"
 
 
 def executor_in(environment: Mapping[str, str]) -> str:
-    """Return the id of the executor that an environment belongs to; ``local`` if it is the program's own.
+    """Return the id of the executor that an environment belongs to, or ``local`` if it belongs to the program.
 
     Example:
         >>> executor_in({"SPARK_LOG_URL_STDOUT": "http://h:8081/logPage/?appId=a&executorId=3&logType=stdout"}), executor_in({})
@@ -34,12 +34,12 @@ def executor_in(environment: Mapping[str, str]) -> str:
 
 
 def this_executor() -> str:
-    """Return host and executor of this process, as ``host/executor``."""
+    """Return the host and the executor of this process, as ``host/executor``."""
     return f"{socket.gethostname()}/{executor_in(os.environ)}"
 
 
 def where_it_runs() -> str:
-    """Return where this process runs, for its errors; empty in the Spark driver and under a local master."""
+    """Return where this process runs, for its errors. Empty in the Spark driver and under a local master."""
     if TaskContext.get() is None or executor_in(os.environ) == LOCAL:
         return ""
     return f" (executor {executor_in(os.environ)} on host {socket.gethostname()})"

@@ -1,8 +1,8 @@
-"""Logs of Spark's Python processes: levels as the program has set them, and lines that say when, how serious, who and which task.
+"""Logs of Spark's Python processes: the program's levels, and lines with time, level, logger and task.
 
-Without this a worker would show warnings only, without time, level or name. The levels of the program's loggers travel with what its
-workers run. Lines go to the standard error of the worker, which Spark passes on: under a local master to the file of the application's
-log, else to the log of the executor. A worker whose root logger has a handler is left as it is.
+Without this module, a worker would show only warnings, without time, level or name. The levels of the program's loggers are sent with
+the code that workers run. Lines go to the standard error of the worker, which Spark forwards: under a local master to the file of the
+application's log, otherwise to the log of the executor. A worker whose root logger has a handler remains unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class JsonLines(logging.Formatter):
     """One JSON object per line.
 
     Args:
-        process: Whether lines name the process and the task, and have the traceback of an error.
+        process: Whether lines contain the process, the task and the traceback of an error.
     """
 
     def __init__(self, *, process: bool = False) -> None:
@@ -48,7 +48,7 @@ class JsonLines(logging.Formatter):
 
 @dataclass
 class _Shown:
-    """How this program shows its log. One per process."""
+    """How this program shows its log. One object per process."""
 
     as_json: bool = False
     least: int = logging.NOTSET
@@ -57,7 +57,7 @@ class _Shown:
 
 @dataclass
 class _Now:
-    """What this process works on. One per process."""
+    """The current task of this process. One object per process."""
 
     task: str = ""
     applied: WorkerLogs | None = None
@@ -69,26 +69,26 @@ _NOW: Final = _Now()
 
 
 def choose(*, as_json: bool, least: int, own: int) -> None:
-    """Decide how workers log for a program that has not configured logging.
+    """Set how workers log for a program that has not configured logging.
 
     Args:
         least: The lowest level that is shown.
-        own: The level of Millstream's own loggers. In the program they pass everything on, and handlers choose.
+        own: The level of Millstream's own loggers. In the program, they pass everything on and handlers filter.
     """
     _SHOWN.as_json, _SHOWN.least, _SHOWN.own = as_json, least, own
 
 
 def running_task(task: str) -> None:
-    """Name the running task in the following lines."""
+    """Add the running task to the following lines."""
     _NOW.task = task
 
 
 @dataclass(frozen=True)
 class WorkerLogs:
-    """How a program logs. Picklable.
+    """The logging configuration of a program. Picklable.
 
     Attributes:
-        levels: The levels of the program's loggers, by name; the root logger has none.
+        levels: The levels of the program's loggers, by name. The root logger has an empty name.
         least: The lowest level that is shown.
         pid: The process of the program, whose logging is not changed.
     """
@@ -100,7 +100,7 @@ class WorkerLogs:
 
     @classmethod
     def here(cls) -> WorkerLogs:
-        """Return how the program logs, for this process."""
+        """Return the program's logging configuration, read in this process."""
         known = logging.getLogger().manager.loggerDict.items()
         set_here = [
             (name, logger.level)
@@ -113,7 +113,7 @@ class WorkerLogs:
         return cls(tuple(levels.items()), _SHOWN.as_json, _SHOWN.least, os.getpid())
 
     def apply(self) -> None:
-        """Log in this process as the program does, unless it has a handler already, or is the program itself."""
+        """Log in this process like the program, unless the process has a handler or is the program itself."""
         if self == _NOW.applied or os.getpid() == self.pid:
             return
         root = logging.getLogger()

@@ -1,8 +1,8 @@
-"""The outline of a topology: its plan without what users have written, for processes that plan and run nothing of it.
+"""The outline of a topology: its plan without the user's code, for processes that plan but do not run it.
 
-Spark plans a source in a Python process of its own in the driver, which neither has the files that were handed to
-``spark-submit --py-files`` nor has any use for the libraries that a user's functions import. So it gets what is needed to plan: nodes,
-tasks, partitions; in place of each function, class and object of others than Millstream and Python stands a :class:`LeftOut`.
+Spark plans a source in its own Python process in the driver. This process does not receive the files of ``spark-submit --py-files`` and
+does not need the libraries that the user's functions import. It therefore receives only what planning needs: nodes, tasks, partitions. A
+:class:`LeftOut` replaces each function, class and object that belongs neither to Millstream nor to Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FUNCTIONS: Final = (FunctionType, BuiltinFunctionType, MethodType, type)
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Takes the place of something of the user's; ``what`` describes it."""
+    """Placeholder for one of the user's objects, which ``what`` describes."""
 
     what: str
 
@@ -32,7 +32,7 @@ class LeftOut:
 
 
 def outline(value: object) -> bytes:
-    """Return a value without what users have written, as a pickle for :func:`from_outline`.
+    """Return a value without the user's code, as a pickle for :func:`from_outline`.
 
     Example:
         >>> import pyarrow
@@ -50,10 +50,10 @@ def from_outline(data: bytes) -> Any:
 
 
 class _Outliner(cloudpickle.Pickler):
-    """Pickles a value, and leaves out what users have written."""
+    """Pickles a value without the user's code."""
 
     def persistent_id(self, value: object) -> str | None:
-        """Return a description of what is left out; None for what is pickled."""
+        """Return a description of an object to leave out, or None for an object to pickle."""
         kind = type(value)
         if kind in _PLAIN:
             return None
@@ -67,7 +67,7 @@ class _Outliner(cloudpickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    """Unpickles, with a :class:`LeftOut` for what was left out."""
+    """Unpickles a value, with a :class:`LeftOut` for each object left out."""
 
     def persistent_load(self, what: Any) -> LeftOut:
         return LeftOut(what)

@@ -1,4 +1,4 @@
-"""Planned reads: what one Spark task of the source reads. The planner makes them, executors carry them out."""
+"""Planned reads: the work of one Spark task of the source. The planner creates them, and executors carry them out."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from millstream.core.runtime.remaining_inputs import TaskInput
 
 @dataclass
 class PlannedRead(InputPartition):
-    """What one Spark task reads.
+    """The work of one Spark task.
 
     Attributes:
-        batch: The id of the micro-batch, as chunk rows have it.
+        batch: The id of the micro-batch in chunk-row format.
         ticks: Tasks that run without records.
-        initialization: What these tasks do in the first micro-batch of a run; None in others.
-        inputs: Tasks, and what is known of their inputs.
-        global_ends: The offsets of the topics of global stores that the micro-batch sees; None without global stores.
-        times: Partition times at the beginning of the micro-batch, ms since the epoch, where readers extract timestamps.
+        initialization: What these tasks do in the first micro-batch of a run. None in others.
+        inputs: Tasks with their input facts.
+        global_ends: The offsets of the topics of global stores that the micro-batch sees. None without global stores.
+        times: Partition times at the beginning of the micro-batch, in ms since the epoch, where readers extract timestamps.
         taps: Nodes whose records are sampled.
     """
 

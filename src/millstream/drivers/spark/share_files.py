@@ -1,12 +1,12 @@
-"""Share files: the share that a task of a key range gets of divided state, until its first micro-batch has put it into Spark's state.
+"""Share files: a key-range task's share of divided state, until its first micro-batch has loaded the share into Spark's state.
 
-A file has the segments of the task's log, each with its number, then the manifest, then a checksum of everything. Numbers are big
+A file contains the segments of the task's log with their numbers, then the manifest, then a checksum of everything. Numbers are big
 endian:
 
     number (8) | length (8) | bytes      for each segment, and for the manifest with the number -1
     -2 (8) | crc32 (8)
 
-A task that the divided state has nothing for has a file without segments and manifest, so that a file that is missing is noticed.
+A task without a part of the divided state has a file without segments and manifest, so that a missing file is noticed.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _HEAD: Final = struct.Struct(">qq")
 
 
 class ShareWriter:
-    """Writes the share of one task. The file is open only during a write, because there may be thousands."""
+    """Writes the share of one task. The file is open only during writes, because there may be thousands of files."""
 
     def __init__(self, directory: Path, task: TaskId) -> None:
         self._path = directory / str(task)
         self._checksum = 0
 
     def add(self, number: int, data: bytes) -> None:
-        """Append a segment, or the manifest."""
+        """Append a segment or the manifest."""
         with self._path.open("ab") as file:
             for part in (_HEAD.pack(number, len(data)), data):
                 self._checksum = zlib.crc32(part, self._checksum)
                 file.write(part)
 
     def finish(self) -> None:
-        """Complete the file, and wait until it is on the disk."""
+        """Complete the file and wait until it is on the disk."""
         with self._path.open("ab") as file:
             file.write(_HEAD.pack(_END, self._checksum))
             file.flush()
@@ -51,10 +51,10 @@ class ShareWriter:
 
 
 def read_share(directory: Path, task: TaskId) -> Iterator[tuple[int, bytes]]:
-    """Read the share of a task: numbers and bytes of its segments, and last the manifest, if it has one.
+    """Read the share of a task: numbers and bytes of its segments, followed by the manifest, if any.
 
     Raises:
-        StoreError: If the file is missing or damaged; the last part may have been read by then.
+        StoreError: If the file is missing or damaged. Damage may be found only after the last part was returned.
     """
     path, checksum = directory / str(task), 0
     try:

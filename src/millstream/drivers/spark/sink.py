@@ -1,8 +1,8 @@
-"""The sink: sends what the tasks put out exactly once, and reports to the application before Spark commits the micro-batch.
+"""The sink: sends the output of tasks exactly once, and reports to the application before Spark commits the micro-batch.
 
-The transaction of a Spark partition is committed before ``write`` returns, and Spark commits the micro-batch after that. What happens
-when a micro-batch is run again: see ``millstream.drivers.kafka.transactions``. At least once, the tasks have sent their records
-themselves, and nothing but reports comes here.
+The transaction of a Spark partition is committed before ``write`` returns. Spark commits the micro-batch afterwards.
+``millstream.drivers.kafka.transactions`` describes repeated micro-batches. Under at-least-once delivery, the tasks send their records
+themselves, and the sink receives only reports.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class SinkSpec:
-    """What the sink needs to know.
+    """The parameters of the sink.
 
     Attributes:
-        publisher: Sends exactly once; None if the tasks send.
-        topics: Topics that are read from the broker; only their offsets are committed.
+        publisher: Sends exactly once. None if the tasks send.
+        topics: Topics read from the broker. Only their offsets are committed.
     """
 
     publisher: Publisher | None
@@ -46,12 +46,12 @@ class SinkSpec:
     control: ControlAddress
 
     def to_option(self) -> str:
-        """Return the spec as an option; the driver's part is the address of the application."""
+        """Return the spec as an option. The driver's part is the address of the application."""
         return option_of(self.control, self)
 
 
 class KafkaSink(DataSource):
-    """The data source ``millstream_sink``: sends SEND rows, and passes REPORT rows to the application."""
+    """The data source ``millstream_sink``: sends SEND rows and passes REPORT rows to the application."""
 
     @classmethod
     def name(cls) -> str:
@@ -63,11 +63,11 @@ class KafkaSink(DataSource):
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a Spark task of the sink passes to the commit.
+    """The message from a Spark task of the sink to the commit.
 
     Attributes:
         reports: The encoded reports.
-        repeated: Whether an earlier attempt has sent results: exactly once all of them, at least once perhaps some.
+        repeated: Whether an earlier attempt has sent results: exactly once, all of them; at least once, possibly some.
     """
 
     reports: list[bytes]
@@ -75,13 +75,13 @@ class Written(WriterCommitMessage):
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
-    """Writes in the executors, commits in the Spark driver; each unpickles its part of the option."""
+    """Writes in the executors and commits in the Spark driver. Each side unpickles its part of the option."""
 
     def __init__(self, option: str) -> None:
         self._option = option
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send the records of a Spark task in a transaction and commit it, unless the tasks have sent them themselves."""
+        """Send the records of a Spark task in a transaction and commit it, unless the tasks have already sent them."""
         with wire.crossing(), wire.paused_gc():
             context = TaskContext.get()
             assert context is not None
@@ -111,11 +111,11 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
             control.ask("batch", CommittedBatch(batchId, reports, repeated))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: the micro-batch will be run again."""
+        """Do nothing, because the micro-batch will be repeated."""
 
 
 def _deliver(spec: SinkSpec, delivery: Delivery, rows: _Rows) -> bool:
-    """Send the rows; return False if an earlier attempt has."""
+    """Send the rows. Return False if an earlier attempt has sent them."""
     batch = rows.batch
     if batch is None:
         return True
@@ -139,7 +139,7 @@ def _deliver(spec: SinkSpec, delivery: Delivery, rows: _Rows) -> bool:
 
 
 class _Rows:
-    """The output rows of a Spark task, read lazily, and kept in case they are sent again."""
+    """The output rows of a Spark task. They are read lazily and kept for a repeated send."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self.reports: list[bytes] = []
@@ -150,7 +150,7 @@ class _Rows:
         self._rest = cells if first is None else chain([first], cells)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Iterate over topics and payloads to send, those already read first; collect the reports."""
+        """Iterate over the topics and payloads to send, beginning with those already read. Collect the reports."""
         yield from list(self._kept)
         for kind, topic, _, payload in self._rest:
             if kind == wire.REPORT:
@@ -165,7 +165,7 @@ class _Rows:
             pass
 
     def offsets(self, topics: Collection[str]) -> dict[TopicPartition, int]:
-        """Return the committable offsets of some topics; call it after all rows have been read."""
+        """Return the committable offsets of topics. Call this method after all rows have been read."""
         offsets = offsets_of(map(TaskReport.decode, self.reports))
         return {partition: offset for partition, offset in offsets.items() if partition.topic in topics}
 

@@ -1,7 +1,7 @@
-"""The source: plans micro-batches in the Spark driver, reads them in the executors.
+"""The source: plans micro-batches in the Spark driver and reads them in the executors.
 
-Planner and reader are different objects in different processes: the planner lives as long as the query, the reader is
-unpickled in the workers. What is read depends on nothing but the offsets of a batch, so that a batch can be read again.
+Planner and reader are different objects in different processes: the planner lives as long as the query, and the workers unpickle the
+reader. A read depends only on the offsets of a micro-batch, so that it can be repeated.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class KafkaSource(DataSource):
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans and reads. The planner's process keeps one for the query's life; its pickle is the text of the option."""
+    """Plans and reads. The planner's process keeps one reader for the life of the query. Its pickle is the text of the option."""
 
     def __init__(self, option: str) -> None:
         self._option = option
@@ -76,7 +76,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._made is None:
             self._made = Planner(self._spec)
             if threading.current_thread() is threading.main_thread():
-                # Ctrl-C is the application's, which stops between batches.
+                # The application handles Ctrl-C and stops between micro-batches.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
         return self._made
 
@@ -91,16 +91,16 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner.fix_end()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Leave admission to the planner, which shares a batch fairly among partitions."""
+        """Leave admission to the planner, which divides a micro-batch fairly among partitions."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Plan the next micro-batch; return ``start`` itself if there is nothing to do."""
+        """Plan the next micro-batch. Return ``start`` itself if there is nothing to do."""
         with wire.crossing():
             return self._planner.next(start)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the reads of a planned micro-batch; they depend only on the arguments."""
+        """Return the reads of a planned micro-batch. They depend only on the arguments."""
         with wire.crossing():
             return list(self._reads.reads(BatchPlan.from_json(start), BatchPlan.from_json(end)))
 
@@ -113,7 +113,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _read(spec: SourceSpec, planned: PlannedRead) -> Iterator[pa.RecordBatch]:
-    """Read a planned read as chunk rows; returns after what the map stage has sent is acknowledged."""
+    """Yield the chunk rows of a planned read. Ends when everything that the map stage has sent is acknowledged."""
     rows = _rows(spec, planned)
     if planned.global_ends is not None:
         rows = with_global_ends(rows, spec.topology, planned.global_ends)
@@ -190,7 +190,7 @@ def _range_rows(
         end = start + len(records) if merged else records.offsets[-1] + 1
         yield rows(end, _payloads(records, len(tasks), with_steps=steps))
         start = end
-    # Offsets without records at the end of the range: transaction markers, compaction.
+    # The range ends with offsets that have no records, because of transaction markers or compaction.
     if start < wanted.end:
         yield rows(wanted.end, repeat(b""))
 

@@ -1,8 +1,8 @@
-"""Options: what a data source of this package carries to the processes that Spark runs for it.
+"""Options: what a data source of this package sends to the processes that Spark runs for it.
 
-A data source has two lives. In the Spark driver it plans and commits, in processes that know nothing of the files that executors
-were sent; in executors it reads and writes. So an option has a part for each, which is unpickled only there. Processes of the
-driver are on the host of the program, and can import what the program can import.
+A data source has two roles. In the Spark driver it plans and commits, in processes that do not receive the files sent to executors. In
+executors it reads and writes. An option therefore has one part per role, which is unpickled only there. The driver's processes run
+on the host of the program and can import what the program can import.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class _Parts(NamedTuple):
 
 
 def option_of(driver: object, executors: object) -> str:
-    """Return two values as the text of an option: one for the Spark driver, one for executors."""
+    """Return two values as the text of an option: one for the Spark driver, and one for executors."""
     path = tuple(directory or os.getcwd() for directory in sys.path)
     parts = _Parts(cloudpickle.dumps(driver), cloudpickle.dumps(executors), path, WorkerLogs.here())
     return base64.b64encode(pickle.dumps(tuple(parts))).decode()
 
 
 def in_driver(option: str) -> Any:
-    """Return the driver's part of an option; its process can import what the program could."""
+    """Return the driver's part of an option. Its process can import what the program could import."""
     parts = _parts(option)
     sys.path.extend(directory for directory in parts.path if directory not in sys.path)
     return cloudpickle.loads(parts.driver)

@@ -1,4 +1,4 @@
-"""Specs: what the processes of a query need to know of an application."""
+"""Specs: what the processes of a query need to know about an application."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from millstream.drivers.spark.outline import from_outline, outline
 from millstream.drivers.spark.source_options import in_driver, in_executor, option_of
 
 ThreadsOf = Callable[[TaskId], Threads | None]
-"""Returns the threads of a task; None if one thread does everything. Crosses as cloudpickle."""
+"""Returns the threads of a task, or None if one thread does everything. Pickled with cloudpickle."""
 
 
 def one_thread(task: TaskId) -> None:
-    """Return None: a task without threads."""
+    """Return None, for a task without threads."""
 
 
 @dataclass(frozen=True)
 class TopologySpec:
-    """What every process needs to know of an application. Crosses as cloudpickle.
+    """What every process needs to know about an application. Pickled with cloudpickle.
 
     Attributes:
         groups: Spark's grouping key of each task.
         sink_partitions: Partition counts of the output topics, for partitioners.
-        lineage: What of a checkpoint the topology continues.
+        lineage: The parts of a checkpoint that the topology continues.
         global_partitions: Partition counts of the topics of global stores.
-        sender: Sends the output of tasks where they run; None leaves that to the sink.
-        dead_letters: Sends the dead letters of records that stop the application; None sends none.
-        most_bytes: The maximum size of a record for the producer, bytes; 0 if unknown.
-        most_bytes_in: The same for topics with a smaller limit.
+        sender: Sends the output of tasks where they run. None leaves this to the sink.
+        dead_letters: Sends the dead letters of records that stop the application. None sends none.
+        most_bytes: The maximum size of a record for the producer, in bytes. 0 if unknown.
+        most_bytes_in: The maximum size for topics with a smaller limit, by topic.
     """
 
     plan: Plan
@@ -59,7 +59,7 @@ class TopologySpec:
     most_bytes_in: Mapping[str, int] = field(default_factory=dict)
 
     def most_bytes_of(self, topic: str) -> int:
-        """Return the maximum size of a record for a topic, bytes; 0 if unknown."""
+        """Return the maximum size of a record for a topic, in bytes, or 0 if unknown."""
         return self.most_bytes_in.get(topic, self.most_bytes)
 
     def internal_partitions(self) -> dict[str, int]:
@@ -79,7 +79,7 @@ class TopologySpec:
         )
 
     def partitions_of(self, topic: str) -> int:
-        """Return the partition count of a topic; 0 if unknown."""
+        """Return the partition count of a topic, or 0 if unknown."""
         return self.sink_partitions.get(topic) or self.layout.partitions.get(topic, 0)
 
 
@@ -91,15 +91,15 @@ class SourceSpec:
     """What the source needs to know.
 
     Attributes:
-        topology: The application; in the planner, its outline.
-        max_bytes: Bytes per micro-batch.
-        readers: How many Spark tasks can read at once.
+        topology: The application. In the planner, its outline.
+        max_bytes: Maximum bytes per micro-batch.
+        readers: Number of Spark tasks that can read concurrently.
         offset_reset: Where to begin without offsets: "earliest", "latest" or "none".
         initialization: What tasks do in the first micro-batch of a run besides starting.
-        skip_lost: Whether to continue at the first offset that exists if the planned one is gone.
+        skip_lost: Whether to continue at the first existing offset if the planned offset was deleted.
         restart_recreated: Whether a recreated topic is read from its beginning.
-        waits: How long tasks wait for empty inputs, and how much they buffer meanwhile.
-        trigger_interval_ms: Shortest time between the beginnings of micro-batches, unless a processor asks for a commit.
+        waits: How long tasks wait for empty inputs, and how much they buffer while waiting.
+        trigger_interval_ms: Shortest time between the beginnings of micro-batches, in ms, unless a processor requests a commit.
         checkpoint: The id of a new checkpoint.
         end: Where a run to the end stops.
     """
@@ -123,7 +123,7 @@ class SourceSpec:
     end: RunEnd = field(default_factory=RunEnd)
 
     def to_option(self) -> str:
-        """Return the spec as an option: the planner gets the outline of the topology, readers get everything."""
+        """Return the spec as an option. The planner receives the outline of the topology, and readers receive everything."""
         return option_of((replace(self, topology=_NOTHING), outline(self.topology)), self)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Kafka topics as rows, for users who want a streaming DataFrame: the columns of Spark's Kafka source, without its jar.
+"""Kafka topics as rows, for users who want a streaming DataFrame. Has the columns of Spark's Kafka source, without its jar.
 
 An offset is JSON: ``{topic: {partition: offset}}``.
 """
@@ -65,7 +65,7 @@ class RowSourceSpec:
     """What the source needs to know.
 
     Attributes:
-        readers: How many Spark tasks can read at once.
+        readers: Number of Spark tasks that can read concurrently.
         offset_reset: Where to begin: "earliest" or "latest".
     """
 
@@ -96,13 +96,13 @@ class KafkaRowSource(DataSource):
 
 @dataclass
 class RowRead(InputPartition):
-    """Ranges that one Spark task reads."""
+    """The ranges that one Spark task reads."""
 
     ranges: list[OffsetRange]
 
 
 class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans in the Spark driver, reads in the executors. Its pickle is the text of the option."""
+    """Plans in the Spark driver and reads in the executors. Its pickle is the text of the option."""
 
     def __init__(self, option: str) -> None:
         self._option = option
@@ -117,7 +117,7 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return spec
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the first or the last offsets, as ``offset_reset`` says."""
+        """Return the first or last offsets, depending on ``offset_reset``."""
         with wire.crossing():
             spec = self._spec
             at_end = spec.offset_reset == "latest"
@@ -135,14 +135,12 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Plan the next batch; return ``start`` itself if there is nothing to read."""
+        """Plan the next micro-batch. Return ``start`` itself if there is nothing to read."""
         with wire.crossing():
             ends = self._final or self._spec.broker.end_offsets(self._spec.partitions)
             planned = positions_to_json(admit(positions_from_json(start), ends, self._spec.max_records))
             if planned == start and self._final is None:
-                time.sleep(
-                    _IDLE_POLL_S
-                )  # Spark asks again at once; this is the poll interval, not a wait for anything
+                time.sleep(_IDLE_POLL_S)  # Spark asks again at once; this sleep is the poll interval
             return planned
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -151,7 +149,7 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for part in packed(
                 ranges(positions_from_json(start), positions_from_json(end)),
                 self._spec.readers,
-                whole=self._spec.partitions,  # what comes behind it may call functions, record by record
+                whole=self._spec.partitions,  # the user's code after it may call functions for each record
             )
         ]
 

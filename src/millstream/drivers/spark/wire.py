@@ -1,7 +1,7 @@
-"""The wire: what crosses between Python processes through Spark.
+"""The wire: the formats that cross between Python processes through Spark.
 
-Records cross in *chunk rows*: one row holds thousands of records as Arrow IPC bytes, because a row per record would cost
-more than everything else together. Errors cross as text that the other side can find again.
+Records cross in *chunk rows*. One row contains thousands of records as Arrow IPC bytes, because one row per record would cost
+more than all other work together. Errors cross as text that the other side can decode.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from millstream.drivers.spark.executor_id import where_it_runs
 RECORDS: Final = 1
 """Records for a task's queues."""
 SEND: Final = 2
-"""Records on their way out."""
+"""Records to be sent."""
 REPORT: Final = 3
-"""What a task reports about a micro-batch, as JSON."""
+"""A task's report about a micro-batch, as JSON."""
 TICK: Final = 4
-"""Starts or wakes a task; has no records."""
+"""Starts or wakes a task, without records."""
 INPUTS: Final = 5
-"""What is known of a task's inputs, as JSON; see ``millstream.core.runtime.remaining_inputs``."""
+"""The facts about a task's inputs, as JSON; see ``millstream.core.runtime.remaining_inputs``."""
 GLOBAL: Final = 6
-"""The offsets of the topics of global stores that the micro-batch sees; comes with other rows of a task."""
+"""The offsets of the topics of global stores that the micro-batch sees. Accompanies other rows of a task."""
 TIMES: Final = 7
 """The partition times that a reader has reached, as JSON; see ``millstream.core.runtime.partition_times``."""
 TAPS: Final = 8
-"""The nodes of a task whose records are sampled, as JSON; comes with other rows of the task."""
+"""The nodes of a task whose records are sampled, as JSON. Accompanies other rows of the task."""
 
 CHUNK_ROWS = StructType(
     [
@@ -58,9 +58,10 @@ CHUNK_ROWS = StructType(
         StructField("payload", BinaryType(), nullable=False),
     ]
 )
-"""What goes into the task host. ``group`` is the grouping key that puts a task where it belongs; ``topic``, ``partition``
-and ``lane`` say where the records belong; ``start`` and ``end`` are offsets of the range they came from; ``batch`` is the micro-batch, as :func:`batch_text` writes it, and
-``now_ms`` its wall clock, and ``ahead_ms`` by how much that was ahead of the host's. A range that is read again gives the same rows: Spark compares them."""
+"""The input rows of the task host. ``group`` is the grouping key, which selects the Spark partition of a task. ``topic``, ``partition``
+and ``lane`` identify the queue of the records, and ``start`` and ``end`` their offset range. ``batch`` is the micro-batch in the format of
+:func:`batch_text`, ``now_ms`` its wall clock, and ``ahead_ms`` how far this clock was ahead of the host's clock. A repeated read of a range
+returns the same rows, because Spark compares them."""
 
 CHUNK_ARROW: Final = pa.schema(
     [
@@ -87,20 +88,20 @@ OUTPUT_ROWS = StructType(
         StructField("payload", BinaryType(), nullable=False),
     ]
 )
-"""The rows that come out of the task host: SEND and REPORT."""
+"""The output rows of the task host: SEND and REPORT."""
 
 _WRITER: Final = b"writer"
 _TIMES: Final = b"times"
-"""Metadata of a batch that is divided into key ranges: the partition's largest timestamp, and that of the records with a key."""
+"""Metadata of a batch divided into key ranges: the partition's largest timestamp, and the largest among records with a key."""
 _VALUED: Final = b"valued"
-"""The largest timestamp of the records with a key and a value, where it differs."""
+"""The largest timestamp among records with a key and a value, if it differs."""
 _STEPS: Final = b"steps"
-"""The steps of the partition's time, if any."""
+"""The steps of the partition time, if any."""
 _HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 
 def batch_text(batch: BatchId) -> str:
-    """Return the id of a micro-batch as chunk rows have it.
+    """Return the id of a micro-batch in chunk-row format.
 
     Example:
         >>> batch_text(BatchId("5f3a", 12, "c41d"))
@@ -144,7 +145,7 @@ def to_arrow(records: Records) -> pa.RecordBatch:
 
 
 def times_metadata(end: Times, steps: TimeSteps | None) -> dict[bytes, bytes]:
-    """Return the metadata of records of a key range: the times behind them, and the steps of the partition's time."""
+    """Return the metadata for records of a key range: the times after them, and the steps of the partition time."""
     metadata = {_TIMES: b"%d %d" % (end.all, end.keyed)}
     if end.valued != end.keyed:
         metadata[_VALUED] = b"%d" % end.valued
@@ -223,9 +224,9 @@ def arrow_rows(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 @contextmanager
 def paused_gc() -> Iterator[None]:
-    """Keep the cyclic garbage collector out of a batch.
+    """Disable the cyclic garbage collector during a micro-batch.
 
-    A batch makes a few objects per record and no cycles worth looking for; the collector would look all the same, and take
+    A micro-batch creates a few objects per record and no relevant cycles. The collector would scan them anyway, and take
     a third of the engine's time. Spark's worker collects between tasks.
     """
     enabled = gc.isenabled()
@@ -244,7 +245,7 @@ _ERROR = re.compile(r"millstream-error:([A-Za-z0-9+/=]+):")
 
 @contextmanager
 def crossing() -> Iterator[None]:
-    """Encode an error of this package so that :func:`find_error` finds it behind the JVM, which keeps only text."""
+    """Encode an error of this package, so that :func:`find_error` finds it after the JVM, which keeps only text."""
     try:
         yield
     except MillstreamError as error:
@@ -256,7 +257,7 @@ def crossing() -> Iterator[None]:
 
 
 def find_error(text: str) -> MillstreamError | None:
-    """Return the error that :func:`crossing` encoded in an exception's text; None if there is none."""
+    """Return the error that :func:`crossing` encoded in an exception's text, or None if there is none."""
     match = _ERROR.search(text)
     if match is None:
         return None

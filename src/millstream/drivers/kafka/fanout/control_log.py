@@ -1,4 +1,4 @@
-"""The control topic of a topic with fan-out, on a broker: what is written there is read back in its order. ``ledger`` has the meaning."""
+"""The control topic of a topic with fan-out, on a broker. Records are applied in the order of the topic. ``ledger`` explains them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _CONFIG: Final = {"cleanup.policy": "compact"}
 
 
 class ControlLog:
-    """The control topic of a topic with fan-out; it is created if missing.
+    """The control topic of a topic with fan-out. It is created if missing.
 
     Args:
-        patience_s: How long to wait for brokers, seconds.
+        patience_s: How long to wait for brokers, in seconds.
 
     Raises:
         TopicNotFoundError: If the topic does not exist.
@@ -58,7 +58,7 @@ class ControlLog:
         self._consumer.assign([ClientPartition(self.name, 0, OFFSET_BEGINNING)])
 
     def publish(self, key: str, value: Mapping[str, Any] | None) -> None:
-        """Write a record, and wait until it is acknowledged.
+        """Write a record and wait for its acknowledgement.
 
         Raises:
             BrokerUnavailableError: If no broker acknowledges it in time.
@@ -75,7 +75,7 @@ class ControlLog:
             raise translated(KafkaException(cause), f"writing to {self.name!r}", self._servers)
 
     def poll(self, timeout_s: float = 0.0) -> bool:
-        """Apply the next record, waiting at most ``timeout_s`` seconds; return whether there was one.
+        """Apply the next record, waiting at most ``timeout_s`` seconds. Return whether there was one.
 
         Raises:
             MillstreamError: If the broker refuses.
@@ -92,7 +92,7 @@ class ControlLog:
         return True
 
     def until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
-        """Apply records until a condition holds, at most ``timeout_s`` seconds; return whether it does. It is checked after each record."""
+        """Apply records until a condition holds, for at most ``timeout_s`` seconds. Check after each record and return whether it holds."""
         deadline = monotonic() + timeout_s
         while not reached():
             left = deadline - monotonic()
@@ -105,7 +105,7 @@ class ControlLog:
         """Read to the current end of the topic.
 
         Raises:
-            BrokerUnavailableError: If it cannot be read in time.
+            BrokerUnavailableError: If the end cannot be reached in time.
         """
         token = uuid4().hex
         self.publish(BARRIER, {"token": token})
@@ -115,7 +115,7 @@ class ControlLog:
         """Apply records until a condition holds.
 
         Raises:
-            BrokerUnavailableError: If it does not hold in time.
+            BrokerUnavailableError: If the condition does not hold in time.
         """
         if not self.until(reached, self.patience_s):
             raise BrokerUnavailableError(

@@ -1,4 +1,4 @@
-"""The coordinator of changes: splits and merges partitions, and fences producers that do not answer. ``ledger`` has the protocol."""
+"""The coordinator of changes: splits and merges partitions, and fences producers that do not answer. ``ledger`` defines the protocol."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from millstream.drivers.kafka.clients import ClientSettings, made
 from millstream.drivers.kafka.fanout.control_log import ControlLog, connection, encoded
 
 _ANSWER_S: Final = 2.0
-"""Timeout for a producer's acknowledgement of an announced change; no producer is restricted meanwhile."""
+"""Timeout for a producer's acknowledgement of an announced change, in seconds. No producer is restricted while the coordinator waits."""
 _HOLD_S: Final = 0.15
-"""Timeout for a producer to hold back records, before it is fenced."""
+"""Timeout for a producer to hold back records before it is fenced, in seconds."""
 _TIMEOUT_MS: Final = 5_000
 _RETRY_S: Final = 0.02
 
@@ -27,7 +27,7 @@ class Coordinator:
     """Changes the fan-out of a topic's partitions.
 
     Args:
-        patience_s: How long to wait for brokers, seconds.
+        patience_s: How long to wait for brokers, in seconds.
 
     Raises:
         TopicNotFoundError: If the topic does not exist.
@@ -43,7 +43,7 @@ class Coordinator:
         self._partitions = self._log.partitions
 
     def states(self) -> dict[int, PartitionState]:
-        """Return the current states of all partitions that were ever changed."""
+        """Return the current states of all partitions that have ever been changed."""
         self._log.barrier()
         return self._log.ledger.states()
 
@@ -52,10 +52,10 @@ class Coordinator:
         return set(self._log.ledger.members)
 
     def change(self, partition: int, ranges: int) -> PartitionState:
-        """Split a partition into key ranges, or merge it; return its state after the change.
+        """Split a partition into key ranges or merge it. Return its state after the change.
 
         Args:
-            ranges: Number of ranges; 1 merges.
+            ranges: Number of key ranges. 1 merges the partition.
 
         Raises:
             FanOutError: If the partition does not exist, or the change was cancelled by another coordinator or a producer.
@@ -85,7 +85,7 @@ class Coordinator:
         self._log.close()
 
     def _phase(self, producer: Producer, state: PartitionState, fenced: set[str], wait_s: float) -> set[str]:
-        """Begin a phase; return the sessions that it had to fence. Those in ``fenced`` were fenced before."""
+        """Begin a phase and return the sessions that had to be fenced. Sessions in ``fenced`` were fenced before."""
         write(producer, self._log, state, fenced)
         ledger, number = self._log.ledger, state.history.primary.partition
         self._log.expect(lambda: ledger.state(number).phase == state.phase, "the phase of the change")
@@ -108,7 +108,7 @@ def cancel(settings: ClientSettings, control: ControlLog, partition: int, number
     """Cancel an unfinished change, unless a later change has replaced it.
 
     Raises:
-        FanOutError: If another coordinator has taken over meanwhile.
+        FanOutError: If another coordinator has taken over in the meantime.
     """
     producer = take_over(connection(settings), control)
     control.barrier()
@@ -118,12 +118,12 @@ def cancel(settings: ClientSettings, control: ControlLog, partition: int, number
 
 
 def take_over(settings: ClientSettings, control: ControlLog) -> Producer:
-    """Become the coordinator, and fence the earlier one."""
+    """Become the coordinator and fence the previous one."""
     return fence(settings, f"{control.name}-coordinator", control.patience_s)
 
 
 def write(producer: Producer, control: ControlLog, state: PartitionState, fenced: set[str]) -> None:
-    """Write the state of a partition as the coordinator, and delete fenced sessions.
+    """Write the state of a partition as the coordinator and delete fenced sessions.
 
     Raises:
         FanOutError: If another coordinator has taken over.
@@ -144,13 +144,13 @@ def write(producer: Producer, control: ControlLog, state: PartitionState, fenced
 
 
 def fence(settings: ClientSettings, transactional_id: str, patience_s: float) -> Producer:
-    """Fence the owner of a transactional id and end its open transaction; return the new producer with this id.
+    """Fence the owner of a transactional id and end its open transaction. Return the new producer with this id.
 
     Args:
-        patience_s: How long to try, seconds.
+        patience_s: How long to try, in seconds.
 
     Raises:
-        BrokerUnavailableError: If it does not succeed in time.
+        BrokerUnavailableError: If the owner cannot be fenced in time.
     """
     more = {"transactional.id": transactional_id, "transaction.timeout.ms": _TIMEOUT_MS}
     quick = {"linger.ms": 0, "retry.backoff.ms": 10}

@@ -1,7 +1,7 @@
 """``KeyRangeProducer``: a producer with the interface of confluent-kafka's, for topics whose hot partitions are split by key range.
 
-A thread sends what waits, in one transaction after the other, by the newest epochs that it has read; ``ledger`` has the protocol. It
-keeps a queue per partition, so a partition that is held back during a change holds back no other.
+A thread sends waiting records in consecutive transactions, by the newest epochs it has read; ``ledger`` defines the protocol. The
+producer has one queue per partition, so a partition that is held back during a change does not delay the others.
 """
 
 from __future__ import annotations
@@ -38,21 +38,25 @@ _MOST: Final = 5_000
 _QUEUED: Final = 100_000
 _IDLE_S: Final = 0.01
 _CANCEL_S: Final = 0.25
+"""Time that a partition is held back before the first producer cancels the change, in seconds."""
 _TURN_S: Final = 0.25
+"""Additional delay of each other producer before it cancels the change, in seconds."""
 _TURNS: Final = 3
-"""How long a partition is held back before the first producer cancels the change, and the further delay of each other producer, seconds."""
+"""Maximum number of additional delays of a producer."""
 _ABORTS: Final = 5
 
 
 class KeyRangeProducer:
-    """Sends records to a topic whose partitions may be split by key range, and merged again, while it sends.
+    """Sends records to a topic whose partitions may be split by key range, and merged again, at any time.
 
-    Records are sent in transactions: readers need ``isolation.level=read_committed``. As with confluent-kafka's ``Producer``, callbacks are
-    called by ``poll`` and ``flush``. Use it from one thread, or from several.
+    Records are sent in transactions, so readers need ``isolation.level=read_committed``. As with confluent-kafka's ``Producer``, ``poll``
+    and ``flush`` call the callbacks. The producer may be used from one thread or several.
 
     Args:
-        config: librdkafka's settings. ``transactional.id`` is the prefix of the ids of its sessions; default: a random one.
+        config: librdkafka's settings. The ids of its sessions begin with ``transactional.id``, by default the name of the control topic,
+            followed by a random part.
         topic: The topic. All its producers must be of this class as soon as one of its partitions is split.
+        patience_s: How long to wait for brokers, in seconds.
 
     Raises:
         TopicNotFoundError: If the topic does not exist.
@@ -79,7 +83,7 @@ class KeyRangeProducer:
         self._held: dict[int, tuple[float, float]] = {}
         self._aborts = 0
         self.longest_restriction_s = 0.0
-        """The longest time for which a partition was held back, seconds."""
+        """The longest time for which a partition was held back, in seconds."""
         self._session = self._begin()
         self._thread = Thread(target=self._run, name=f"{self._prefix}-sender", daemon=True)
         self._thread.start()
@@ -104,20 +108,20 @@ class KeyRangeProducer:
         timestamp: int = 0,
         headers: Any = None,
     ) -> None:
-        """Put a record into the queue; it is sent in the background.
+        """Put a record into the queue. It is sent in the background.
 
         Args:
             topic: The topic of this producer.
             value: The value.
-            key: The key; without one, the record goes where the empty key goes.
-            partition: The partition; -1: that of the key, by Murmur2 as in Java producers.
+            key: The key. A record without a key goes to the partition of the empty key.
+            partition: The partition. With -1, the key selects it by Murmur2, as in Java producers.
             on_delivery: Called by ``poll`` or ``flush`` with an error or None and the message, when its transaction has ended.
-            timestamp: The time in ms since the epoch; 0: now.
-            headers: Its headers.
+            timestamp: The time in ms since the epoch. 0 means now.
+            headers: The headers.
 
         Raises:
-            BufferError: If the queue is full: call ``poll``, and try again.
-            FanOutError: If it is another topic, there is no such partition, or the producer is closed.
+            BufferError: If the queue is full. Call ``poll`` and try again.
+            FanOutError: If the topic is not the producer's, the partition does not exist, or the producer is closed.
         """
         encoded = key.encode() if isinstance(key, str) else key
         data = value.encode() if isinstance(value, str) else value
@@ -138,10 +142,10 @@ class KeyRangeProducer:
             self._unsent += 1
 
     def poll(self, timeout: float = 0.0) -> int:
-        """Call the callbacks of records whose transaction has ended; return how many.
+        """Call the callbacks of records whose transaction has ended, and return their number.
 
         Args:
-            timeout: How long to wait for the first, seconds.
+            timeout: How long to wait for the first one, in seconds.
         """
         with self._change:
             if timeout and not self._done:
@@ -157,10 +161,10 @@ class KeyRangeProducer:
         """Wait until everything is sent, and call the callbacks.
 
         Args:
-            timeout: How long to wait, seconds; None: without a limit.
+            timeout: How long to wait, in seconds. None means no limit.
 
         Returns:
-            How many records are not sent yet.
+            The number of records that are not sent yet.
 
         Raises:
             MillstreamError: If the producer has failed.
@@ -173,10 +177,10 @@ class KeyRangeProducer:
         return self._unsent
 
     def close(self, timeout: float = 30.0) -> None:
-        """Send what waits, and end the session.
+        """Send all waiting records and end the session.
 
         Args:
-            timeout: How long to wait, seconds.
+            timeout: How long to wait, in seconds.
         """
         with self._change:
             self._closed = True
@@ -190,7 +194,7 @@ class KeyRangeProducer:
             raise FanOutError(f"the producer of {self._topic!r} is closed; create a new one")
 
     def _begin(self) -> ProducerSession:
-        """Begin a session, and read all that is in front of its first record."""
+        """Begin a session and read the control topic up to the session's first record."""
         self._sessions += 1
         session = ProducerSession(self._settings, f"{self._prefix}-{self._sessions}", self._patience_s)
         self._log.publish(*member_entry(session.name, {}))
@@ -212,7 +216,7 @@ class KeyRangeProducer:
                 self._change.notify_all()
 
     def _step(self) -> bool:
-        """Read the control topic, answer, send once; return whether there will be more to do."""
+        """Read the control topic, answer, and send one transaction. Return whether there will be more work."""
         while self._log.poll(0.0 if self._sendable() else _IDLE_S):
             pass
         if self._session.name not in self._log.ledger.members:
@@ -229,7 +233,7 @@ class KeyRangeProducer:
         return any(queue and number not in held for number, queue in tuple(self._queues.items()))
 
     def _hold(self) -> None:
-        """Note since when partitions are held back; give up a change that takes too long."""
+        """Record when partitions were first held back. Cancel a change that takes too long."""
         now, held = monotonic(), self._log.ledger.held()
         for number in [number for number in self._held if number not in held]:
             since, _ = self._held.pop(number)
@@ -241,7 +245,7 @@ class KeyRangeProducer:
                 self._held[number] = (since, monotonic() + self._patience())
 
     def _patience(self) -> float:
-        """Return how long to wait before a change is given up: not all producers at once, because they would fence each other."""
+        """Return how long to wait before cancelling a change. Producers wait for different times, because they would fence each other."""
         turn = sorted(self._log.ledger.members).index(self._session.name)
         return _CANCEL_S + _TURN_S * min(turn, _TURNS)
 
@@ -250,12 +254,12 @@ class KeyRangeProducer:
         log.warning(
             "change %d of %s-%d is cancelled: no coordinator has finished it", change, self._topic, partition
         )
-        # If somebody else has taken over meanwhile, the control topic will say what came of it.
+        # If another producer has taken over in the meantime, the control topic will contain the outcome.
         with suppress(FanOutError):
             cancel(self._settings, self._log, partition, change)
 
     def _answer(self) -> None:
-        """Answer the phases of changes. Nothing is being sent here, so all that was sent is committed."""
+        """Answer the phases of changes. No transaction is open here, so all sent records are committed."""
         ledger, name = self._log.ledger, self._session.name
         if not (owed := dict(ledger.owed(name))):
             return
@@ -269,7 +273,7 @@ class KeyRangeProducer:
         ledger.members[name] = answers
 
     def _taken(self) -> list[tuple[TopicPartition, Outgoing]]:
-        """Take the records of the next transaction, with the logs that take them."""
+        """Take the records of the next transaction, with their target logs."""
         held = self._log.ledger.held()
         batch: list[tuple[TopicPartition, Outgoing]] = []
         with self._change:
@@ -301,7 +305,7 @@ class KeyRangeProducer:
             self._finish(batch)
 
     def _renew(self) -> bool:
-        """End the session, and begin another one; return whether the last transaction was committed."""
+        """Replace the session with a new one. Return whether the last transaction of the old session was committed."""
         lost, committed = self._session, self._session.end()
         self._log.publish(member_key(lost.name), None)
         lost.close()

@@ -1,4 +1,4 @@
-"""A session of a producer with fan-out: one transactional id, and the marks that say which of its transactions were committed."""
+"""A session of a producer with fan-out: one transactional id, and the marks that show which of its transactions were committed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _STEP_S: Final = 5.0
 
 @dataclass(slots=True)
 class Outgoing:
-    """A record to be sent; key and value are serialised.
+    """A record to be sent, with serialized key and value.
 
     Attributes:
-        topic_partition: The primary partition that its key chooses.
-        timestamp: Timestamp, ms since the epoch; 0 for now.
-        delivered: The callback for its delivery; None without one.
+        topic_partition: The primary partition that its key selects.
+        timestamp: Timestamp, in ms since the epoch. 0 means now.
+        delivered: The callback for its delivery, or None.
     """
 
     topic_partition: TopicPartition
@@ -52,14 +52,14 @@ class LostSessionError(Exception):
 
 
 class AbortedError(Exception):
-    """The transaction was aborted; the session can be used further."""
+    """The transaction was aborted. The session remains usable."""
 
 
 class ProducerSession:
     """A transactional producer with a new transactional id.
 
     Args:
-        patience_s: How long to wait for brokers, seconds.
+        patience_s: How long to wait for brokers, in seconds.
     """
 
     def __init__(self, settings: ClientSettings, name: str, patience_s: float) -> None:
@@ -74,18 +74,18 @@ class ProducerSession:
         self._producer.init_transactions(patience_s)
 
     def refresh(self, topic: str) -> None:
-        """Refresh the metadata of a topic, to learn of added partitions."""
+        """Refresh the metadata of a topic to discover added partitions."""
         self._producer.list_topics(topic, self._patience_s)
 
     def send(self, records: Sequence[tuple[TopicPartition, Outgoing]], mark_topic: str) -> None:
         """Send records to their logs in one transaction.
 
         Args:
-            mark_topic: The topic of the mark: a control topic.
+            mark_topic: The topic of the mark, which is a control topic.
 
         Raises:
             AbortedError: If the transaction was aborted.
-            LostSessionError: If the session can no longer be used; :meth:`end` returns whether the records were committed.
+            LostSessionError: If the session can no longer be used. :meth:`end` returns whether the records were committed.
         """
         self._sequence += 1
         mark = self._marked = ClientPartition(mark_topic, 0, self._sequence)
@@ -140,7 +140,7 @@ class ProducerSession:
         raise AbortedError(cause.str()) from error
 
     def end(self) -> bool:
-        """Fence this session, and return whether its last transaction was committed."""
+        """Fence this session and return whether its last transaction was committed."""
         fence(connection(self._settings), self.name, self._patience_s)
         if self._marked is None:
             return False
