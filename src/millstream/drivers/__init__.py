@@ -1,1 +1,1 @@
-"""Drivers: each implements ports of the core with one foreign library, and knows no other driver."""
+"""Drivers: each implements ports of the core with one third-party library. Drivers do not import each other."""

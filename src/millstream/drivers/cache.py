@@ -1,4 +1,4 @@
-"""The cache: what can be downloaded or made again, kept for the next program of this user."""
+"""The cache: files that can be downloaded or created again, kept for the user's next program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_directory() -> Path:
-    """Return the directory for what Millstream has downloaded or made.
+    """Return the directory for files that Millstream has downloaded or created.
 
     Returns:
         ``$MILLSTREAM_CACHE_DIR``, else ``$XDG_CACHE_HOME/millstream``, else ``~/.cache/millstream``. It may not exist yet.

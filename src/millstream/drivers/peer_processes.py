@@ -1,4 +1,4 @@
-"""Other processes: whether they are alive, and what they send over a connection."""
+"""Other processes: whether they are alive, and the data they send over a connection."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import socket
 
 
 def is_alive(process: int) -> bool:
-    """Return whether a process of this host is alive, by its id."""
+    """Return whether the process of this host with this id is alive."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it is the process of another user
+        pass  # the process belongs to another user
     return True
 
 
 def received(connection: socket.socket, size: int) -> bytes:
-    """Return the next bytes from a connection, exactly so many.
+    """Return exactly ``size`` bytes from a connection.
 
     Raises:
         ConnectionResetError: If the other process has closed the connection.

@@ -1,7 +1,8 @@
-"""Private directories: where sockets and scratch files lie that nobody but this user may reach.
+"""Private directories: locations for sockets and scratch files that other users cannot access.
 
-Each has a random name, so nobody can occupy it in advance, and mode 0700, so what lies in it needs no modes of its own. A process
-that uses one holds a lock in it. What a killed process has left behind has no holder, and the next process removes it.
+Each directory has a random name, so no other user can occupy it in advance. Its mode is 0700, so the files in it need no modes of their
+own. A process holds a lock in the directory that it uses. The next process removes the directories of killed processes, whose locks are
+free.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from typing import IO, Final
 PREFIX: Final = "millstream-private-"
 
 _LONGEST: Final = 30
-"""Length of the longest directory for private directories, bytes: Spark puts its sockets there, and takes at most 60 bytes."""
+"""Maximum length of the parent of private directories, in bytes. Spark puts its sockets there, and accepts at most 60 bytes."""
 _SHORT: Final = "/tmp"
 _MAKING: Final = threading.Lock()
 _SETTLED_S: Final = 60.0
-"""A directory that was changed less than this ago may belong to a process that has not locked it yet."""
+"""A directory that was changed more recently than this may belong to a process that has not locked it yet."""
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory, with its parents, that only this user may enter; one that exists is closed to others.
+    """Create a directory, with its parents, that only this user may enter. Close an existing directory to other users.
 
     Raises:
-        OSError: If it cannot be made, or belongs to another user.
+        OSError: If it cannot be created, or belongs to another user.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
@@ -42,7 +43,7 @@ def make_private(directory: Path) -> None:
 
 
 def private_directory(suffix: str = "") -> Path:
-    """Make a directory with a random name among the temporary files; the suffix is for people."""
+    """Create a directory with a random name among the temporary files. The suffix is for human readers."""
     parent = tempfile.gettempdir()
     if len(os.fsencode(parent)) > _LONGEST:
         parent = _SHORT
@@ -50,7 +51,7 @@ def private_directory(suffix: str = "") -> Path:
 
 
 def process_directory() -> Path:
-    """Return the private directory of this process; it is removed when the process ends."""
+    """Return the private directory of this process. It is removed when the process ends."""
     with _MAKING:
         return _process_directory()
 
@@ -66,14 +67,14 @@ def _process_directory() -> Path:
 
 
 def directory_behind(link: Path) -> Path:
-    """Return the private directory that a symbolic link names; the first process that asks creates both."""
+    """Return the private directory that a symbolic link refers to. The first caller creates both."""
     parent = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)
         with suppress(OSError):
             target = link.readlink()
             if is_private(target):
-                os.utime(target)  # in use, although nobody may hold a lock in it
+                os.utime(target)  # in use, although it may contain no held lock
                 return target
         made = private_directory()
         link.unlink(missing_ok=True)
@@ -104,7 +105,7 @@ def _is_abandoned(directory: Path) -> bool:
 
 
 def locked(path: Path) -> IO[str] | None:
-    """Lock a file, which is created if missing; return None if another process holds the lock."""
+    """Lock a file, creating it if missing. Return None if another process holds the lock."""
     lock = path.open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,7 +116,7 @@ def locked(path: Path) -> IO[str] | None:
 
 
 def is_private(directory: Path) -> bool:
-    """Return whether a file or directory belongs to this user, and other users have no access.
+    """Return whether a file or directory belongs to this user and other users have no access.
 
     Raises:
         OSError: If it does not exist.
@@ -125,6 +126,6 @@ def is_private(directory: Path) -> bool:
 
 
 def _remove(directory: Path, lock: IO[str], pid: int) -> None:
-    if os.getpid() == pid:  # a fork ends, too
+    if os.getpid() == pid:  # forks of the process also reach this function when they end
         shutil.rmtree(directory, ignore_errors=True)
         lock.close()

@@ -1,8 +1,7 @@
 """Threads that run the functions of a task (KIP-408).
 
-A process keeps the threads that it has made for whoever needs some next: on Spark a task is made anew in each micro-batch, and a
-function may keep a connection in each thread it is called from. They are daemons, so a call that never returns does not keep
-a process alive that has been told to end.
+A process reuses its threads: on Spark, every micro-batch creates the task again, and a function may keep a connection in each thread
+that calls it. The threads are daemons, so a call that never returns does not keep a terminating process alive.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from millstream.core.ports import Work
 
 
 class TaskThreads:
-    """A number of threads for one task. Implements ``Threads``; owned by the task.
+    """A number of threads for one task. Implements ``Threads``. Owned by the task.
 
     Example:
         >>> done = []
@@ -52,7 +51,7 @@ class TaskThreads:
 
 @dataclass(frozen=True)
 class ThreadsOfTasks:
-    """Returns the threads of each task, by its count. Crosses as cloudpickle."""
+    """Returns the threads of each task, by its count. Pickled with cloudpickle."""
 
     counts: Mapping[TaskId, int]
 
@@ -69,7 +68,7 @@ class _Job:
         self._work = work
 
     def run(self) -> bool:
-        """Run the job to its end; return whether the thread lives on."""
+        """Run the job to its end. Return whether the thread can run further jobs."""
         try:
             while not self.given_up and self._work():
                 pass
@@ -79,7 +78,7 @@ class _Job:
 
 
 class _Thread(threading.Thread):
-    """A thread that runs one job after the other, until a job ends it."""
+    """A thread that runs jobs in sequence, until an error in a job ends it."""
 
     def __init__(self) -> None:
         super().__init__(name="millstream-task-thread", daemon=True)
@@ -100,12 +99,12 @@ class _Thread(threading.Thread):
 
 
 _IDLE: list[_Thread] = []
-"""Idle threads of this process; operations on the list are atomic."""
+"""Idle threads of this process. Operations on the list are atomic."""
 os.register_at_fork(after_in_child=_IDLE.clear)  # a child has none of its parent's threads
 
 
 def _idle_thread() -> _Thread:
-    """Return the idle thread that was busy last, so that few threads are used; a new one if all are busy."""
+    """Return the most recently used idle thread, to keep the number of threads small, or a new thread if all are busy."""
     try:
         return _IDLE.pop()
     except IndexError:

@@ -1,4 +1,4 @@
-"""Async worker: the process that makes calls to the outside world between micro-batches. See ``millstream.core.asynchronous.async_worker``."""
+"""Async worker: the process that makes external calls between micro-batches. See ``millstream.core.asynchronous.async_worker``."""
 
 from millstream.drivers.async_worker.worker_client import EXECUTOR, AsyncWorkerAddress, AsyncWorkerConnection
 

@@ -1,4 +1,4 @@
-"""``python -m millstream.drivers.async_worker SOCKET EXECUTOR IDLE_SECONDS LOG``: what ``AsyncWorkerAddress`` starts."""
+"""``python -m millstream.drivers.async_worker SOCKET EXECUTOR IDLE_SECONDS LOG``: the command that ``AsyncWorkerAddress`` starts."""
 
 from __future__ import annotations
 

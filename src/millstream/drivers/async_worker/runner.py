@@ -1,10 +1,10 @@
-"""Runner: makes the calls that the sessions of an async worker begin, on one event loop and a pool of threads.
+"""Runner: executes the calls of an async worker's sessions, on one event loop and a thread pool.
 
-A coroutine function runs on the event loop. Any other function runs on a thread of its operator's pool; if it gives something to
-await, that runs on the event loop. A call that is given up is cancelled, and never begins if it had not; a thread cannot be, so
-it is left to itself, and there is a new pool, which the calls behind it use.
+Coroutine functions run on the event loop. Other functions run on a thread of the pool. If they return an awaitable, it runs on the
+event loop. A call that times out is cancelled, and does not begin if it has not begun. A running thread cannot be cancelled, so it is
+abandoned with its pool, and later calls use a new pool.
 
-Calls of one key never overlap at order ``key``, but for a thread that goes on after its timeout.
+At order ``key``, calls of one key never overlap, except with a thread that continues after its timeout.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _EPOCH_NS = time.time_ns() - time.monotonic_ns()
 
 
 def now_ms() -> int:
-    """Return the time, ms since the epoch, by a monotonic clock."""
+    """Return the time by a monotonic clock, in ms since the epoch."""
     return (_EPOCH_NS + time.monotonic_ns()) // 1_000_000
 
 
 def ended_ms() -> int:
-    """Return the time rounded up, ms since the epoch, so that no wait from it is too short."""
+    """Return the time rounded up, in ms since the epoch, so that no wait based on it is too short."""
     return -(-(_EPOCH_NS + time.monotonic_ns()) // 1_000_000)
 
 
@@ -44,7 +44,7 @@ _CallId: TypeAlias = tuple[str, str, int]
 
 
 class _Outcome(NamedTuple):
-    """What a function returned or raised, as a value, because a future does not take ``StopIteration``."""
+    """The value that a function returned or the error that it raised. A value, because a future does not accept ``StopIteration``."""
 
     result: Any = None
     error: BaseException | None = None
@@ -58,15 +58,15 @@ def _outcome(run: Callable[[], Any]) -> _Outcome:
 
 
 class Runner:
-    """Runs the calls of all tasks of an async worker, on its event loop."""
+    """Runs the calls of all tasks of an async worker on its event loop."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
         self._tasks: dict[_CallId, asyncio.Task[None]] = {}
-        """The running calls; whoever removes one ends it."""
+        """The running calls. The code that removes a call also ends it."""
         self._threads: dict[_CallId, Future[_Outcome]] = {}
         self._given_up: set[asyncio.Task[None]] = set()
-        """Cancelled calls that still run; the event loop does not keep references to its tasks."""
+        """Cancelled calls that still run. The event loop keeps no references to its tasks."""
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="millstream-call")
         self._timer: asyncio.TimerHandle | None = None
         self._soon = False
@@ -75,11 +75,11 @@ class Runner:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to run and nothing to fetch."""
+        """Whether no call is running and no result is waiting."""
         return not self._tasks and all(session.idle for session in self._sessions.values())
 
     def ask(self, question: WorkerQuestion, loaded: dict[bytes, Any]) -> Answered:
-        """Process a question, and start what may begin.
+        """Process a question and start the calls that may begin.
 
         Raises:
             AsyncWorkerError: If the question belongs to an earlier micro-batch.
@@ -90,7 +90,7 @@ class Runner:
         return replace(answered, loop_lag_ms=self.loop_lag_ms)
 
     async def pulse(self) -> None:
-        """Measure how late the event loop is; runs until cancelled."""
+        """Measure the delay of the event loop. Runs until cancelled."""
         while True:
             due = time.monotonic() + _PULSE_S
             await asyncio.sleep(_PULSE_S)
@@ -98,19 +98,19 @@ class Runner:
             self.loop_lag_ms = max(late, self.loop_lag_ms * 9 // 10)
 
     def close(self) -> None:
-        """Start nothing any more."""
+        """Start no further calls."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     def _look_soon(self) -> None:
-        """Schedule one look for all that ends in the same turn of the loop."""
+        """Schedule one check for all calls that end in the same iteration of the loop."""
         if not self._soon:
             self._soon = True
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Time out, start what may begin, and schedule the next look."""
+        """Time out calls, start those that may begin, and schedule the next check."""
         self._soon = False
         if self._closed:
             return
@@ -135,7 +135,7 @@ class Runner:
         try:
             answers = await self._answers(call_id, start)
         except BaseException as error:
-            # Whatever a call raises is its answer; nothing of it may end the async worker.
+            # Any exception of a call is its answer. It must not end the async worker.
             answers = start.raised(error)
         if self._tasks.pop(call_id, None) is None:
             return

@@ -1,9 +1,9 @@
-"""Server: the async worker as a process, which tasks reach through a socket of this host.
+"""Server: the process of the async worker, which tasks reach through a socket of this host.
 
-It is started by the first worker that needs it and serves all tasks of one executor. It ends when the executor has gone, and when
-nobody has asked anything for a while: soon if there is nothing to do, later if an application has left calls behind in a Spark
-session that goes on. Only one process can hold the lock beside the socket, so two
-workers that start one at the same time still get one.
+The first Python worker that needs the async worker starts it, and it serves all tasks of one executor. It ends when the executor has ended,
+or after a time without questions: soon if it has nothing to do, later if an application has left calls behind in a Spark session that
+continues. Only one process can hold the lock beside the socket, so two Python workers that start an async worker at the same time
+still get only one.
 """
 
 from __future__ import annotations
@@ -44,33 +44,34 @@ _LARGEST: Final = 1 << 34
 _STDERR: Final = 2
 _MOST_FUNCTIONS: Final = 1_000
 _COLLECT: Final = (50_000, 20, 50)
-"""Thresholds of the garbage collector: it runs rarely, because scanning tens of thousands of calls costs more than making them."""
+"""Thresholds of the garbage collector. It runs rarely, because scanning tens of thousands of calls costs more than creating them."""
 
 
 class FunctionCache:
-    """The functions and options that an async worker has unpickled and used lately.
+    """The functions and options that an async worker has unpickled and recently used.
 
-    A function is sent once and then goes by its digest, so what it keeps (a session of an HTTP client, say) lives as long as it is used.
-    A program that makes a new function for each call would fill the memory of an async worker, so those are forgotten that were not
-    needed for longest. Who needs one again is asked to send it again. Calls that wait or run have their functions in hand.
+    A function is sent once and then identified by its digest. Its own state (for example an HTTP session) therefore lives as long as it is
+    used. A program that creates a new function for each call would fill the memory of an async worker, so the least recently needed
+    functions are removed. If a removed function is needed, the async worker asks the task to send it again. Waiting and running calls keep
+    references to their functions.
 
     Args:
-        most: How many are kept, besides those that are needed now.
+        most: Maximum number kept, besides those that are needed now.
     """
 
     def __init__(self, most: int = _MOST_FUNCTIONS) -> None:
         self._most = most
         self.by_digest: dict[bytes, Any] = {}
-        """Functions and options by digest, the least recently needed first."""
+        """Functions and options by digest, least recently needed first."""
 
     def load(self, pickles: Mapping[bytes, bytes]) -> None:
-        """Unpickle what is missing."""
+        """Unpickle the missing functions and options."""
         for digest, data in pickles.items():
             if digest not in self.by_digest:
                 self.by_digest[digest] = pickle.loads(data)
 
     def missing(self, needed: Collection[bytes]) -> frozenset[bytes]:
-        """Return the needed digests that are missing; the others count as used."""
+        """Return the needed digests that are missing. The others count as used."""
         known = self.by_digest
         for digest in needed:
             if digest in known:
@@ -81,12 +82,12 @@ class FunctionCache:
 
 
 class AsyncWorkerServer:
-    """The async worker's process.
+    """The process of the async worker.
 
     Args:
-        executor: Process id of the executor; the async worker ends with it.
-        idle_s: Seconds without a question after which it ends, if it has nothing to do; otherwise three times as many.
-        log: Descriptor to print to once it listens; whoever started it reads its earlier output.
+        executor: Process id of the executor. The async worker ends with it.
+        idle_s: Seconds without a question after which an idle async worker ends. With work left, it waits three times as long.
+        log: Descriptor of its output once it listens. The process that started it reads the earlier output.
     """
 
     def __init__(self, socket: Path, executor: int, idle_s: float, log: int) -> None:
@@ -99,7 +100,7 @@ class AsyncWorkerServer:
         self._asked_at = 0.0
 
     async def serve(self) -> None:
-        """Serve until the executor is gone, or no question has come for long."""
+        """Serve until the executor has ended, or there was no question for a long time."""
         loop = asyncio.get_running_loop()
         self._asked_at = loop.time()
         self._socket.unlink(missing_ok=True)
@@ -113,7 +114,7 @@ class AsyncWorkerServer:
                 with suppress(OSError):
                     os.utime(
                         self._socket.with_suffix(".lock")
-                    )  # old files are deleted in directories for temporary ones
+                    )  # keeps the lock file from being deleted as an old temporary file
         finally:
             self._runner.close()
             self._socket.unlink(missing_ok=True)
@@ -121,12 +122,12 @@ class AsyncWorkerServer:
             pulse.cancel()
 
     def _unused(self, now: float) -> bool:
-        """Return whether no more questions are expected: a task that waits for a call asks every second."""
+        """Return whether no more questions are expected. A task that waits for a call asks every second."""
         enough = self._idle_s if self._runner.idle else _TIMES_IDLE * self._idle_s
         return now - self._asked_at > enough
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the questions of one worker, one after the other."""
+        """Answer the questions of one Python worker in sequence."""
         with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             while True:
                 length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
@@ -136,7 +137,7 @@ class AsyncWorkerServer:
         writer.close()
 
     def _answer(self, message: bytes) -> bytes:
-        """Answer a message, if necessary with an error."""
+        """Answer a message. The answer may be an error."""
         try:
             question: WorkerQuestion = pickle.loads(message)
             self._asked_at = asyncio.get_running_loop().time()
@@ -147,7 +148,7 @@ class AsyncWorkerServer:
             return dumped(WorkerAnswer(refused=_refusal(error)))
 
     def _answer_to(self, question: WorkerQuestion) -> bytes:
-        """Answer a question, or ask for unknown functions."""
+        """Answer a question, or request unknown functions."""
         self._functions.load(question.pickles)
         unknown = self._functions.missing(question.needed())
         if unknown:
@@ -180,7 +181,7 @@ async def _served(server: AsyncWorkerServer) -> None:
         task.cancel()
     if left:
         await asyncio.wait(left, timeout=_CANCEL_S)
-    for child in active_children():  # which the exit of an interpreter would end
+    for child in active_children():  # the exit of the interpreter would end them
         child.terminate()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -189,7 +190,7 @@ async def _served(server: AsyncWorkerServer) -> None:
 
 
 def _run(serving: Coroutine[Any, Any, None]) -> None:
-    """Run on uvloop if it is installed: a call takes two thirds of the time."""
+    """Run on uvloop if it is installed, because a call then takes two thirds of the time."""
     try:
         import uvloop
     except ImportError:
@@ -200,7 +201,7 @@ def _run(serving: Coroutine[Any, Any, None]) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """Hold the lock of an async worker, and return its descriptor.
+    """Hold the lock of an async worker and return its descriptor.
 
     Raises:
         BlockingIOError: If another async worker holds it.
@@ -211,7 +212,7 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 def _clean(directory: Path) -> None:
-    """Delete the sockets of async workers that were killed."""
+    """Delete the sockets of killed async workers."""
     for socket in directory.glob("*.sock"):
         with suppress(OSError), _locked(socket.with_suffix(".lock")):
             socket.unlink(missing_ok=True)
@@ -220,8 +221,8 @@ def _clean(directory: Path) -> None:
 def _release_in_child(path: Path, lock: int) -> None:
     """Release the async worker's descriptors in a child that a user's function forks.
 
-    If a child held the socket, its connections or the lock, nobody could tell that the async worker has died, and no other
-    could replace it. The descriptors are replaced, not closed: objects that the child has copied may close them again.
+    If a child held the socket, its connections or the lock, the death of the async worker could not be detected, and it could not be
+    replaced. The descriptors are replaced, not closed, because objects that the child has copied may close them again.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in [lock, *_sockets_at(path)]:
@@ -232,7 +233,7 @@ def _release_in_child(path: Path, lock: int) -> None:
 def _sockets_at(path: Path) -> Iterator[int]:
     """Return the descriptors of a listening socket and of its connections, including those not accepted yet."""
     for name in os.listdir("/dev/fd"):
-        with suppress(OSError):  # the descriptor that the listing used
+        with suppress(OSError):  # the descriptor used by the listing
             descriptor = int(name)
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode) and _address_of(descriptor) == str(path):
                 yield descriptor

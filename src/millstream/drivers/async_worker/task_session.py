@@ -1,11 +1,11 @@
-"""Session: what an async worker does for one task.
+"""Session: the calls that an async worker makes for one task.
 
-It keeps the calls of the task between its micro-batches. It has a *channel* per operator: a dispatcher, which decides which calls run,
-and a result buffer, which keeps results until the task has committed them. A session has no clock and no thread: the async worker
-supplies the time and executes the calls, so everything that is decided can be tested with values.
+A session keeps the calls of the task between its micro-batches. It has one *channel* per operator: a dispatcher, which decides which calls
+run, and a result buffer, which keeps results until the task has committed them. A session has no clock and no thread. The async worker
+supplies the time and executes the calls, so all decisions can be tested with values.
 
-The task uses the application's clock, which somebody may set or move; calls use the async worker's, which nobody moves. Times are
-converted between the two: each stays as far from now as it is.
+The task uses the application's clock, which a user may set or move. Calls use the async worker's clock, which never jumps. A time is
+converted between the clocks so that its distance from now remains the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from millstream.core.model.errors import AsyncWorkerError
 from millstream.drivers.async_worker.worker_messages import WorkerQuestion
 
 _STEP_MS = 1_000
-"""Clocks that differ by less are the same: a question takes time."""
+"""Clocks that differ by less are considered equal, because a question takes time."""
 
 
 class _Channel(NamedTuple):
@@ -45,19 +45,19 @@ class Session:
 
     @property
     def idle(self) -> bool:
-        """Whether no call runs or waits, and no result is left."""
+        """Whether no call is running or waiting, and no result is left."""
         return all(channel.results.idle for channel in self._channels.values())
 
     def ask(self, question: WorkerQuestion, loaded: Mapping[bytes, Any], now_ms: int) -> Answered:
         """Answer the question of a task.
 
         Args:
-            loaded: Functions and options by digest, including all of the question.
-            now_ms: The time by the async worker's clock, ms since the epoch.
+            loaded: Functions and options by digest, including all those of the question.
+            now_ms: The time by the async worker's clock, in ms since the epoch.
 
         Raises:
-            AsyncWorkerError: If the question belongs to an earlier micro-batch: an attempt that seemed lost may still run
-                somewhere.
+            AsyncWorkerError: If the question belongs to an earlier micro-batch: an attempt that was considered lost may still be
+                running.
         """
         if question.batch < self._batch:
             raise AsyncWorkerError(
@@ -85,7 +85,7 @@ class Session:
         )
 
     def start(self, now_ms: int) -> Iterator[tuple[str, Start]]:
-        """Start what may begin; return it with its operator."""
+        """Start the calls that may begin, and yield each with its operator."""
         for name, channel in self._channels.items():
             for start in channel.dispatcher.start(now_ms):
                 yield name, start
@@ -94,7 +94,7 @@ class Session:
         self._channels[operator].dispatcher.end(number, answers, now_ms)
 
     def expire(self, now_ms: int) -> list[tuple[str, int]]:
-        """Time out starts that take too long; return their operators and numbers."""
+        """Time out overdue calls, and return their operators and numbers."""
         return [
             (name, number)
             for name, channel in self._channels.items()
@@ -102,11 +102,11 @@ class Session:
         ]
 
     def wake_at_ms(self, now_ms: int) -> int | None:
-        """Return when a call begins or times out without an answer, ms since the epoch; None if never."""
+        """Return when the next call begins or times out, in ms since the epoch, or None if none will."""
         return earliest(*(channel.dispatcher.wake_at_ms(now_ms) for channel in self._channels.values()))
 
     def _begin(self, in_flight: Mapping[str, InFlightTickets]) -> set[Ticket]:
-        """Begin a micro-batch with the task's in-flight tickets; return those that are lost."""
+        """Begin a micro-batch with the task's in-flight tickets. Return the lost ones."""
         unknown = (
             tickets(name, numbers) for name, numbers in in_flight.items() if name not in self._channels
         )
@@ -121,7 +121,7 @@ class Session:
                 yield ticket, _by_the_clock_of_the_task(settled, ahead_ms)
 
     def _set_options(self, operator: str, digest: bytes, loaded: Mapping[bytes, Any]) -> None:
-        """Create an operator's dispatcher, anew if its options have changed; the task then issues its calls again."""
+        """Create an operator's dispatcher. Replace it if its options have changed; the task then issues its calls again."""
         if operator in self._channels and self._channels[operator].options == digest:
             return
         dispatcher = Dispatcher(loaded[digest], f"{self._task}:{operator}", self._numbers)

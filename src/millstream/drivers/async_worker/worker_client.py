@@ -1,4 +1,4 @@
-"""Client: how a worker reaches the async worker of its executor, and starts it if there is none."""
+"""Client: how a Python worker connects to the async worker of its executor, and starts it if there is none."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from millstream.drivers.private import directory_behind, process_directory
 
 _START_S: Final = 60.0
 _PAUSE_S: Final = 0.02
-"""Pause between two attempts to connect to a starting async worker; its socket cannot be awaited."""
+"""Pause between two attempts to connect to a starting async worker, in seconds. It is impossible to wait for its socket."""
 _ATTEMPTS: Final = 10
 _IDLE_S: Final = 300.0
 _FUNCTIONS: Final = 10_000
 _CREDENTIALS: Final = struct.Struct("3i")
 _ANSWER_S: Final = 60.0
 _SCRATCH: Final = "SPARK_LOCAL_DIRS"
-"""Environment variable in which Spark gives workers their executor's directories."""
+"""Environment variable in which Spark passes the executor's directories to its workers."""
 _LINK: Final = "millstream-async-workers"
 _TAIL: Final = 2_000
 _STDERR: Final = 2
@@ -58,9 +58,9 @@ class AsyncWorkerAddress:
     """Identifies the async worker of an application beside an executor.
 
     Attributes:
-        executor: Process id of the executor; the async worker ends with it.
+        executor: Process id of the executor. The async worker ends with it.
         link: Symbolic link to the directory of its socket, in a directory that only this user may write to.
-        idle_s: Seconds without a question after which it ends, if it has nothing to do; otherwise three times as many.
+        idle_s: Seconds without a question after which an idle async worker ends. With work left, it waits three times as long.
     """
 
     application: str
@@ -76,16 +76,16 @@ class AsyncWorkerAddress:
 
     @property
     def socket(self) -> Path:
-        """Path of its socket, in a private directory with a random name; the executor's workers find it by the link."""
+        """Path of its socket, in a private directory with a random name. The executor's workers find the directory by the link."""
         name = hashlib.blake2b(f"{self.application}/{self.executor}".encode(), digest_size=10).hexdigest()
         return directory_behind(self.link) / f"{name}.sock"
 
 
 class AsyncWorkerConnection:
-    """A connection to an async worker. Implements ``AsyncWorker``. One per worker process, for all tasks; used by one thread.
+    """A connection to an async worker. Implements ``AsyncWorker``. One per Python worker process, for all tasks, used by one thread.
 
     Args:
-        answer_s: Timeout for an answer, seconds.
+        answer_s: Timeout for an answer, in seconds.
     """
 
     def __init__(self, address: AsyncWorkerAddress, answer_s: float = _ANSWER_S) -> None:
@@ -105,7 +105,7 @@ class AsyncWorkerConnection:
         *,
         options: Mapping[str, Calls] | None = None,
     ) -> Answered:
-        if len(self._digests) > _FUNCTIONS:  # of processors that make a new one for each call
+        if len(self._digests) > _FUNCTIONS:  # some processors create a new function for each call
             self._digests.clear()
             self._pickles.clear()
         digests = {name: self._digest(option) for name, option in (options or {}).items()}
@@ -117,7 +117,7 @@ class AsyncWorkerConnection:
         return answered
 
     def close(self) -> None:
-        """Close the connection; the async worker continues."""
+        """Close the connection. The async worker continues."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -129,7 +129,7 @@ class AsyncWorkerConnection:
         return {operator: columns(rows) for operator, rows in orders.items()}
 
     def _digest(self, what: Any) -> bytes:
-        """Return the digest of a function or of options; each object is pickled once."""
+        """Return the digest of a function or of options. Each object is pickled once."""
         known = self._digests.get(id(what))
         if known is not None:
             return known[1]
@@ -146,7 +146,7 @@ class AsyncWorkerConnection:
         return digest
 
     def _answer(self, question: WorkerQuestion) -> WorkerAnswer:
-        """Ask; send functions that the async worker does not know, repeatedly if it forgets others meanwhile."""
+        """Ask, and send functions that the async worker does not know. Repeat this if it removes others in the meantime."""
         answer = self._asked(question)
         if answer.unknown:
             answer = self._asked(self._with_pickles(question, answer.unknown))
@@ -158,7 +158,7 @@ class AsyncWorkerConnection:
         return replace(question, pickles={option: self._pickles[option] for option in digests})
 
     def _asked(self, question: WorkerQuestion) -> WorkerAnswer:
-        """Ask; if a result cannot be unpickled, ask again for each result separately."""
+        """Ask. If a result cannot be unpickled, ask again for each result separately."""
         data = self._sent(question)
         try:
             answer: WorkerAnswer = pickle.loads(data)
@@ -167,7 +167,7 @@ class AsyncWorkerConnection:
         return answer
 
     def _sent(self, question: WorkerQuestion) -> bytes:
-        """Send a question; if the old connection is dead, through a new one: questions may be repeated."""
+        """Send a question and return the answer. Use a new connection if the old one is dead, because questions may be repeated."""
         message = framed(dumped(question))
         for _ in range(_ATTEMPTS):
             try:
@@ -176,9 +176,9 @@ class AsyncWorkerConnection:
                 return received(connection, int.from_bytes(received(connection, LENGTH_BYTES), "big"))
             except TimeoutError as error:
                 blocked = self._why_silent()
-                self.close()  # the answer may still come, and is that to no other question
+                self.close()  # the late answer must not be taken for the answer to another question
                 raise AsyncWorkerError(blocked) from error
-            except OSError as error:  # also of an async worker that dies but still takes connections
+            except OSError as error:  # includes a dying async worker that still accepts connections
                 self.close()
                 failed = error
                 time.sleep(_PAUSE_S)
@@ -198,9 +198,9 @@ class AsyncWorkerConnection:
         )
 
     def _started(self) -> socket.socket:
-        """Start an async worker until one answers. Of several, one gets the lock and the others end.
+        """Start an async worker until one answers. If several start, one gets the lock and the others end.
 
-        The one with the lock may be about to end, so another one is started until one answers.
+        The async worker with the lock may be about to end, so another one is started until one answers.
         """
         path = self._address.socket
         deadline = time.monotonic() + _START_S
@@ -218,7 +218,7 @@ class AsyncWorkerConnection:
         return connection
 
     def _start(self, path: Path, printed: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Start an async worker; it prints to a file until it listens, then to this process's output."""
+        """Start an async worker. Its output goes to a file until it listens, and then to this process's output."""
         log = os.dup(_STDERR)
         try:
             return subprocess.Popen(
@@ -242,7 +242,7 @@ class AsyncWorkerConnection:
 
 
 def _why_not(path: Path, code: int | None, printed: IO[bytes]) -> str:
-    """Return why no async worker answers: exit code, None while it runs, and the end of its output."""
+    """Return why no async worker answers, from its exit code (None while it runs) and the end of its output."""
     if code is None:
         what = f"did not start within {_START_S:.0f} s; its process still runs"
     elif code:

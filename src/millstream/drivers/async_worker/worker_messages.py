@@ -1,7 +1,7 @@
-"""Messages between a worker and its async worker, and how they travel: pickled, behind their length.
+"""Messages between a Python worker and its async worker. They are sent pickled, prefixed with their length.
 
-Functions are sent once and then go by their digest: an async worker unpickles each one once and keeps it while it is used, so what
-a function keeps (a session of an HTTP client, say) lives as long.
+A function is sent once and then identified by its digest. The async worker unpickles each function once and keeps it while it is used. The
+function's own state (for example an HTTP session) lives equally long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LENGTH_BYTES: Final = 8
 
 
 class Order(NamedTuple):
-    """A call as it is sent: with the digest of its function, and the fields of ``Ticket`` and ``Call``."""
+    """A call as it is sent: the digest of its function, and the fields of ``Ticket`` and ``Call``."""
 
     number: int
     turn: int
@@ -36,7 +36,7 @@ class Order(NamedTuple):
 
 
 Orders: TypeAlias = tuple[Sequence[Any], ...]
-"""Calls as columns of :class:`Order`: pickling lists of strings is much faster than a list of tuples."""
+"""Calls as columns of :class:`Order`, because pickling lists of strings is much faster than pickling a list of tuples."""
 
 
 def columns(orders: Iterable[tuple[Any, ...]]) -> Orders:
@@ -48,12 +48,12 @@ class WorkerQuestion:
     """A task's question to its async worker.
 
     Attributes:
-        batch: Number of the micro-batch; questions of earlier micro-batches are refused.
-        now_ms: The application's wall clock, ms since the epoch.
-        in_flight: In-flight tickets by operator; None if the task has reported them in this micro-batch.
+        batch: Number of the micro-batch. Questions of earlier micro-batches are rejected.
+        now_ms: The application's wall clock, in ms since the epoch.
+        in_flight: In-flight tickets by operator. None if the task has already reported them in this micro-batch.
         options: Digest of the options of each operator that calls.
         pickles: Functions and options by digest, unless the async worker has them.
-        apart: Whether to pickle each result separately, because not all could be unpickled.
+        apart: Whether to pickle each result separately, because not all could be unpickled together.
     """
 
     task: str
@@ -66,7 +66,7 @@ class WorkerQuestion:
     apart: bool = False
 
     def needed(self) -> set[bytes]:
-        """Return the digests whose pickles are needed."""
+        """Return the digests of the functions and options that the question needs."""
         functions = Order._fields.index("function")
         return set(self.options.values()).union(*(orders[functions] for orders in self.orders.values()))
 
@@ -76,11 +76,11 @@ class WorkerAnswer:
     """The async worker's answer.
 
     Attributes:
-        answered: The answer without results; None if nothing was done.
+        answered: The answer without results. None if nothing was done.
         settled: Results as columns: operator, number, turn, epoch, whether it is a result, and the result or other outcome.
-        apart: In place of ``settled``: each ticket with its separately pickled outcome.
-        unknown: Digests without a pickle; the task asks again with them.
-        refused: Why nothing was done; empty if it was.
+        apart: Replaces ``settled``: each ticket with its separately pickled outcome.
+        unknown: Digests without a pickle. The task asks again and sends the pickles.
+        refused: Why nothing was done. Empty if the question was accepted.
     """
 
     answered: Answered | None = None
@@ -96,12 +96,12 @@ def framed(message: bytes) -> bytes:
 
 
 def pickled(value: Any) -> bytes:
-    """Pickle a function or options by value, also those defined in a program or notebook."""
+    """Pickle a function or options by value, including those defined in a program or notebook."""
     return cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)  # type: ignore[no-any-return]
 
 
 def dumped(value: Any) -> bytes:
-    """Pickle a message or part of one; faster unless it has objects of classes from the user's program."""
+    """Pickle a message or a part of one. Faster unless it contains objects of classes from the user's program."""
     try:
         return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception:
@@ -109,7 +109,7 @@ def dumped(value: Any) -> bytes:
 
 
 def answer_bytes(answered: Answered, apart: bool = False) -> bytes:
-    """Pickle an answer; a result that cannot be pickled becomes a failure."""
+    """Pickle an answer. A result that cannot be pickled becomes a failure."""
     packed = _apart if apart else _packed
     try:
         return dumped(packed(answered))
@@ -119,7 +119,7 @@ def answer_bytes(answered: Answered, apart: bool = False) -> bytes:
 
 
 def unpacked(answer: WorkerAnswer) -> Answered | None:
-    """Return the results; a result that cannot be unpickled becomes a failure."""
+    """Return the results, or None if nothing was done. A result that cannot be unpickled becomes a failure."""
     answered = answer.answered
     if answered is None:
         return None
@@ -165,7 +165,7 @@ def _loaded(ticket: Ticket, data: bytes) -> Settled:
 
 
 def _can_be_raised(settled: Settled) -> Settled:
-    """Return a failure whose error can be unpickled: many exception classes can only be pickled."""
+    """Return a failure whose error can be unpickled, because many exception classes can only be pickled."""
     if not isinstance(settled, Failed) or settled.error is None:
         return settled
     try:

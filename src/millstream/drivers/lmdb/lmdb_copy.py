@@ -4,11 +4,11 @@ Spark's Python workers take turns, so any worker of a host must be able to open 
 shared by memory map, and allows many readers besides one writer. The copy is a cache of committed state that can always be rebuilt
 from the log, so it is never synced to disk.
 
-The memory limit of a copy bounds two things: the resident pages of the map (see ``pages.py``), and the dirty pages of a
-transaction, which LMDB keeps on the heap until the commit. Writing a random key dirties a page of forty times the key's size,
-so changes are written in transactions of limited size.
+The memory limit of a copy bounds the resident pages of the map (see ``pages.py``) and the dirty pages of a transaction, which LMDB keeps
+on the heap until the commit. Writing a random key dirties a page of forty times the key's size, so changes are written in transactions
+of limited size.
 
-``rows.py`` describes how keys of any length are stored.
+``row_encoding.py`` describes how keys of any length are stored.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _MAX_STORES = 1024
 _KEY = itemgetter(0)
 _DATA_FILES, _LOCK = "data*.mdb", f"{DATA_FILE}-lock"
 _VERIFIED = "verified"
-"""File with the application's run that has verified the data file, and that file's inode. A truncated file is ignored."""
+"""File that names the run that has verified the data file, and the data file's inode. A truncated file is ignored."""
 _LOCK_BYTES = 1 << 16
 _PAGE_BYTES = 4096
 _PAGES_SHARE = 3 / 8
-"""Share of the memory for mapped pages."""
+"""Fraction of the memory for mapped pages."""
 _CHANGES_SHARE = 1 / 8
-"""Share of the memory for the dirty pages of one transaction."""
+"""Fraction of the memory for the dirty pages of one transaction."""
 
 
 _OPEN: dict[str, LmdbCopy] = {}
@@ -95,7 +95,7 @@ class LmdbCopy(DirectoryCopy):
         self._env: Any = self._opened()
 
     def alive(self) -> bool:
-        """Return whether the opened files are still those in the directory."""
+        """Return whether the open files are still those in the directory."""
         try:
             return self._env is not None and os.stat(self.directory.path / DATA_FILE).st_ino == self._inode
         except OSError:
@@ -104,7 +104,7 @@ class LmdbCopy(DirectoryCopy):
     def version(self) -> Version | None:
         """Return the version of the content, or None for an empty copy.
 
-        Until :meth:`close_view`, reads and writes are based on this version and on those that are applied to it.
+        Until :meth:`close_view`, reads and writes are based on this version and on the versions applied to it.
         """
         try:
             with self._env.begin() as transaction:
@@ -117,12 +117,12 @@ class LmdbCopy(DirectoryCopy):
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
     ) -> None:
-        """Drop byte stores, write changes of committed micro-batches, and set the version. No view may be open.
+        """Drop byte stores, write the changes of committed micro-batches, and set the version. No view may be open.
 
         Raises:
             StoreError: If the disk is full or the directory is not writable.
             CopyMovedError: If another process has written or recreated the copy since :meth:`version`.
-            DamagedCopyError: If the copy is damaged; it is now empty.
+            DamagedCopyError: If the copy is damaged. The copy is now empty.
         """
         *before, last = in_parts(changes, self._budget, _PAGE_BYTES)
         try:
@@ -163,10 +163,10 @@ class LmdbCopy(DirectoryCopy):
         return self._view
 
     def close_view(self) -> None:
-        """Close the view of :meth:`open_view`, and release memory above the limit.
+        """Close the view of :meth:`open_view` and release memory above the limit.
 
         Raises:
-            DamagedCopyError: If the copy was found to be damaged; it is now empty.
+            DamagedCopyError: If the copy is damaged. The copy is now empty.
         """
         if self._view is not None:
             self._view.close()
@@ -206,18 +206,18 @@ class LmdbCopy(DirectoryCopy):
             raise self.directory.moved(self._seen[0], current)
 
     def _leave(self) -> None:
-        """Close after an error; the next micro-batch reopens the copy."""
+        """Close after an error. The next micro-batch reopens the copy."""
         self._env.close()
         self._env = None
 
     def _throw_away(self) -> None:
-        """Replace a damaged copy by an empty one."""
+        """Replace a damaged copy with an empty one."""
         self._env.close()
         self.directory.throw_away()
         self._env = self._opened()
 
     def _opened(self) -> Any:
-        """Open the environment; a damaged file is deleted."""
+        """Open the environment. A damaged file is deleted."""
         self.directory.prepare()
         if any(file.name != DATA_FILE for file in self.directory.path.glob(_DATA_FILES)):
             self.directory.clear(OTHER_FORMAT)
@@ -257,13 +257,13 @@ class LmdbCopy(DirectoryCopy):
         return env
 
     def _make_room(self, wanted: int) -> None:
-        """Reopen the environment when its table of handles is nearly full: dropped slices do not free their handles."""
+        """Reopen the environment when its table of handles is nearly full, because dropped slices do not free their handles."""
         if len(self._databases) + wanted > _MAX_STORES // 2:
             before = self._inode
             self._env.close()
             self._env = self._opened()
             if self._seen and self._inode != before:
-                # Raise even if the versions are equal, as they are if both processes restore from nothing.
+                # Raise even if the versions are equal, as they are if both processes restore from an empty copy.
                 raise self.directory.moved(self._seen[0], self.version())
 
     def _database(self, store: str) -> Any:
@@ -288,7 +288,7 @@ def environment_of(file: Path, *, readonly: bool = False) -> Any:
 
 
 def version_of(view: LmdbView) -> Version | None:
-    """Return the version of the content of a view, None for an empty copy."""
+    """Return the version of the content of a view, or None for an empty copy."""
     return _version(view.open(_META))
 
 
@@ -298,13 +298,13 @@ def _version(meta: ByteReader) -> Version | None:
 
 
 def _reserve(lock: Path) -> None:
-    """Create the lock file with all its bytes: LMDB creates a sparse file, and a write to it on a full disk kills the process."""
+    """Create the lock file with all its bytes. LMDB would create a sparse file, and a write to it on a full disk kills the process."""
     if not lock.exists():
         lock.write_bytes(bytes(_LOCK_BYTES))
 
 
 def _put(transaction: Any, database: Any, ordered: list[StoreChange], seed: int) -> None:
-    """Write changes of a store in key order; changes after the last key are appended, at half the cost."""
+    """Write changes of a store in key order. Changes after the last key are appended, at half the cost."""
     entries = [stored_row(key, value, seed) for key, value in ordered if value is not None]
     if entries:
         if max(map(len, map(_KEY, entries))) > LONGEST_SHORT:

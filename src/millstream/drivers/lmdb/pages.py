@@ -1,12 +1,12 @@
 """Mapped pages: the resident memory of LMDB's memory map, and how it is released.
 
-LMDB reads through a memory map of its file, so every accessed page stays in the process's resident set until the system needs
-the memory. The system considers such pages free; a limit on the process (a container, Spark's executor memory overhead) does
+LMDB reads through a memory map of its file, so every accessed page remains in the process's resident set until the system needs
+the memory. The system considers such pages free, but a limit on the process (a container, Spark's executor memory overhead) does
 not. ``madvise(MADV_DONTNEED)`` on a shared mapping of a file removes the pages from the process and leaves them in the page
-cache: the next access maps them again without reading the disk. It is allowed at any time, also during a transaction. This
-matters, because the system maps sixteen neighbouring pages at once, so a few thousand random keys map the whole file.
+cache: the next access maps them again without reading the disk. The call is allowed at any time, even during a transaction. It
+is necessary because the system maps sixteen neighboring pages at once, so a few thousand random keys map the whole file.
 
-Linux only. Elsewhere memory is released when the environment is closed.
+Linux only. On other systems, memory is released when the environment is closed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MappedPages:
     """The mapped pages of all environments of this process. One per process, used by one thread.
 
     Args:
-        most_bytes: Limit of resident memory, bytes.
+        most_bytes: Limit of resident memory, in bytes.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -40,7 +40,7 @@ class MappedPages:
         self._least = _file_pages()
 
     def trim(self) -> bool:
-        """Release the pages if they exceed the limit; return whether they did."""
+        """Release the pages if they exceed the limit. Return whether they did."""
         now = _file_pages()
         self._least = min(self._least, now)
         if (now - self._least) * _PAGE <= self.most_bytes:
@@ -52,7 +52,7 @@ class MappedPages:
 
 
 def _file_pages() -> int:
-    """Return the number of resident pages of this process that belong to files, including libraries."""
+    """Return the number of resident pages of this process that are backed by files, including libraries."""
     if not LINUX:
         return 0
     with open(_STATM, "rb") as file:
@@ -72,4 +72,4 @@ def _mappings() -> list[tuple[int, int]]:
 
 
 PAGES: Final = MappedPages(most_bytes=192 << 20)
-"""The pages of this process; opening a copy sets the limit."""
+"""The mapped pages of this process. Opening a copy sets the limit."""

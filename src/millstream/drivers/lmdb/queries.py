@@ -1,7 +1,7 @@
-"""Reading a task's local copy in LMDB from another process of its host, while the task's processes write it. Implements ``CopyReader``.
+"""Reads a task's local copy in LMDB from another process of its host, while the task's processes write it. Implements ``CopyReader``.
 
-LMDB gives every reader a consistent view and lets the writer go on. What the newest committed micro-batches have changed may still be
-parked beside the copy; it belongs to the view.
+LMDB gives every reader a consistent view and does not block the writer. The changes of the newest committed micro-batches may still be
+parked beside the copy. The view includes them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from millstream.drivers.lmdb.view import BROKEN, LmdbView
 class LmdbQueries:
     """Reads one task's local copy.
 
-    A view stays open for further questions until the next one is opened or :meth:`release` is called: an open view keeps LMDB from using
-    the pages again that it sees.
+    A view remains open for further requests until the next one is opened or :meth:`release` is called, because an open view prevents LMDB
+    from reusing the pages that it sees.
     """
 
     def __init__(self, directory: str) -> None:
@@ -42,10 +42,10 @@ class LmdbQueries:
         """Return a view of a committed state, valid until the next call of a method.
 
         Args:
-            known: Version and history of the committed state; segments are not needed.
+            known: Version and history of the committed state. Segments are not needed.
 
-        Raises:
-            CopyMovedError: If the copy does not have that state: it is being restored, or is ahead already.
+            es:
+            CopyMovedError: If the copy does not have that state: it is being restored, or is already ahead.
             DamagedCopyError: If the copy is damaged.
         """
         if self._shown is not None and self._version == known.current:
@@ -62,7 +62,7 @@ class LmdbQueries:
         return self._directory.only(self._version)
 
     def _opened(self, wanted: Callable[[Version | None], Manifest]) -> ByteStores:
-        """Open a view of the committed state that is wanted, given the version of the copy."""
+        """Open a view of the state that ``wanted`` returns for the version of the copy."""
         self._view = LmdbView(self._environment(), self._directory)
         try:
             version = version_of(self._view)
@@ -89,7 +89,7 @@ class LmdbQueries:
             self._env = None
 
     def _environment(self) -> Any:
-        """Return the open environment; one whose file was replaced is opened anew."""
+        """Return the open environment. Reopen it if its file was replaced."""
         file = self._directory.path / DATA_FILE
         try:
             inode = os.stat(file).st_ino

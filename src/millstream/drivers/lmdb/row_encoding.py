@@ -25,7 +25,7 @@ CHECKSUM_BYTES: Final = 4
 WHOLE: Final = 0x2144DF1C
 """CRC-32 of an intact row with its checksum."""
 DATA_FILE: Final = "data-3.mdb"
-"""The number is the format version: a copy in another format is rebuilt."""
+"""The number is the format version. A copy in another format is rebuilt."""
 
 LONGEST_SHORT: Final = len(PREFIX) + SHORT_BYTES
 _DIGEST_BYTES: Final = 32
@@ -34,7 +34,7 @@ _BEHIND_DIGESTS: Final = b"\xff" * (_DIGEST_BYTES + 1)
 
 
 def seed_of(store: str) -> int:
-    """Return the seed of a byte store's checksums, so that a row of another byte store does not pass the check."""
+    """Return the seed of a byte store's checksums. It makes the check fail for rows of other byte stores."""
     return crc32(store.encode())
 
 
@@ -76,10 +76,10 @@ def long_row(stored: bytes, value: bytes) -> tuple[bytes, bytes]:
 
 
 def not_above(key: bytes) -> bytes:
-    """Return a lower bound of the stored keys of all keys from this one on, to start a forward scan at."""
+    """Return a lower bound for the stored forms of this key and all later keys, where a forward scan starts."""
     return PREFIX + key[:SHORT_BYTES]
 
 
 def not_below(key: bytes) -> bytes:
-    """Return an upper bound of the stored keys of all keys below this one, to start a backward scan at."""
+    """Return an upper bound for the stored forms of all keys before this one, where a backward scan starts."""
     return PREFIX + key if len(key) <= SHORT_BYTES else PREFIX + key[:SHORT_BYTES] + _BEHIND_DIGESTS

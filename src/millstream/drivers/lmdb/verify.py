@@ -1,8 +1,8 @@
 """Verification of an LMDB file, page by page, before LMDB opens it.
 
-LMDB has no checksums, and a damaged page can make it miss keys, return old rows, or crash the process. So a file is checked first,
-as it is on disk. Each row has a checksum (see ``rows.py``); LMDB's structures around the rows have none, but their consistency can
-be proven:
+LMDB has no checksums, and a damaged page can make it miss keys, return old rows, or crash the process. A file is therefore verified
+before LMDB opens it. Each row has a checksum (see ``row_encoding.py``). LMDB's structures around the rows have none, but their
+consistency can be proven:
 
 * every page contains its number and kind, and its entries fill it exactly;
 * keys ascend through the whole tree, and are between the keys of the branches above them;
@@ -42,7 +42,7 @@ _CHANGED: Final = 3
 
 
 class DamagedFileError(Exception):
-    """A file is damaged; the text describes the damage and where it is."""
+    """A file is damaged. The text describes the damage and its location."""
 
 
 class _Db(NamedTuple):
@@ -64,11 +64,11 @@ class _Meta(NamedTuple):
 
 
 def verify(path: Path) -> None:
-    """Verify an LMDB file; one that is missing or empty is valid.
+    """Verify an LMDB file. A missing or empty file is valid.
 
     Raises:
-        DamagedFileError: If it is damaged.
-        OSError: If it cannot be read.
+        DamagedFileError: If the file is damaged.
+        OSError: If the file cannot be read.
     """
     if not path.exists() or not path.stat().st_size:
         return
@@ -79,7 +79,7 @@ def verify(path: Path) -> None:
                 walk.run()
                 return
             except (DamagedFileError, struct.error, RecursionError, UnicodeDecodeError) as error:
-                # if it changed, another process has written in the meantime: retry
+                # if the file has changed, another process has written in the meantime: retry
                 if not left or not walk.changed():
                     raise DamagedFileError(f"{path.name}: {error}") from error
 
@@ -117,7 +117,7 @@ class _PageWalk:
             self._rows(name, db)
 
     def _meta(self) -> _Meta:
-        """Return the newer of the two meta pages; both must be intact."""
+        """Return the newer of the two meta pages. Both must be intact."""
         self._size = struct.unpack_from("<I", self._head, 40)[0]
         if self._size not in _PAGE_BYTES:
             raise DamagedFileError(f"its pages have {self._size} bytes")
@@ -137,7 +137,7 @@ class _PageWalk:
         return newest
 
     def _use(self, number: int, pages: int) -> None:
-        """Mark pages as used; each may be used only once."""
+        """Mark pages as used. Each page may be used only once."""
         for each in range(number, number + pages):
             if each in self._used or each > self._newest.last_page:
                 raise DamagedFileError(f"page {each} is used twice, or is beyond the end")
@@ -150,7 +150,7 @@ class _PageWalk:
         return page
 
     def _tree(self, db: _Db, what: str, *, turned: bool) -> Iterator[bytes]:
-        """Iterate over the leaves of a tree; at the end, check its depth and counts against its root."""
+        """Iterate over the leaves of a tree. At the end, check its depth and counts against its root."""
         self._last = self._floor = b""
         self._counts = [0, 0, 0, 0]
         depth = 0
@@ -205,7 +205,7 @@ class _PageWalk:
             _check_filled(page, number, used)
 
     def _follow(self, key: bytes, number: int) -> None:
-        """Check that a key follows the last one, and count it."""
+        """Check that a key follows the previous one, and count it."""
         if key <= self._last or key < self._floor:
             raise DamagedFileError(f"page {number} has keys out of order")
         self._last = key

@@ -45,7 +45,7 @@ BROKEN = (
 
 
 class LmdbView:
-    """A consistent view of all byte stores. Implements ``ByteStores``; valid until it is closed."""
+    """A consistent view of all byte stores. Implements ``ByteStores``. Valid until it is closed."""
 
     def __init__(self, env: Any, directory: CopyDirectory) -> None:
         self._env = env
@@ -141,7 +141,7 @@ class LmdbReader:
             raise self._damaged(str(error)) from error
 
     def _rows(self, stored: Iterator[tuple[bytes, bytes]], *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Decode stored rows in key order; each run of long keys is sorted."""
+        """Decode stored rows in key order. Each run of long keys is sorted."""
         seed, crc32 = self._seed, zlib.crc32
         run: list[tuple[bytes, bytes]] = []
         unchecked = CHECKED_EVERY

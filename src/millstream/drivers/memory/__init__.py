@@ -1,4 +1,4 @@
-"""Memory: the local copy of a task's stores in the worker process, lost when the process ends."""
+"""Memory: the local copy of a task's stores in the Python worker process, lost when the process ends."""
 
 from millstream.drivers.memory.memory_copy import open_local_copy
 

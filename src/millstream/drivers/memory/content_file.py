@@ -1,7 +1,7 @@
-"""The content of a copy in memory as a file beside its parked changes, for queries in other processes.
+"""The content of a copy in memory, as a file beside its parked changes, for queries in other processes.
 
-``wanted`` asks for it, and ``content-<number>-<token>`` has it, in the format of parked changes. The file may be some versions old: parked
-changes lead from it to the committed state.
+A query requests the content with the file ``wanted``. The file ``content-<number>-<token>`` then contains it, in the format of parked
+changes. This file may be a few versions old: parked changes lead from it to the committed state.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from millstream.core.state.segments import parked
 from millstream.drivers.directory import CopyDirectory
 
 PARKED_VERSIONS: Final = 32
-"""How many parked versions lie beside a copy."""
+"""Number of parked versions beside a copy."""
 
 _WANTED: Final = "wanted"
 _CONTENT: Final = "content-"
 
 
 def want_content(directory: CopyDirectory) -> None:
-    """Ask the task for the content; without its directory there is nothing to ask for."""
+    """Request the content from the task. Does nothing if the directory of the task does not exist."""
     with suppress(OSError):
         (directory.path / _WANTED).touch()
 
@@ -35,10 +35,10 @@ def is_wanted(directory: CopyDirectory) -> bool:
 
 
 def write_content(directory: CopyDirectory, version: Version, content: Changes) -> None:
-    """Write the content at a version instead of an older one.
+    """Write the content at a version. Replaces older content.
 
     Raises:
-        StoreError: If it cannot be written.
+        StoreError: If the content cannot be written.
     """
     target = directory.path / f"{_CONTENT}{version.number}-{version.token}"
     partial = directory.path / f"content.{os.getpid()}.partial"
@@ -55,7 +55,7 @@ def write_content(directory: CopyDirectory, version: Version, content: Changes) 
 
 
 def contents(directory: CopyDirectory) -> Iterator[tuple[Version, Changes]]:
-    """Yield the contents that are there; one that is damaged, or is being replaced, is not."""
+    """Yield the existing contents. Damaged contents, and those being replaced, are skipped."""
     for path, version in list(_files(directory)):
         with suppress(OSError, StoreError):
             yield version, parked.decode(path.read_bytes()).changes

@@ -1,11 +1,11 @@
-"""The local copy of a task's byte stores in the memory of the worker process. Implements ``LocalCopy``.
+"""The local copy of a task's byte stores in the memory of the Python worker process. Implements ``LocalCopy``.
 
-Spark's Python workers take turns, so each of them has its own copy, which lags behind by the micro-batches that other workers ran.
+Spark's Python workers take turns, so each has its own copy, which lags behind by the micro-batches that other workers ran.
 Files contain the changes of the latest versions (see ``millstream.drivers.directory``), from which a copy catches up without the log. A
 new worker, or one that is further behind, restores from the log. Reads are as fast as a dict, but every worker keeps the whole
 content in memory, so this engine is for small stores.
 
-Queries need the content in another process. They leave a file that asks for it, and the next micro-batch writes it to a file.
+Queries in another process create a file that requests the content. The next micro-batch writes the content to a file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
 
     Args:
         directory: Directory of the parked changes of the latest micro-batches.
-        run: Id of the application's run; unused, because no content survives the process.
+        run: Id of the application's run. Not used, because no content survives the process.
 
     Raises:
         StoreError: If the directory is not writable.
@@ -39,7 +39,7 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
 
 
 class MemoryCopy(DirectoryCopy):
-    """A dict per byte store; only parked changes are on disk. Owned by the process, used by one micro-batch at a time."""
+    """One dict per byte store. Only parked changes are on disk. Owned by the process, and used by one micro-batch at a time."""
 
     exclusive = False
 
@@ -72,17 +72,17 @@ class MemoryCopy(DirectoryCopy):
         return self._stores.names()
 
     def open_view(self) -> ByteStores:
-        """Return the content; it does not change before :meth:`close_view`."""
+        """Return the content. It does not change before :meth:`close_view`."""
         return self._stores
 
     def close_view(self) -> None:
-        """Write the content to a file if a query has asked for it."""
+        """Write the content to a file if a query has requested it."""
         if self._version not in (None, RESTORING) and is_wanted(self.directory):
             stores = {name: list(self._stores.open(name).scan(None, None)) for name in self._stores.names()}
             write_content(self.directory, self._version, stores)
 
     def size(self) -> int:
-        """Return the approximate memory use of the content, bytes."""
+        """Return the approximate memory use of the content, in bytes."""
         return self._stores.size()
 
     def _refuse_too_much(self) -> None:

@@ -1,7 +1,7 @@
-"""Reading a store that a task keeps in memory, from another process of its host. Implements ``CopyReader``.
+"""Reads a store that a task keeps in memory, from another process of its host. Implements ``CopyReader``.
 
-The reader has a copy of the content: it begins with the file that a task writes for it, and follows the changes that are parked beside
-it. If it is further behind than changes are parked, it asks for the content again.
+The reader has its own copy of the content. It starts with the file that the task writes on request, and applies the parked changes.
+If it is behind the oldest parked changes, it requests the content again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MemoryQueries:
         raise self._directory.moved(known.current, self._version)
 
     def newest(self) -> Manifest:
-        """Refuse: a copy without parked changes cannot be followed from outside its process.
+        """Raise an error, because a copy without parked changes cannot be followed from outside its process.
 
         Raises:
             StoreError: Always.
@@ -56,19 +56,19 @@ class MemoryQueries:
         )
 
     def release(self) -> None:
-        """Do nothing: the copy is followed from."""
+        """Do nothing, because later requests continue from this copy."""
 
     def close(self) -> None:
         self._stores, self._version = MemoryStores(), None
         self._shown = self._stores
 
     def _shown_now(self) -> ByteStores:
-        """Return a new object: what was opened on an earlier one remembers an earlier state."""
+        """Return a new object. Readers opened on an earlier object keep the earlier state."""
         self._shown = ParkedView(self._stores, Parked(()))
         return self._shown
 
     def _follow(self, known: Manifest) -> bool:
-        """Apply parked changes up to a committed state; return whether it was reached."""
+        """Apply parked changes up to a committed state. Return whether it was reached."""
         if self._version is not None and not known.remembers(self._version):
             return False
         for version in known.after(self._version):

@@ -1,4 +1,4 @@
-"""The application's listener: hosts of executors connect to it, and are asked over these connections."""
+"""The application's listener. Hosts of executors connect to it, and the application sends requests over these connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HostListener:
     """Listens on one address. Thread-safe.
 
     Args:
-        address: The interface to listen on; the system chooses the port.
+        address: The interface to listen on. The system selects the port.
         key: The key that hosts must know.
     """
 
@@ -39,7 +39,7 @@ class HostListener:
         return port
 
     def channel(self, host: str) -> Channel | None:
-        """Return the connection of a host; None if it has none."""
+        """Return the connection of a host, or None if there is none."""
         with self._lock:
             return self._channels.get(host)
 
@@ -48,7 +48,7 @@ class HostListener:
             return frozenset(self._channels)
 
     def await_hosts(self, wanted: Collection[str], seconds: float) -> None:
-        """Wait until these hosts are connected, at most so long."""
+        """Wait until these hosts are connected, for at most ``seconds``."""
         with self._lock:
             self._lock.wait_for(lambda: self._closed or self._channels.keys() >= set(wanted), seconds)
 
@@ -66,7 +66,7 @@ class HostListener:
             channels = list(self._channels.values())
             self._channels.clear()
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._listener.close()
         for channel in channels:
             channel.close()

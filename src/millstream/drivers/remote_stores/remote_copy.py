@@ -15,11 +15,11 @@ _FIRST_ROWS: Final = 64
 _MORE_ROWS: Final = 4_096
 
 Ask = Callable[[Request], tuple[str, Any]]
-"""Asks the host; raises ``CopyMovedError`` while it cannot be reached."""
+"""Sends a request to the host. Raises ``CopyMovedError`` while the host cannot be reached."""
 
 
 class RemoteCopy:
-    """Reads a copy on another host. Nothing is opened here, so there is nothing to release."""
+    """Reads a copy on another host. Opens nothing, so there is nothing to release."""
 
     def __init__(self, ask: Ask, task: str, engine: str) -> None:
         self._ask = ask
@@ -51,7 +51,7 @@ class _RemoteView:
     """One committed state of a copy.
 
     Attributes:
-        request: Names the state; without store and method.
+        request: Identifies the state, without store and method.
     """
 
     ask: Ask

@@ -1,9 +1,10 @@
-"""An encrypted connection between the application and a host of its executors, for two processes that know one key.
+"""An encrypted connection between the application and a host of its executors, for two processes that share a key.
 
-TLS without certificates encrypts it (anonymous elliptic-curve Diffie-Hellman). Then each side proves with the key that it is an end of this very
-connection, so nobody can stand between them. Messages are plain values in Python's marshal format, which runs no code.
+TLS without certificates encrypts the connection (anonymous elliptic-curve Diffie-Hellman). Each side then uses the key to prove that it
+is an end of this connection, which excludes a man in the middle. Messages are plain values in Python's marshal format, which runs no
+code.
 
-TLS with a pre-shared key does the same, but Python has it only from 3.13 on.
+TLS with a pre-shared key is equivalent, but Python supports it only since 3.13.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Final
 from millstream.drivers.peer_processes import received
 
 _CIPHERS: Final = "AECDH-AES256-SHA:@SECLEVEL=0"
-"""Anonymous ciphers need this security level; the key authenticates instead."""
+"""Anonymous ciphers need this security level. The key authenticates instead."""
 _BINDING: Final = "tls-unique"
 _PROOF_BYTES: Final = 32
 _LENGTH_BYTES: Final = 4
@@ -28,17 +29,17 @@ _ANSWER_S: Final = 10.0
 
 
 class Channel:
-    """A connection whose other end knows the key. Thread-safe for :meth:`ask`."""
+    """A connection whose other end knows the key. :meth:`ask` is thread-safe."""
 
     def __init__(self, connection: ssl.SSLSocket) -> None:
         self._connection = connection
         self._lock = threading.Lock()
 
     def ask(self, request: Any) -> Any:
-        """Send a request, a plain value, and return the answer.
+        """Send a request, which is a plain value, and return the answer.
 
         Raises:
-            OSError: If the other side does not answer; close the channel then.
+            OSError: If the other side does not answer. The caller then closes the channel.
         """
         with self._lock:
             self.send(request)
@@ -53,7 +54,7 @@ class Channel:
         return marshal.loads(received(self._connection, size))
 
     def wait(self, seconds: float) -> bool:
-        """Wait until there is something to receive, at most so long; return whether there is."""
+        """Wait until there is data to receive, for at most ``seconds``. Return whether there is."""
         if self._connection.pending():
             return True
         return bool(select.select([self._connection], [], [], seconds)[0])
@@ -76,7 +77,7 @@ def connected(address: tuple[str, int], key: bytes) -> Channel:
     """Connect to a listening process.
 
     Raises:
-        OSError: If nobody listens, or the other side does not know the key.
+        OSError: If no process listens, or the other side does not know the key.
     """
     connection = socket.create_connection(address, _HANDSHAKE_S)
     return _proven(_context(server=False).wrap_socket(connection), key)

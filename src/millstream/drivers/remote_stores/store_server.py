@@ -1,6 +1,6 @@
-"""The server: reads the local copies of a host for the application, over a connection that it has opened to it.
+"""The server: reads the local copies of a host for the application, over a connection that it opens to the application.
 
-A request names the committed state that it is about, so each is answered by itself, and pages of one scan belong together.
+A request names the committed state that it reads. Requests are therefore independent, and the pages of one scan are consistent.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Request(NamedTuple):
 
     Attributes:
         version: The committed version of the task's state.
-        history: Tokens of the latest versions, the newest last.
-        method: ``get``, ``scan``, ``count``, or :data:`NEWEST` with no store.
-        arguments: Those of the method; for a scan: low, high, reverse, and the maximum number of rows.
+        history: Tokens of the latest versions, newest last.
+        method: ``get``, ``scan``, ``count``, or :data:`NEWEST` without a store.
+        arguments: The arguments of the method. For a scan: low, high, reverse, and the maximum number of rows.
     """
 
     task: str
@@ -49,7 +49,7 @@ class Request(NamedTuple):
 
 
 class _Copies:
-    """The copies that were asked for."""
+    """The requested copies."""
 
     def __init__(self, open_reader: OpenReader) -> None:
         self._open_reader = open_reader
@@ -57,7 +57,7 @@ class _Copies:
         self._used: set[tuple[str, str]] = set()
 
     def answer(self, request: Request) -> tuple[str, Any]:
-        """Return how a request ended, and its result or the error."""
+        """Return the outcome of a request, and its result or error."""
         copy = request.task, request.engine
         self._used.add(copy)
         try:
@@ -74,7 +74,7 @@ class _Copies:
             return FAILED, str(error)
 
     def release_unused(self) -> None:
-        """Release the views of copies that were not asked for since the last call: an open view costs disk space."""
+        """Release the views of copies that were not requested since the last call, because an open view costs disk space."""
         for copy, reader in self._readers.items():
             if copy not in self._used:
                 reader.release()
@@ -89,7 +89,7 @@ def serve(channel: Channel, open_reader: OpenReader, goes_on: Callable[[], bool]
     """Answer requests until the application ends.
 
     Args:
-        goes_on: Asked about every second; False ends the server.
+        goes_on: Called about once per second. False ends the server.
     """
     copies = _Copies(open_reader)
     pause_at = time.monotonic() + _PAUSE_S

@@ -1,11 +1,12 @@
-"""Reading a task's local copy in RocksDB from another process of its host, while the task's processes write it. Implements ``CopyReader``.
+"""Reads a task's local copy in RocksDB from another process of its host, while the task's processes write it. Implements ``CopyReader``.
 
-The database is opened read-only, without its lock, as its last flush has left it: all column families at one version. Every file is
-opened at once, so the view stays whole when the writer deletes files. What the newest committed micro-batches have changed may still be
-parked beside the copy; it belongs to the view. Opening takes some milliseconds, so an open database serves as long as parked changes
+The database is opened read-only, without its lock, in the state of its last flush: all column families have the same version. All files
+are opened at once, so the view remains complete when the writer deletes files. The changes of the newest committed micro-batches may still
+be parked beside the copy. The view includes them. Opening takes a few milliseconds, so an open database is used as long as parked changes
 lead from it to the committed state.
 
-Alternative: a secondary instance of RocksDB follows the writer, but reads the write-ahead log, which there is not, and needs a directory.
+Rejected: a secondary instance of RocksDB. It follows the writer, but reads the write-ahead log, which is disabled here, and needs a
+directory.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class RocksQueries:
         """Return a view of a committed state, valid until the next call of a method.
 
         Raises:
-            CopyMovedError: If the copy does not have that state: it is being restored, or is ahead already.
+            CopyMovedError: If the copy does not have that state: it is being restored, or is already ahead.
         """
         if self._shown is not None and self._version == known.current:
             return self._shown
@@ -83,10 +84,10 @@ class RocksQueries:
 
 
 class _ReadOnly:
-    """A database as it was when it was opened. Implements ``ByteStores``. It closes with the last reference to it.
+    """A database in the state of its opening. Implements ``ByteStores``. It closes with the last reference to it.
 
     Attributes:
-        version: The version of its content; None if it is empty.
+        version: The version of its content. None if it is empty.
     """
 
     def __init__(self, directory: CopyDirectory) -> None:

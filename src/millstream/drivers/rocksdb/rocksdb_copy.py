@@ -1,16 +1,16 @@
 """The local copy of a task's byte stores in RocksDB. Implements ``LocalCopy``, ``ByteStores`` and ``ByteReader``.
 
-Only one process at a time can open a RocksDB database, and Spark's Python workers take turns. So the database is opened when a
-micro-batch first needs it and closed at the end of the micro-batch, which takes a few ms. A worker that finds it locked waits:
+Only one process at a time can open a RocksDB database, and Spark's Python workers take turns. The database is therefore opened when a
+micro-batch first needs it, and closed at the end of the micro-batch, which takes a few ms. A worker that finds it locked waits:
 either the other worker is about to finish, or Spark has abandoned it while it was still running.
 
-Each byte store is a column family, so that it is dropped with its files and counted separately. Column families are numbered.
-The default one maps byte stores to numbers, in the same write batch as the version; a number without a byte store is left over
-from a crash and is dropped.
+Each byte store is a column family, so that it can be dropped with its files and counted separately. Column families are numbered.
+The default column family maps byte stores to numbers, in the same write batch as the version. A number without a byte store is the remains
+of a crash and is dropped.
 
-There is no write-ahead log. Memory is flushed when the database is closed, atomically for all column families
-(``atomic_flush``): after a crash they all have the content of one earlier version, from which the copy catches up. Flushing or
-closing a single column family would break that, so the database is closed by dropping all references to it.
+There is no write-ahead log. When the database is closed, memory is flushed atomically for all column families (``atomic_flush``). After
+a crash, all of them therefore have the content of one earlier version, from which the copy catches up. Flushing or
+closing a single column family would break this, so the database is closed by dropping all references to it.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ _LOCKED = ("lock file", "lock hold")
 _NO_ROOM = ("No space left", "File too large", "quota")
 _ENTRY_BYTES = 200
 _CHANGES_SHARE = 1 / 8
-"""Share of the memory for one write batch."""
+"""Fraction of the memory for one write batch."""
 
 _OPEN: dict[str, RocksCopy] = {}
 
 
 def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> RocksCopy:
-    """Return this process's local copy for a directory; its files are opened on first use.
+    """Return this process's local copy for a directory. Its files are opened on first use.
 
     Args:
-        run: Id of the application's run; unused, because RocksDB verifies each block that it reads.
+        run: Id of the application's run. Not used, because RocksDB verifies each block that it reads.
 
     Raises:
         StoreError: If the directory is not writable.
@@ -100,7 +100,7 @@ class RocksCopy(DirectoryCopy):
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
     ) -> None:
-        """Drop byte stores, write changes of committed micro-batches, and set the version. No view may be open.
+        """Drop byte stores, write the changes of committed micro-batches, and set the version. No view may be open.
 
         Raises:
             StoreError: If the disk is full, the directory is not writable, or another process has the database open.
@@ -116,7 +116,7 @@ class RocksCopy(DirectoryCopy):
             raise self._failed(error) from error
 
     def wipe(self) -> None:
-        self._opened()  # makes sure that no other process has it open
+        self._opened()  # ensures that no other process has the database open
         self._database = None
         self.directory.clear(MISSING)
 
@@ -124,7 +124,7 @@ class RocksCopy(DirectoryCopy):
         return frozenset(self._opened().numbers)
 
     def open_view(self) -> ByteStores:
-        """Open a consistent view: no process writes before :meth:`close_view`."""
+        """Open a consistent view. No process writes before :meth:`close_view`."""
         self._view = RocksView(self._opened(), self.directory)
         return self._view
 
@@ -132,7 +132,7 @@ class RocksCopy(DirectoryCopy):
         """Close the view of :meth:`open_view` and the database, so that another process can open it.
 
         Raises:
-            DamagedCopyError: If the copy was found to be damaged; it is now empty.
+            DamagedCopyError: If the copy is damaged. The copy is now empty.
         """
         if self._view is not None:
             self._view.close()
@@ -159,7 +159,7 @@ class RocksCopy(DirectoryCopy):
         return self._database
 
     def _alone(self) -> _Database:
-        """Wait until no other process has the database open, and open it; a damaged one is deleted."""
+        """Wait until no other process has the database open, and open it. A damaged database is deleted."""
         path = str(self.directory.path / DATABASE)
         began, logged, damaged = time.monotonic(), False, False
         while True:
@@ -192,19 +192,19 @@ class RocksCopy(DirectoryCopy):
 
 
 def _failure(directory: CopyDirectory, error: Exception) -> StoreError:
-    """Return the error for an error of RocksDB; unless it concerns disk space or locks, the copy is damaged."""
+    """Return the error for an error of RocksDB. Unless it concerns disk space or locks, the copy is damaged."""
     if any(sign in str(error) for sign in (*_NO_ROOM, *_LOCKED)):
         return directory.failed(error)
     return directory.damaged(str(error))
 
 
 def families(path: str, opts: rocksdict.Options) -> dict[str, rocksdict.Options]:
-    """Return the column families of a database besides the default one, with their options."""
+    """Return the column families of a database except the default one, with their options."""
     return {name: opts for name in rocksdict.Rdict.list_cf(path, opts) if name != _DEFAULT_FAMILY}
 
 
 def store_numbers(meta: rocksdict.Rdict) -> dict[str, str]:
-    """Return the column family of each byte store, from the default one."""
+    """Return the column family of each byte store, read from the default column family."""
     entries: Iterable[tuple[Any, Any]] = meta.items(from_key=_NAME)
     return {key[len(_NAME) :].decode(): value.decode() for key, value in entries if key.startswith(_NAME)}
 
@@ -259,7 +259,7 @@ class _Database:
     def settle(self) -> None:
         """Wait a limited time for running compactions.
 
-        Closing aborts them. With short micro-batches none would ever finish, and files would pile up until writes stall.
+        Closing aborts them. With short micro-batches, none would ever finish, and files would accumulate until writes stall.
         """
         deadline = time.monotonic() + _SETTLE_S
         while self.meta.property_int_value(_RUNNING) and time.monotonic() < deadline:
@@ -273,7 +273,7 @@ class _Database:
 
 
 class RocksView:
-    """A consistent view of all byte stores. Implements ``ByteStores``; valid until it is closed."""
+    """A consistent view of all byte stores. Implements ``ByteStores``. Valid until it is closed."""
 
     def __init__(self, database: _Database, directory: CopyDirectory) -> None:
         self._database: _Database | None = database
@@ -289,7 +289,7 @@ class RocksView:
         return reader
 
     def close(self) -> None:
-        """Close the view: its readers and scans drop their references, so that the database can close."""
+        """Close the view. Its readers and scans drop their references, so that the database can close."""
         for reference in list(self._open_references):
             reference.close()
         self._database = None
@@ -320,7 +320,7 @@ class RocksReader:
         return scan
 
     def approximate_count(self) -> int:
-        """Return RocksDB's estimate of the number of keys; overwritten keys may count more than once."""
+        """Return RocksDB's estimate of the number of keys. Overwritten keys may be counted more than once."""
         count: int = self._family.property_int_value("rocksdb.estimate-num-keys")
         return count
 

@@ -1,8 +1,8 @@
 """RocksDB's options for a local copy, sized by its memory limit.
 
-Three eighths of the memory are for the block cache, including indexes and filters. An eighth is for the write buffers of all
-column families, which take twice as much during a flush. The rest is for write batches. Blocks are compressed with LZ4, which
-saves disk and page cache at little cost.
+The block cache, with indexes and filters, uses three eighths of the memory. The write buffers of all column families use one eighth, and
+twice as much during a flush. The rest is for write batches. Blocks are compressed with LZ4, which saves disk and page cache at little
+cost.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def options(memory_bytes: int) -> rocksdict.Options:
 
 @lru_cache(maxsize=1)
 def reading_options() -> rocksdict.Options:
-    """Return the options of databases that are only read; they share a block cache."""
+    """Return the options of databases that are only read. They share a block cache."""
     table = rocksdict.BlockBasedOptions()
     table.set_block_cache(rocksdict.Cache(_READING_CACHE_BYTES))
     made = rocksdict.Options(raw_mode=True)
     made.set_block_based_table_factory(table)
-    made.set_max_open_files(-1)  # all, at once: the writer may delete them
+    made.set_max_open_files(-1)  # open all files at once, because the writer may delete them
     made.set_keep_log_file_num(1)
     return made
 

@@ -1,4 +1,4 @@
-"""Record types: the schema of a Python type, and the conversion of its objects to plain data and back."""
+"""Record types: the schema of a Python type, and the conversion of its objects to and from plain data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def avro_schema(of: type[Any], namespace: str | None = None) -> dict[str, Any]:
     """Return the Avro schema of a record type.
 
     Raises:
-        SettingsError: If a field has a type without a counterpart.
+        SettingsError: If the type of a field has no Avro counterpart.
 
     Example:
         >>> @dataclasses.dataclass
@@ -71,7 +71,7 @@ def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
     """Return the function that converts objects of a record type to plain data.
 
     Args:
-        keep: Whether bytes, times, dates and decimals stay, as Avro's library expects; JSON has text.
+        keep: Whether bytes, times, dates and decimals remain, as Avro's library expects. For JSON, they become text.
     """
     kept = _KEPT if keep else ()
 
@@ -137,7 +137,7 @@ def _field(
     default = defaults[name]
     if default is _REQUIRED or not isinstance(default, str | int | float | bool | None):
         return found
-    if isinstance(found["type"], list) and default is not None:  # a default is of the first branch
+    if isinstance(found["type"], list) and default is not None:  # a default belongs to the first branch
         found["type"] = sorted(found["type"], key=lambda branch: branch == "null")
     return {**found, "default": default}
 

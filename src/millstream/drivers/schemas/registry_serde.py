@@ -1,7 +1,7 @@
 """Serdes in Confluent's wire format: a byte 0, the id of the schema in a registry, and the data.
 
-Confluent's serializers do the work. A process makes them when the first record of a topic needs them, one for each topic and side, because
-a serializer remembers the id that its subject got.
+Confluent's serializers do the work. A process creates a serializer when the first record of a topic needs it, one for each topic and
+side, because a serializer keeps the schema id of its subject.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from millstream.core.model.serdes import SerdeContext
 from millstream.drivers.schemas.record_types import from_plain, to_plain
 
 _TIMEOUT_S: Final = 10
-"""How long a request may take where the user sets no ``timeout``; the client itself would wait for ever."""
+"""Timeout of a request without a user-defined ``timeout``, in seconds. By default, the client would wait forever."""
 _CLIENTS: dict[tuple[int, tuple[tuple[str, Any], ...]], SchemaRegistryClient] = {}
 _LOCK = threading.Lock()
 
 Registry = tuple[tuple[str, Any], ...]
-"""The settings of a client, sorted by name; secrets are references."""
+"""The settings of a client, sorted by name. Secrets are references."""
 
 
 def registry_of(given: str | Mapping[str, Any]) -> Registry:
     """Return the settings of a client, sorted by name.
 
     Args:
-        given: The address, or settings of ``confluent_kafka.schema_registry.SchemaRegistryClient`` by name. Its ``timeout`` (of one request,
-            in seconds) is 10 unless set.
+        given: The address, or settings of ``confluent_kafka.schema_registry.SchemaRegistryClient`` by name. Its ``timeout`` (of one
+            request, in seconds) is 10 by default.
 
     Raises:
         SettingsError: If there is no address.
@@ -54,7 +54,7 @@ def client_of(registry: Registry) -> SchemaRegistryClient:
     """Return this process's client.
 
     Raises:
-        SettingsError: If a secret does not exist, or the client refuses a setting.
+        SettingsError: If a secret does not exist, or the client rejects a setting.
     """
     key = (os.getpid(), registry)  # a forked process must not share connections
     with _LOCK:
@@ -71,9 +71,9 @@ def client_of(registry: Registry) -> SchemaRegistryClient:
 
 Format = Literal["avro", "json", "protobuf"]
 Subject = Literal["topic", "record", "topic_record"]
-"""How the subject of a schema is named: Confluent's strategies."""
+"""How the subject of a schema is named. Confluent's strategies."""
 Register = Literal["auto", "check", "never"]
-"""Whether new schemas are registered, must be registered already, or data is written with the newest registered schema."""
+"""Whether new schemas are registered, must already be registered, or data is written with the newest registered schema."""
 
 _WRITING: Final[Mapping[Register, Mapping[str, bool]]] = {
     "auto": {"auto.register.schemas": True},
@@ -87,11 +87,11 @@ _NOT_THE_RECORD: Final = (401, 403, 407, 408, 429)
 
 @dataclass(frozen=True)
 class SchemaFormat:
-    """What a serde writes and reads.
+    """The format that a serde writes and reads.
 
     Attributes:
-        of: The record type, None for dicts; the generated class of a Protobuf message.
-        schema: The schema as text; empty for Protobuf, whose class has it.
+        of: The record type, None for dicts, or the generated class of a Protobuf message.
+        schema: The schema as text. Empty for Protobuf, whose class contains it.
     """
 
     format: Format
@@ -103,7 +103,7 @@ class SchemaFormat:
 
 
 class RegistrySerde:
-    """Writes and reads one format. Picklable; the client's serializers stay in the process."""
+    """Writes and reads one format. Picklable. Serializers remain in the process."""
 
     def __init__(self, spec: SchemaFormat) -> None:
         self._spec = spec
@@ -114,20 +114,20 @@ class RegistrySerde:
         return RegistrySerde, (self._spec,)
 
     def write(self, data: Any, context: SerdeContext) -> bytes:
-        """Serialise an object.
+        """Serialize an object.
 
         Raises:
-            SerdeError: If it does not fit, or the registry refuses the schema.
+            SerdeError: If the object does not match the schema, or the registry rejects the schema.
             UnavailableError: If the registry does not answer.
         """
         written: bytes = self._patiently(data, context, writing=True)
         return written
 
     def read(self, data: bytes, context: SerdeContext) -> Any:
-        """Deserialise bytes.
+        """Deserialize bytes.
 
         Raises:
-            SerdeError: If they have another format, or their schema cannot be read with this one.
+            SerdeError: If the bytes have another format, or their schema is not compatible with this one.
             UnavailableError: If the registry does not answer.
         """
         return self._patiently(data, context, writing=False)
@@ -160,7 +160,7 @@ class RegistrySerde:
 
 
 def _context(context: SerdeContext) -> SerializationContext:
-    topic: Any = context.topic  # None in a store, which the subjects below know
+    topic: Any = context.topic  # None in a store; the functions for subjects below handle it
     return SerializationContext(topic, MessageField(context.side), list(context.headers))
 
 

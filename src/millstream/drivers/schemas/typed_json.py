@@ -11,7 +11,7 @@ from millstream.core.model.serdes import Serde, of
 
 
 class TypedJson:
-    """JSON of a type that msgspec knows. Picklable."""
+    """JSON of a type that msgspec supports. Picklable."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
