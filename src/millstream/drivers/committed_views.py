@@ -27,7 +27,7 @@ class CommittedViews:
             known: Version and history of the state.
             version: The version of the view. None if it is empty.
 
-            es:
+        Raises:
             CopyMovedError: If the copy is ahead of that state, or parked changes do not lead to it.
         """
         if version == known.current:

@@ -44,7 +44,7 @@ class CopyDirectory:
     Args:
         kept: Number of parked versions to keep.
 
-        ibutes:
+    Attributes:
         why_empty: Why the copy is empty, as text for users.
         damage: The error, from the detection of damage until the copy is discarded. None otherwise.
     """

@@ -44,7 +44,7 @@ class LmdbQueries:
         Args:
             known: Version and history of the committed state. Segments are not needed.
 
-            es:
+        Raises:
             CopyMovedError: If the copy does not have that state: it is being restored, or is already ahead.
             DamagedCopyError: If the copy is damaged.
         """

@@ -192,10 +192,10 @@ def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
     Args:
         batch: The number of the micro-batch, for the error.
 
-        rns:
+    Returns:
         The number of shuffle partitions, and the planner's offset.
 
-        es:
+    Raises:
         CheckpointError: If the file cannot be read.
     """
     version, *lines = text.splitlines() or [""]

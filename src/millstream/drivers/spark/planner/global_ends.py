@@ -48,10 +48,10 @@ class GlobalEnds:
         Args:
             recreated_among: Returns whether topics were recreated. It first informs the application.
 
-            rns:
+        Returns:
             The plan with the ends, or None if the application is about to restart the query.
 
-            es:
+        Raises:
             TopicRecreatedError: If a topic was recreated and may not be read.
             OffsetsLostError: If a topic has lost its newest records and they may not be skipped.
         """
