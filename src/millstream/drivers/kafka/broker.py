@@ -43,7 +43,7 @@ _ASK_AGAIN = NOT_READY | _MAY_COME
 
 @dataclass(frozen=True)
 class Broker:
-    """Requests of planner and application to the broker. Picklable; connects on first use.
+    """Requests of the planner and the application to the broker. Picklable. Connects on first use.
 
     Attributes:
         group: The consumer group, which is the application's id.

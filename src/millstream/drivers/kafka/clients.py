@@ -2,8 +2,8 @@
 
 A client costs a connection, so each Python process caches its clients (:func:`warm`) in a module global, the only place that outlives a
 micro-batch in a Spark worker. The Spark driver drops the clients of an application when it ends (:func:`hang_up`). Every process drops all
-clients before Python exits (:class:`Ending`). Settings are dicts with librdkafka's names, created
-once by ``millstream.edge.settings.settings``.
+clients before Python exits (:class:`Ending`). Settings are dicts with librdkafka's names, created once by
+``millstream.edge.settings.settings``.
 """
 
 from __future__ import annotations

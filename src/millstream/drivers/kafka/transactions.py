@@ -12,8 +12,8 @@ between. The mark makes the repeated micro-batch harmless. For each Spark partit
 * Reading the mark waits for a transaction that is being committed or aborted, so the mark is never read too early.
 
 Only the mark decides whether a transaction was committed, not the client. The client may have been fenced because the broker ended
-a transaction that was open for too long, its call may not return (see ``overdue``), or a response may be lost. The
-delivery then starts again with a new producer, which takes over the id and checks whether the mark exists.
+a transaction that was open for too long, its call may not return (see ``overdue``), or a response may be lost. The delivery then
+starts again with a new producer, which takes over the id and checks whether the mark exists.
 
 A new run claims all partitions in the same way, in sequence. The run that claims the first partition continues with the next; a
 run that finds a partition claimed by another run stops.

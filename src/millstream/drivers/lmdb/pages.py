@@ -4,7 +4,7 @@ LMDB reads through a memory map of its file, so every accessed page remains in t
 the memory. The system considers such pages free, but a limit on the process (a container, Spark's executor memory overhead) does
 not. ``madvise(MADV_DONTNEED)`` on a shared mapping of a file removes the pages from the process and leaves them in the page
 cache: the next access maps them again without reading the disk. The call is allowed at any time, even during a transaction. It
-is necessary because the system maps sixteen neighboring pages at once, so a few thousand random keys map the whole file.
+is necessary because the system maps sixteen neighbouring pages at once, so a few thousand random keys map the whole file.
 
 Linux only. On other systems, memory is released when the environment is closed.
 """

@@ -9,8 +9,8 @@ The default column family maps byte stores to numbers, in the same write batch a
 of a crash and is dropped.
 
 There is no write-ahead log. When the database is closed, memory is flushed atomically for all column families (``atomic_flush``). After
-a crash, all of them therefore have the content of one earlier version, from which the copy catches up. Flushing or
-closing a single column family would break this, so the database is closed by dropping all references to it.
+a crash, all of them therefore have the content of one earlier version, from which the copy catches up. Flushing or closing a single
+column family would break this, so the database is closed by dropping all references to it.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class RegistrySerde:
         return RegistrySerde, (self._spec,)
 
     def write(self, data: Any, context: SerdeContext) -> bytes:
-        """Serialize an object.
+        """Serialise an object.
 
         Raises:
             SerdeError: If the object does not match the schema, or the registry rejects the schema.
@@ -124,7 +124,7 @@ class RegistrySerde:
         return written
 
     def read(self, data: bytes, context: SerdeContext) -> Any:
-        """Deserialize bytes.
+        """Deserialise bytes.
 
         Raises:
             SerdeError: If the bytes have another format, or their schema is not compatible with this one.

@@ -54,7 +54,7 @@ def read_share(directory: Path, task: TaskId) -> Iterator[tuple[int, bytes]]:
     """Read the share of a task: numbers and bytes of its segments, followed by the manifest, if any.
 
     Raises:
-        StoreError: If the file is missing or damaged. Damage may be found only after the last part was returned.
+        StoreError: If the file is missing or damaged. Damage may be detected only after the last part was returned.
     """
     path, checksum = directory / str(task), 0
     try:

@@ -30,7 +30,7 @@ _STEP_S: Final = 5.0
 
 @dataclass(slots=True)
 class Outgoing:
-    """A record to be sent, with serialized key and value.
+    """A record to be sent, with serialised key and value.
 
     Attributes:
         topic_partition: The primary partition that its key selects.

@@ -31,7 +31,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 _DRIVER_MEMORY: Final = "2g"
 _JIT: Final = "-XX:TieredStopAtLevel=1"
-"""The JVM moves chunks but processes no records, so its optimizing compiler would cost more than it saves."""
+"""The JVM moves chunks but processes no records, so its optimising compiler would cost more than it saves."""
 _LOCAL: Final = re.compile(r"local(\[.*\])?|local-cluster\[.*\]")
 _MASTER: Final = re.compile(r"^(?:.*\s)?(?:--|spark\.)?master[\s=:]+(\S+)", re.MULTILINE)
 

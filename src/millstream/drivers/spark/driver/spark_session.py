@@ -57,7 +57,6 @@ def _guarded(master: str, scratch: Path, protected: bool) -> dict[str, str]:
     Args:
         scratch: A directory that only this user may enter.
         protected: Whether the user's Spark has a secret. If so, network traffic is encrypted.
-        protected: Whether the user's Spark has a secret; network traffic is encrypted then.
     """
     guarded = {"spark.ui.killEnabled": "false", "spark.python.unix.domain.socket.dir": str(scratch)}
     if not is_local(master):

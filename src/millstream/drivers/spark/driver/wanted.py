@@ -152,7 +152,7 @@ def lacking_lines(session: SparkSession, given: Mapping[str, str]) -> list[str]:
     """Return the settings that an existing session lacks, one line per setting.
 
     Args:
-        given: The application's Spark settings. Some take no effect in an existing session.
+        given: The application's Spark settings. Some have no effect in an existing session.
     """
     made = _made_with(session)
     late = sorted(
@@ -177,7 +177,7 @@ def tell_lacking(lines: Collection[str]) -> None:
 
 
 def keep_state_in(session: SparkSession) -> None:
-    """Set what the user's own queries in a session need to run a topology, unless it is set already.
+    """Set the settings that the user's own queries in a session need to run a topology, unless they are already set.
 
     Raises:
         SparkRuntimeError: If the session's state store cannot hold the state of a topology.

@@ -55,7 +55,7 @@ class TaskCalls:
             self._answered = self._ask(in_flight, outcome.issue)
 
     def wake_at_ms(self, now_ms: int) -> int | None:
-        """Return when to look for results of in-flight calls, ms since the epoch; None if there are none."""
+        """Return when to look for results of in-flight calls, in ms since the epoch, or None if there are none."""
         if not self._task.under_way():
             return None
         times = [time for work in self._answered.work.values() for time in _times(work)]

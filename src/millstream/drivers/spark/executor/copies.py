@@ -75,7 +75,7 @@ class TaskCopies:
         self._views: dict[str, ByteStores] = {}
 
     def restore(self, log: StateLog, manifest: Manifest) -> int:
-        """Restore every copy to the committed manifest; return the number of changes fetched from the log."""
+        """Restore every copy to the committed manifest. Return the number of changes fetched from the log."""
         self.remove_unused()
         return sum(
             log.restore(manifest.only(self._stores(engine)), copy) for engine, copy in self._copies.items()
@@ -86,7 +86,7 @@ class TaskCopies:
         return self
 
     def open(self, name: str) -> ByteReader:
-        """Return a byte store of the view; empty if it does not exist."""
+        """Return a byte store of the view. A missing byte store is empty."""
         return self._views[self._engines[store_of(name)]].open(name)
 
     def close_view(self) -> None:

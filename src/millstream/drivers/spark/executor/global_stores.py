@@ -35,7 +35,7 @@ _LOCK: Final = "lock"
 
 @dataclass(frozen=True)
 class GlobalStoresSpec:
-    """What a host needs to know of global stores."""
+    """What a host needs to know about global stores."""
 
     topology: TopologySpec
     copies: CopiesSpec
@@ -43,7 +43,7 @@ class GlobalStoresSpec:
     listener: RestoreListener
 
     def parts(self) -> list[GlobalPart]:
-        """Return the global parts in the order of locking; all tasks use the same order."""
+        """Return the global parts in locking order, which is the same for all tasks."""
         plan, ids = self.topology.plan, self.topology.lineage.topic_ids
         return [
             GlobalPart(
@@ -58,12 +58,12 @@ class GlobalStoresSpec:
 
 
 class GlobalStores:
-    """The global stores as one task sees them, a context manager. Implements ``ByteStores``.
+    """The global stores as one task sees them. A context manager that implements ``ByteStores``.
 
     Args:
-        task: The task; restores are reported for it.
+        task: The task. Restores are reported for it.
         planned: The offsets that the micro-batch sees.
-        now_ms: The wall clock of the micro-batch, ms since the epoch.
+        now_ms: The wall clock of the micro-batch, in ms since the epoch.
     """
 
     def __init__(self, spec: GlobalStoresSpec, task: str, planned: Offsets, now_ms: int) -> None:
@@ -92,7 +92,7 @@ class GlobalStores:
         self._opened_copies.close()
 
     def open(self, name: str) -> ByteReader:
-        """Return a byte store of the views; empty if it does not exist."""
+        """Return a byte store of the views. A missing byte store is empty."""
         return self._views[store_of(name)].open(name)
 
     def _opened(self, part: GlobalPart, planned: Mapping[int, int], opened: ExitStack) -> ByteStores:
@@ -134,7 +134,7 @@ class HostLock:
         self._file: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock; waits while another process has it.
+        """Take the lock. Waits while another process holds it.
 
         Raises:
             StoreError: If the file cannot be created.
@@ -155,7 +155,7 @@ class HostLock:
             ) from error
 
     def release(self) -> None:
-        """Release the lock; releasing it twice is harmless."""
+        """Release the lock. Releasing it twice is harmless."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

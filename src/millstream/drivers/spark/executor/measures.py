@@ -20,7 +20,7 @@ from millstream.core.state.segments.log import Manifest
 from millstream.drivers.spark.executor.global_restore import GlobalRestoreCounts
 
 REMOVED: Final = "unfinished record of a removed operator"
-"""The drop reason of unfinished records of a removed asynchronous operator."""
+"""The drop reason of in-flight records of a removed asynchronous operator."""
 
 _NOTHING: Final = Outcome((), {}, {}, None, -1, commit_requested=False, metrics=TaskMetrics())
 

@@ -208,7 +208,7 @@ def _inputs(group: CoProcessed) -> Iterator[Input]:
 
 
 def _lag(ends: Flat, planned: Offsets) -> Flat:
-    """Return how many records of each partition are left behind the planned offsets, of partitions that have any left."""
+    """Return the number of records after the planned offset, for each partition that has any."""
     left = {partition: end - planned[partition.topic][partition.partition] for partition, end in ends.items()}
     return {partition: count for partition, count in left.items() if count > 0}
 
@@ -229,10 +229,9 @@ def lower_bounds(
     A task that reads a repartition topic and another topic is one micro-batch behind the tasks that write the repartition topic: it reads
     their current output in the next micro-batch. While the writers work through a backlog, each micro-batch reads up to one time. The
     bound is then known: the records that the previous micro-batch left on the broker are not older than its time, so neither is the current
-    output. In the first micro-batch of a backlog it is unknown. The bound is then 0, and the task waits one micro-batch for the topic's
-    next records.
-    If the writers have read everything, or read without such a time, the bound is unknown, and the topic is missing from the result. The
-    task then continues without it, like Kafka Streams.
+    output. The first micro-batch of a backlog has no such time. The bound is then 0, and the task waits one micro-batch for the topic's
+    next records. If the writers have read everything, or read without such a time, the bound is unknown, and the topic is missing from the
+    result. The task then continues without it, like Kafka Streams.
 
     Args:
         writers: The input topics of the tasks that write each repartition topic, in topological order.

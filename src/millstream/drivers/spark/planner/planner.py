@@ -111,7 +111,7 @@ class Planner:
         planned = self._planned(request)
         if planned is None:
             return None
-        if planned.initialization is None:  # the first micro-batch of a run only initializes the tasks
+        if planned.initialization is None:  # the first micro-batch of a run only initialises the tasks
             self._last_began_s = time.monotonic()
         with_ends = self._globals.with_ends(planned, start, self._topics.recreated_among)
         if with_ends is None:
@@ -291,7 +291,7 @@ class Planner:
         )
 
     def _is_held_back(self, positions: Offsets, ends: Offsets, paused: Collection[str]) -> bool:
-        """Return whether a pause or throttle keeps a run to the end from its end."""
+        """Return whether a pause or throttle prevents a run to the end from finishing."""
         left = {
             topic
             for topic, partitions in ends.items()

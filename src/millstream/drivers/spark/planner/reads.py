@@ -45,7 +45,7 @@ class ReadPlanner:
         return reads
 
     def _ticked(self, start: BatchPlan, end: BatchPlan) -> list[str]:
-        """Return the tasks that run without records: the woken tasks, or all tasks if none was woken, and the tasks to be removed."""
+        """Return the tasks that run without records: the woken tasks, or, if none was woken, all tasks and those to be removed."""
         gone = newly_gone(start.topology.parts, end.topology.parts)
         tasks = [str(task) for task in (*self._spec.topology.layout.tasks, *gone)]
         return [task for task in tasks if task in end.woken] if end.woken else tasks
