@@ -23,8 +23,6 @@ _DENIED = {
 
 @dataclass(frozen=True)
 class InternalTopics:
-    """The internal topics of an application."""
-
     broker: Broker
 
     def topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:

@@ -45,7 +45,6 @@ class Mark(NamedTuple):
 
 
 def mark_record(partition: int, mark: Mark) -> tuple[bytes, bytes]:
-    """Return the key and value of a mark's record."""
     return str(partition).encode(), json.dumps(mark._asdict()).encode()
 
 

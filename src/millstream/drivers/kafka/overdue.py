@@ -55,7 +55,6 @@ class Stopwatch:
         self.restart()
 
     def restart(self) -> None:
-        """Start at 0."""
         self._begun_s = self._looked_s = _clock_s()
         self.longest_s = 0.0
 

@@ -31,8 +31,6 @@ class Secret(Protocol):
 
 @dataclass(frozen=True)
 class EnvironmentSecret:
-    """A secret in an environment variable."""
-
     name: str
 
     def fetch(self) -> str:
@@ -50,8 +48,6 @@ class EnvironmentSecret:
 
 @dataclass(frozen=True)
 class FileSecret:
-    """A secret in a file."""
-
     path: str
 
     def fetch(self) -> str:

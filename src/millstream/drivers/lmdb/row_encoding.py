@@ -70,7 +70,6 @@ def whole_value(stored: bytes, data: bytes, seed: int) -> bytes | None:
 
 
 def long_row(stored: bytes, value: bytes) -> tuple[bytes, bytes]:
-    """Return the key and the value of a row with a long key."""
     behind = _LENGTH_BYTES + int.from_bytes(value[:_LENGTH_BYTES], "little")
     return stored[len(PREFIX) : LONGEST_SHORT] + value[_LENGTH_BYTES:behind], value[behind:]
 

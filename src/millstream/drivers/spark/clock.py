@@ -20,7 +20,6 @@ Clock = Callable[[], int]
 
 
 def host_clock() -> int:
-    """Read the clock of this host."""
     return int(time.time() * 1000)  # noqa: TID251 - the one reading of the wall clock
 
 

@@ -49,8 +49,6 @@ class Files(Protocol):
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """A checkpoint on a local disk."""
-
     root: Path
 
     def names(self, directory: str) -> list[str]:

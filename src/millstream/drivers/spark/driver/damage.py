@@ -71,7 +71,6 @@ class Seen:
 
 
 def look(files: Files) -> Seen:
-    """Read the content of a checkpoint."""
     offsets, commits = numbers(files.names("offsets")), numbers(files.names("commits"))
     paths = [_METADATA] if _METADATA in files.names("") else []
     paths += [f"offsets/{batch}" for batch in offsets[-2:]]

@@ -32,8 +32,6 @@ from millstream.drivers.spark.share_files import MANIFEST, ShareWriter
 
 @dataclass(frozen=True)
 class DividedTask:
-    """A task whose state is divided."""
-
     id: TaskId
     division: Division
     keys: EntryKeys

@@ -52,7 +52,6 @@ class Changelogs:
 
     @property
     def stores(self) -> list[str]:
-        """The stores that have changelogs."""
         return [name for name in self.sub.stores if name in self.plan.changelogs]
 
     @property

@@ -21,7 +21,6 @@ from millstream.drivers.spark import wire
 
 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Return a snapshot as JSON values."""
     return {
         "stream_time_ms": snapshot.stream_time_ms,
         "partition_times": [

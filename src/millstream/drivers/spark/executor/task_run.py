@@ -179,7 +179,6 @@ class TaskRun:
             self._head.update((encoded,))
 
     def _memory(self, sub: SubTopology, changelogs: Changelogs, task: Task, outcome: Outcome) -> TaskMemory:
-        """Return the task's memory after the step."""
         fingerprints = self._spec.topology.plan.store_fingerprints()
         routing = self._spec.topology.lineage.routing
         return TaskMemory(
