@@ -79,9 +79,9 @@ class CallStatus:
         running: The number of running calls.
         with_async_worker: Records in the async worker, whose calls run or are queued there.
         waiting: Records that wait for a retry or a delay.
-        reasons: Waiting records by reason. A task's records wait for a ``retry`` or a ``delay``. Records in the async worker wait for
-            earlier records of their ``line``, a ``place`` among the running calls, the ``rate`` limit, a circuit ``breaker``, or their
-            due ``time``, which is near.
+        reasons: Waiting records by reason. Records in the task wait for a ``retry`` or a ``delay``. Records in the async worker wait for
+            earlier calls of their ``key``, the ``limit`` of running calls (``max_in_flight``), the ``rate`` limit, an open circuit
+            ``breaker``, or their due ``time``, which is near.
         parked: Records whose calls are due but which were not sent to the async worker.
         held: Records whose calls have ended but which wait for earlier records.
         most_per_key: The number of in-flight records of the key that has the most.
