@@ -1,4 +1,4 @@
-"""What the commands share: options, settings from options, and errors of Millstream in one line."""
+"""What the commands share: options, settings from options, and the display of errors in one line."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def reporting_errors(command: str) -> Iterator[None]:
 
 
 def settings_of(**given: object) -> Settings:
-    """Return settings from options; None is an option that was not given.
+    """Return settings from options. None stands for an omitted option.
 
     Raises:
-        SettingsError: If a setting is wrong.
+        SettingsError: If a setting is invalid.
     """
     from millstream.edge.settings.settings_loading import settings_from
 
