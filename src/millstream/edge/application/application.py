@@ -65,7 +65,7 @@ class Application:
         **settings: See ``docs/reference/settings.md``; ``bootstrap_servers`` is required.
 
     Raises:
-        SettingsError: If a setting does not exist or has an impossible value.
+        SettingsError: If a setting does not exist or has an invalid value.
         TopologyError: If the topology is not valid.
 
     Source: KIP-28, "Architecture Design"; ``org.apache.kafka.streams.KafkaStreams``, whose ``Time`` is ``clock`` here.
@@ -138,7 +138,7 @@ class Application:
             OtherCheckpointError: If, under exactly once, another checkpoint has delivered for this application.
             ControlError: If the file of the topics that stay paused cannot be read.
             SparkRuntimeError: If the program uses Spark Connect, or Spark does not start.
-            MillstreamError: If the first batch fails for another reason.
+            MillstreamError: If the first micro-batch fails for another reason.
         """
         bound = Bound.of(until)
         check_spark_packages()
@@ -208,7 +208,7 @@ class Application:
         return Launch(running._run, environment, self._program, self.settings).start()
 
     def _keep_up(self, running: RunningApplication, environment: Environment) -> None:
-        """Start what follows changes while the application runs: recovery, edits, workers, metadata."""
+        """Start to handle changes while the application runs: failures, edits, numbers of workers, topic metadata."""
         run = running._run
         run.query.launch = partial(self._launch, running, environment)
         run.supervision = PeriodicTask(run.query.recover, _SUPERVISION_S)
@@ -229,7 +229,7 @@ class Application:
         cores, tasks = lambda: session.sparkContext.defaultParallelism, lambda: len(run.reports.tasks)
 
         def apply(change: WorkersChange) -> None:
-            if is_automatic(self.settings.parallelism):  # a command has not set a number meanwhile
+            if is_automatic(self.settings.parallelism):  # unless a command has set a number in the meantime
                 self.settings = self.settings.model_copy(update={"shuffle_partitions": change.workers})
                 run.query.restart(change.reason)
 

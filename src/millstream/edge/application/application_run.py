@@ -56,7 +56,7 @@ class Resources:
     Attributes:
         check_query_key: Raises an error if the key of query connections would reach executors unprotected.
         record_deleter: Deletes processed records of repartition topics.
-        drain_timeout_s: How long a stop may wait for unfinished records.
+        drain_timeout_s: How long a stop may wait for in-flight records.
         transactional: Whether transactions commit the offsets.
         spark_log: File for Spark's output; None means this program's output.
     """

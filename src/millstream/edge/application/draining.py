@@ -1,8 +1,8 @@
 """Draining: an application finishes its in-flight records before it ends.
 
-An application can stop in two ways; neither loses records. *Carrying over* is quick: unfinished records are part of the snapshot of the
+An application can stop in two ways; neither loses records. *Carrying over* is quick: in-flight records are part of the snapshot of the
 last micro-batch, and the next start continues them. *Draining* takes longer: the application reads no more external records, but
-micro-batches continue until all records are finished or the time limit is reached. Records that are still unfinished are carried over.
+micro-batches continue until all records are finished or the time limit is reached. Records that are still in flight are carried over.
 
 Draining does not wait for a record whose retry or delay is due after the limit, nor for records that a task buffers until it has read
 another input far enough.
@@ -23,7 +23,7 @@ _POLL_S: Final = 0.02
 
 
 class Left(NamedTuple):
-    """Unfinished records of asynchronous operators, and how many of them may finish in time."""
+    """The number of in-flight records of asynchronous operators, and how many of them may finish in time."""
 
     unfinished: int
     awaited: int
@@ -33,8 +33,8 @@ class Draining:
     """The drain of an application. Any thread may begin it; threads of the control server check it.
 
     Args:
-        left: Returns the number of unfinished records, and of those that may finish by a time, ms since the epoch by the application's
-            clock.
+        left: Returns the number of in-flight records, and how many of them may finish by a time, ms since the epoch by the
+            application's clock.
     """
 
     def __init__(self, left: Callable[[int], Left]) -> None:

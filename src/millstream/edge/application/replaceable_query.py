@@ -38,7 +38,7 @@ class ReplaceableQuery:
         between_batches: Set while no micro-batch runs; with ``hold`` set, none will start.
         first_batch: Set once the query has committed a micro-batch.
         newest_batch: The number of the newest committed micro-batch; -1 before the first.
-        repeated: Whether the output of that micro-batch came from a different attempt than its committed state.
+        repeated: Whether an earlier attempt at that micro-batch has sent results, which may differ from the committed state.
         launch: Starts a new query; None if the query is never replaced.
     """
 
@@ -74,7 +74,7 @@ class ReplaceableQuery:
         query.stop()
 
     def restart(self, reason: str) -> None:
-        """Stop the query between two micro-batches and start it again."""
+        """Stop the query between two micro-batches, and start a new one."""
         with self.lock:
             if (query := self._processing()) is None:
                 return

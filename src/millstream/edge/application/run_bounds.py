@@ -32,8 +32,8 @@ class Bound:
     """When a run ends.
 
     Attributes:
-        end: Where it stops reading; None for nowhere.
-        lasts_s: After how many seconds it is stopped; None for never.
+        end: Where the run stops reading; None if it reads without end.
+        lasts_s: After how many seconds the run is stopped; None for never.
     """
 
     end: RunEnd | None = None

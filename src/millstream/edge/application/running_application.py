@@ -39,7 +39,7 @@ class RunningApplication:
 
     @property
     def listeners(self) -> Listeners:
-        """What listens for requests of other processes, with addresses."""
+        """The application's HTTP listeners, with their addresses."""
         return self._run.listeners
 
     def stop(self, timeout_s: float = _STOP_WAIT_S, *, drain_timeout_s: float | None = None) -> None:
@@ -51,7 +51,7 @@ class RunningApplication:
 
         Args:
             timeout_s: How long the running micro-batch may take before the query is stopped in any case.
-            drain_timeout_s: How long the application may first wait for unfinished records; None for the setting
+            drain_timeout_s: How long the application may first wait for in-flight records; None for the setting
                 ``drain_timeout_ms``. A second call, from another thread, can shorten the time.
         """
         self._run.stop(timeout_s, drain_timeout_s)
@@ -145,7 +145,7 @@ class RunningApplication:
     def edit(
         self, topology: Topology, *, preview: bool = False, renamed_stores: Mapping[str, str] | None = None
     ) -> TopologyEdit:
-        """Continue with an edited topology, between two micro-batches. All stores that the edited topology still has keep their state.
+        """Replace the topology with an edited one, between two micro-batches. Stores that remain in it keep their state.
 
         Args:
             topology: The edited topology.

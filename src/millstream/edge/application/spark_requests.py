@@ -34,7 +34,7 @@ class ApplicationView(Controllable, Protocol):
     """An application that takes commands and answers questions about its stores."""
 
     def stores(self) -> Mapping[str, str]:
-        """Return the stores that can be queried, with their kinds."""
+        """Return the queryable stores, with their kinds."""
 
     def ask(self, question: Question) -> Answer:
         """Answer a question about a store."""
@@ -94,9 +94,8 @@ class SparkRequests:
         elif self._workers_must_change(data):
             run.query.hold.set()
         hold = run.query.hold.is_set()
-        if (
-            hold
-        ):  # Spark plans between micro-batches, so none is running, and after this answer none will start
+        # Spark plans between micro-batches, so none is running; after this answer, none will start.
+        if hold:
             run.query.between_batches.set()
         limits = run.resources.flow_control.limits
         return PlanningOrders(

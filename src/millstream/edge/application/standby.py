@@ -1,7 +1,7 @@
 """Standby: a driver that waits, with Spark running, until Kafka elects it to run the application.
 
 The running driver and the standbys are started in the same way, with ``standby=True``. They share the checkpoint, and may share the
-state directory. A takeover takes the session timeout of the dead driver and the start of a query, but not the start of Spark.
+state directory. A takeover lasts as long as the session timeout of the dead driver and the start of a query; Spark need not start.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Standby:
         return standby
 
     def lease(self, take: Callable[[], Lease]) -> Lease:
-        """Take the lease; wait while a stopping driver on this host still holds it.
+        """Take the lease; wait while the previous driver, for example a suspended one, still holds it on this host.
 
         Raises:
             ApplicationRunningError: If another driver is elected in the meantime.

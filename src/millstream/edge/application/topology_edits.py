@@ -86,7 +86,7 @@ class Pausable(Protocol):
         """Read topics again."""
 
     def status(self) -> Status:
-        """Return what it is doing."""
+        """Return the status of the application."""
 
 
 @contextmanager
@@ -106,5 +106,5 @@ def emptied(application: Pausable, before: Plan, now: Plan) -> Iterator[None]:
             time.sleep(_POLL_S)
         yield
     finally:
-        with suppress(ControlError):  # it may have ended
+        with suppress(ControlError):  # the application may have ended
             application.resume(outside)

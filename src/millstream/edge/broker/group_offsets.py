@@ -72,9 +72,9 @@ class GroupOffsets:
             self._taken.clear()
 
     def by_others(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the partitions for which another process has committed, each with our offset and the current one.
+        """Return the partitions that another process has committed, each with the last offset from here and the current offset.
 
-        Each is returned once; none is returned while the outcome of a commit of ours is unknown.
+        Each partition is returned once. None is returned while the outcome of a commit from here is unknown.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.

@@ -23,7 +23,7 @@ from millstream.edge.settings.settings import Settings
 
 @dataclass(frozen=True)
 class StartFacts:
-    """The facts that decide about a start without a mark of its own in Kafka.
+    """The facts that decide whether a start without its own mark in Kafka may deliver.
 
     Attributes:
         location: The checkpoint of the start, for errors.

@@ -103,9 +103,8 @@ class Continuity:
         return frozenset(
             topic
             for topic in left_by(before, routing) | renumbered
-            if topic in home
-            or source_of(sources, topic)
-            is None  # otherwise a pattern still matches the topic, which is only missing for now
+            # Otherwise a pattern still matches the topic, which is only missing for now.
+            if topic in home or source_of(sources, topic) is None
         )
 
     def check_fits(self, plan: Plan, external: Mapping[str, int], grouper: PartitionGrouper) -> None:
@@ -150,13 +149,13 @@ def continuity(
 
 
 def check_finished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) -> None:
-    """Refuse to drop unfinished records of a removed asynchronous operator.
+    """Refuse to drop in-flight records of a removed asynchronous operator.
 
     Args:
         manifests: Reads the manifests of the tasks; called only if such an operator was removed.
 
     Raises:
-        IncompatibleTopologyError: If a removed operator has unfinished records.
+        IncompatibleTopologyError: If a removed operator has in-flight records.
     """
     gone = now.remembered.unfinished - now.plan.keepers
     if not gone:
@@ -220,10 +219,10 @@ def check_held(now: Continuity, layout: Layout, manifests: Callable[[], Iterable
 def check_left_behind(
     now: Continuity, layout: Layout, manifests: Callable[[], Iterable[bytes]], *, unfinished: bool
 ) -> None:
-    """Refuse to drop records that were already read: buffered records and, if ``unfinished`` is set, unfinished records.
+    """Refuse to drop records that were already read: buffered records and, if ``unfinished`` is set, in-flight records.
 
     Args:
-        unfinished: Whether to check the unfinished records of removed operators.
+        unfinished: Whether to check the in-flight records of removed operators.
 
     Raises:
         IncompatibleTopologyError: If there are such records.

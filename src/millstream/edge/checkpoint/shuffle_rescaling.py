@@ -5,7 +5,7 @@ has an offline operation: it runs a micro-batch without records, which writes th
 grouping keys, segments and local copies do not change; only the part that contains a task changes.
 
 ``millstream rescale`` rescales on demand. A start rescales if the setting ``shuffle_partitions`` differs from the checkpoint's number,
-unless ``on_changed_shuffle_partitions`` forbids it.
+unless ``on_changed_shuffle_partitions`` is ``keep`` or ``fail``.
 """
 
 from __future__ import annotations

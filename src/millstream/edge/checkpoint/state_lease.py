@@ -2,7 +2,8 @@
 
 Only one process at a time may work on an application's directory. Two would overwrite each other's micro-batches and local copies, and a
 reset or a rescale would remove the checkpoint of a running application. The lease is a lock of the operating system on the file
-``lock`` in the application's directory. It ends with the process, even after SIGKILL, so there is nothing to clean up and no timeout to wait for.
+``lock`` in the application's directory. It ends with the process, even after SIGKILL: there is nothing to clean up, and no timeout to
+wait for.
 
 The lease does not protect against other hosts. The consumer group cannot either, because it has no members. Under exactly once, the
 marks do (see ``checkpoint_ownership``).

@@ -116,7 +116,7 @@ def _plan_of(found: Any, target: str) -> Plan:
 
 
 def _is_application(found: Any) -> bool:
-    """Return whether an object is an ``Application``, without importing that class and with it Spark and a Kafka client."""
+    """Return whether an object is an ``Application``, without importing the class, which would import Spark and a Kafka client."""
     return isinstance(getattr(found, "plan", None), Plan)
 
 

@@ -34,7 +34,7 @@ class Controllable(Protocol):
         """Change the number of workers per partition."""
 
     def status(self) -> Status:
-        """Return what it is doing."""
+        """Return the status of the application."""
 
 
 def executed(application: Controllable, command: str, arguments: Mapping[str, Any]) -> Status:

@@ -122,11 +122,8 @@ def _become(request: ForkRequest, streams: list[int], installed: list[str]) -> N
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    for signal_number in (
-        signal.SIGCHLD,
-        signal.SIGHUP,
-        signal.SIGTERM,
-    ):  # SIGINT is ignored below PySpark's JVM
+    # SIGINT is ignored below PySpark's JVM.
+    for signal_number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
         signal.signal(signal_number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_NOFILE, request.files)
     os.chdir(request.directory)

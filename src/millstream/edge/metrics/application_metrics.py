@@ -24,7 +24,7 @@ class Measured(Protocol):
     id: str
 
     def status(self) -> Status:
-        """Return what it is doing."""
+        """Return the status of the application."""
 
     def metrics(self) -> Mapping[str, int]:
         """Return the metrics without labels."""

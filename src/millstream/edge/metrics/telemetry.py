@@ -24,6 +24,7 @@ class Observed:
     """An observed application. All instruments of one collection read the same view.
 
     Args:
+        look: Returns the current view.
         clock: A monotonic clock, seconds.
     """
 

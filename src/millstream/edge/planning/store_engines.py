@@ -1,7 +1,7 @@
 """Store engines: the library that keeps the local copy of each store.
 
-A store's ``engine=...`` takes precedence over the setting ``store_engine``. If an engine is not installed, creating the application
-fails, instead of a worker.
+A store's ``engine=...`` takes precedence over the setting ``store_engine``. If an engine is not installed, the application cannot be
+created, so the error does not first appear in a worker.
 """
 
 from __future__ import annotations

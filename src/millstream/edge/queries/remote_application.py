@@ -17,7 +17,7 @@ from millstream.edge.taps.tap import DEFAULT_LIMIT, Tap
 from millstream.edge.taps.tap_buffers import QUESTION as TAP_QUESTION
 
 QUESTION: Final = "store"
-"""Name of the question about stores; its data is a question, or None for the list of stores."""
+"""The name of requests about stores; their data is a question, or None for the list of stores."""
 _TAP_LEASE_S: Final = 300.0
 
 

@@ -120,7 +120,7 @@ class Copies:
         self._lock = threading.Lock()
 
     def of_task(self, store: str, report: TaskReport) -> TaskCopy:
-        """Return the local copy of the task of a report, which contains a store."""
+        """Return the local copy of a report's task, for a store."""
         return self._of(report.task, store, report)
 
     def of_global(self, store: str, report: TaskReport) -> TaskCopy:

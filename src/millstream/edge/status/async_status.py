@@ -169,7 +169,7 @@ def _capacity_of_ranges(reports: Sequence[CallReport]) -> int:
 
 
 def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:
-    """Return the unfinished records of all tasks.
+    """Return the number of in-flight records of all tasks, and how many of them are awaited.
 
     Args:
         until_ms: Time after which due records are not awaited, ms since the epoch by the application's clock.

@@ -61,7 +61,7 @@ class ProgressLog:
 
         Args:
             look: Returns the current status and metrics.
-            then: Called after each line.
+            then: Called each time after that.
         """
 
         def report() -> None:

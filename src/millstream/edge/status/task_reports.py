@@ -142,9 +142,8 @@ class TaskReports:
         return news
 
     def _measure(self, report: TaskReport) -> None:
-        if (
-            report.task not in self.tasks
-        ):  # rate() misses the first increment of a counter that does not exist before it
+        # rate() misses the first increment of a counter that does not exist before it.
+        if report.task not in self.tasks:
             self.numbers.take((metric.name, (report.task,), 0) for metric in measures.OF_EACH_TASK)
         self.numbers.take(row for row in report.measured if kind_of(row[0]) != "gauge")
         self.gauges[report.task] = now = Numbers()

@@ -24,7 +24,7 @@ from millstream.core.topology.plan import Plan
 log = logging.getLogger("millstream.application")
 
 QUESTION: Final = "tap"
-"""Name of the question about taps; its data is an action with its arguments."""
+"""The name of requests about taps; their data is an action with its arguments."""
 MAX_LIMIT: Final = 10_000
 
 
@@ -96,7 +96,7 @@ class TapContent(NamedTuple):
 
 @dataclass
 class _Buffer:
-    """The samples of one tap. Guarded by the lock of the buffers."""
+    """The samples of one tap. Guarded by the lock of ``TapBuffers``."""
 
     node: str
     records: deque[TapRecord]

@@ -16,7 +16,7 @@ _READY: Final = ("running", "draining")
 
 
 class Viewer:
-    """Takes views of the application for requests. It uses one thread, because each thread that calls Spark opens a connection to the JVM."""
+    """Takes views of the application for requests, in one thread, because each thread that calls Spark opens a JVM connection."""
 
     def __init__(self, application: Measured) -> None:
         self._application = application

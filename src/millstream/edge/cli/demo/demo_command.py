@@ -196,8 +196,7 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 def quiet(log: Path) -> Iterator[TextIO]:
     """Redirect the standard output and error of this process and its children to a file; yield the original output.
 
-    The JVM, its Python workers and librdkafka write to the inherited file descriptors 1 and 2, which replacing ``sys.stderr`` would not
-    change.
+    Replacing ``sys.stderr`` is not enough: the JVM, its Python workers and librdkafka write to the inherited file descriptors 1 and 2.
     """
     sys.stdout.flush()
     sys.stderr.flush()
