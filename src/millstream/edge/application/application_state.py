@@ -1,4 +1,4 @@
-"""The state of a running application, moved by events through the transition table."""
+"""The state of a running application; events change it according to the transition table."""
 
 from __future__ import annotations
 

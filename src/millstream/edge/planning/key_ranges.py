@@ -1,4 +1,4 @@
-"""Key ranges of a running application: their status, and checks of the number of workers."""
+"""Key ranges of a running application: their status, and which numbers of workers they allow."""
 
 from __future__ import annotations
 

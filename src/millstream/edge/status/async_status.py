@@ -172,7 +172,7 @@ def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:
     """Return the number of in-flight records of all tasks, and how many of them are awaited.
 
     Args:
-        until_ms: Time after which due records are not awaited, ms since the epoch by the application's clock.
+        until_ms: Records that are due after this time are not awaited; ms since the epoch by the application's clock.
     """
     unfinished = awaited = 0
     for report in reports:

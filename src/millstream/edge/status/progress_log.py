@@ -61,7 +61,7 @@ class ProgressLog:
 
         Args:
             look: Returns the current status and metrics.
-            then: Called each time after that.
+            then: Called every ten seconds, after the progress.
         """
 
         def report() -> None:
