@@ -239,7 +239,6 @@ class Launch:
         return files_of(self.settings.checkpoint(self.run.id), self.run.session.of(self.settings))
 
     def _manifests(self, progress: CheckpointProgress) -> list[bytes]:
-        """Read the manifests of the checkpoint's tasks."""
         settings, session = self.settings, self._session()
         if progress.last_complete < 0:
             return []

@@ -66,7 +66,6 @@ class Bound:
         )
 
     def limiting(self, source: SourceSpec) -> SourceSpec:
-        """Return the source's spec with this end."""
         return replace(source, end=self.end or RunEnd())
 
     def watch(self, running: RunningApplication) -> None:

@@ -28,7 +28,7 @@ StateDir = Annotated[
 
 @contextmanager
 def reporting_errors(command: str) -> Iterator[None]:
-    """Print an error of Millstream in one line, and exit with code 1."""
+    """Print errors of Millstream in one line, and exit with code 1."""
     try:
         yield
     except MillstreamError as error:

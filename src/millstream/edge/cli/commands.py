@@ -57,8 +57,6 @@ app.command()(shell)
 
 
 class DescribeFormat(StrEnum):
-    """The formats of ``describe``."""
-
     text = "text"
     mermaid = "mermaid"
     dot = "dot"

@@ -82,7 +82,6 @@ class ControlCommands:
 
 
 def status_lines(name: str, status: Status) -> list[str]:
-    """Return the status of an application as lines of text."""
     lag = (f"{topic} {count:,}" for topic, count in status.lag.items())
     return [
         f"{name}: {status.state}",

@@ -105,7 +105,6 @@ class Chosen:
     offsets: frozenset[int] = frozenset()
 
     def has(self, letter: Envelope) -> bool:
-        """Return whether a dead letter passes the filter."""
         facts = letter.facts
         same = (
             (self.stage, facts.get("stage", "")),
@@ -184,7 +183,6 @@ class Guard:
 
 
 def envelopes(partition: TopicPartition, records: Records) -> Iterator[Envelope]:
-    """Yield records of a partition as dead letters."""
     headers = records.headers or [()] * len(records)
     rows = zip(records.offsets, records.keys, records.values, records.timestamps, headers)
     for row in rows:

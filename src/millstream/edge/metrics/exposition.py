@@ -25,8 +25,6 @@ def exposition(view: View, accept: str = "") -> tuple[bytes, str]:
 
 
 class _Families(Collector):
-    """Collects the metrics of a view for the Prometheus client."""
-
     def __init__(self, view: View) -> None:
         self._view = view
 

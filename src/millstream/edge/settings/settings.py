@@ -333,7 +333,6 @@ class Settings(BaseSettings):
 
     @property
     def policies(self) -> ErrorPolicies:
-        """The error policies of all stages."""
         return ErrorPolicies(
             self.on_deserialize_error,
             self.on_process_error,
@@ -355,7 +354,6 @@ class Settings(BaseSettings):
 
     @property
     def waits(self) -> WaitSettings:
-        """How tasks wait for empty inputs."""
         return WaitSettings(
             self.max_task_idle_ms, self.buffered_records_per_partition, self.buffered_bytes_per_partition
         )

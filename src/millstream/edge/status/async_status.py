@@ -53,7 +53,6 @@ class HotKeyStatuses:
         self._last: HotKeySample | None = None
 
     def note(self, hottest: HotKeySample) -> None:
-        """Add the sample of a step."""
         self._last = hottest
         self._counts[hottest.key] += hottest.records
         self._of += hottest.of

@@ -40,7 +40,6 @@ def metrics_routes(viewer: Viewer) -> Mapping[tuple[str, str], Route]:
 
 
 def health_routes(viewer: Viewer) -> Mapping[tuple[str, str], Route]:
-    """Return the routes for liveness and readiness."""
 
     def healthz(request: HttpRequest) -> HttpResponse:
         state = viewer.now().status.state

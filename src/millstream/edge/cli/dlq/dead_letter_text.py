@@ -127,7 +127,6 @@ def replay(queue: DeadLetterQueue, request: ReplayRequest, sure: Callable[[], bo
 
 
 def tally_lines(tally: Tally) -> Iterator[str]:
-    """Yield lines that describe a replay."""
     for topic, count in sorted(tally.sent.items()):
         yield f"  {count:,} to {printable(topic)}"
     if tally.before:

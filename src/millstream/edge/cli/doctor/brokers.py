@@ -64,7 +64,6 @@ def broker_finding(servers: str, brokers: int | None, problems: Sequence[str]) -
 def advertised_finding(
     addresses: Sequence[tuple[str, int]], unreachable: Mapping[tuple[str, int], str]
 ) -> Finding:
-    """Judge the advertised addresses."""
     name = "advertised addresses"
     if not unreachable:
         return Finding(name, True, f"{_shown(addresses)} can be reached")
@@ -79,7 +78,6 @@ def advertised_finding(
 
 
 def topic_finding(topic: str, partition_counts: Mapping[str, int], servers: str) -> Finding:
-    """Judge whether a topic exists."""
     count = partition_counts.get(topic)
     fix = f"kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 4"
     detail = "does not exist" if count is None else f"{count} partition{'' if count == 1 else 's'}"
