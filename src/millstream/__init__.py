@@ -1,6 +1,6 @@
 """Millstream: a processor client for Apache Kafka (KIP-28) whose pipelines run on Apache Spark.
 
-Building a topology imports neither Spark nor a Kafka client: what needs them is imported when it is first used.
+Building a topology imports neither Spark nor a Kafka client: modules that need them are imported on first use.
 """
 
 from __future__ import annotations

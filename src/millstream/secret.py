@@ -1,4 +1,4 @@
-"""Where a secret of Kafka's clients is kept: ``kafka={"sasl.password": ms.secret.env("KAFKA_PASSWORD")}``."""
+"""References to secrets of Kafka's clients: ``kafka={"sasl.password": ms.secret.env("KAFKA_PASSWORD")}``."""
 
 from millstream.drivers.kafka.secret_references import Secret, env, fetched, file
 

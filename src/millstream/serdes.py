@@ -1,6 +1,6 @@
-"""Serdes: ``ms.serdes.string``, ``ms.serdes.json``, and those whose schemas are kept in a schema registry.
+"""Serdes: ``ms.serdes.string``, ``ms.serdes.json``, and serdes with a schema registry.
 
-The functions that need a package of the extra ``schemas`` import it when they are called.
+Functions that need a package of the extra ``schemas`` import it when they are called.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ def avro(
     register: str = "auto",
     namespace: str | None = None,
 ) -> Serde[_T]:
-    """Create a serde of Avro with a schema registry, in Confluent's wire format.
+    """Create an Avro serde with a schema registry, in Confluent's wire format.
 
     Args:
-        schema: A dataclass, a pydantic model or a msgspec Struct; or an Avro schema as text or dict, for dicts. Data of another version is
-            read with this schema, by Avro's rules.
-        registry: Address of the registry, or settings of ``confluent_kafka.schema_registry.SchemaRegistryClient`` by name, in which
-            ``ms.secret`` may stand; ``mock://name`` is a registry in the memory of the process.
-        subject: How the subject is named: ``"topic"``, ``"record"`` or ``"topic_record"``. In a store it is the name of the record.
-        register: ``"auto"`` registers the schema when it first writes; ``"check"`` writes only with a schema that is registered; ``"never"``
-            writes with the newest schema that is registered.
-        namespace: Namespace of the record name that is derived from a type.
+        schema: A dataclass, a pydantic model or a msgspec Struct; or, for dicts, an Avro schema as text or dict. Data that was written
+            with another version of the schema is converted to this schema by Avro's rules.
+        registry: The address of the registry, or settings of ``confluent_kafka.schema_registry.SchemaRegistryClient`` by name. Settings
+            may contain references from ``ms.secret``. ``mock://name`` is a registry in the memory of the process.
+        subject: How the subject is named: ``"topic"``, ``"record"`` or ``"topic_record"``. In a store, it is the name of the record.
+        register: ``"auto"`` registers the schema at the first write; ``"check"`` writes only with a registered schema; ``"never"`` writes
+            with the newest registered schema.
+        namespace: The namespace of a record name that is derived from a type.
 
     Returns:
-        The serde. It raises ``SerdeError`` for bytes of another format or a schema that the registry refuses, and ``UnavailableError``,
-        which no policy leaves out, if the registry does not answer for a minute.
+        The serde. It raises ``SerdeError`` for bytes in another format and for a schema that the registry refuses. It raises
+        ``UnavailableError``, which no error policy can skip, if the registry does not answer for a minute.
 
     Raises:
         SettingsError: If the type or the schema cannot be used, or the extra ``schemas`` is not installed.
@@ -74,13 +74,13 @@ def json_schema(
     subject: str = "topic",
     register: str = "auto",
 ) -> Serde[_T]:
-    """Create a serde of JSON with a JSON Schema in a schema registry, in Confluent's wire format.
+    """Create a JSON serde with a JSON Schema in a schema registry, in Confluent's wire format.
 
     Args:
-        schema: A dataclass, a pydantic model or a msgspec Struct; or a JSON Schema as text or dict, for dicts.
-        registry: See :func:`avro`, also for ``subject`` and ``register``.
-        subject: See there.
-        register: See there.
+        schema: A dataclass, a pydantic model or a msgspec Struct; or, for dicts, a JSON Schema as text or dict.
+        registry: As for :func:`avro`.
+        subject: As for :func:`avro`.
+        register: As for :func:`avro`.
 
     Raises:
         SettingsError: If the type or the schema cannot be used, or the extra ``schemas`` is not installed.
@@ -105,16 +105,16 @@ def json_schema(
 def protobuf(
     message: type[_T], *, registry: str | Mapping[str, Any], subject: str = "topic", register: str = "auto"
 ) -> Serde[_T]:
-    """Create a serde of Protobuf with a schema registry, in Confluent's wire format.
+    """Create a Protobuf serde with a schema registry, in Confluent's wire format.
 
     Args:
         message: The generated class of the message.
-        registry: See :func:`avro`, also for ``subject`` and ``register``.
-        subject: See there.
-        register: See there.
+        registry: As for :func:`avro`.
+        subject: As for :func:`avro`.
+        register: As for :func:`avro`.
 
     Raises:
-        SettingsError: If it is not a message class, or the extra ``schemas`` is not installed.
+        SettingsError: If ``message`` is not a message class, or the extra ``schemas`` is not installed.
     """
     _extra("record_types")
     if not hasattr(message, "DESCRIPTOR"):
@@ -124,11 +124,11 @@ def protobuf(
 
 @checked
 def typed(kind: type[_T], *, name: str | None = None) -> Serde[_T]:
-    """Create a serde of JSON of one type: objects are checked when they are read.
+    """Create a JSON serde for one type; it validates objects when it reads them.
 
     Args:
-        kind: A dataclass, a msgspec Struct, a TypedDict, or another type that msgspec knows.
-        name: Name of the format, which a store keeps; None is ``json:`` and the name of the type.
+        kind: A dataclass, a msgspec Struct, a TypedDict, or another type that msgspec supports.
+        name: The name of the format, which a store remembers; None for ``json:`` and the name of the type.
 
     Raises:
         SettingsError: If the extra ``schemas`` is not installed.

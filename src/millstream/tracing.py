@@ -1,8 +1,8 @@
-"""Traces through records: the context of a trace in the headers of records, as OpenTelemetry's propagators write it.
+"""Traces through records: the headers of records carry the trace context, in the format of OpenTelemetry's propagators.
 
-Operators pass headers on, so the context of an input record is in the headers of its results. A processor continues the trace with
-:func:`extract`, and with :func:`inject` its results belong to the span that it has begun. The program provides OpenTelemetry's SDK, also in
-Spark's workers; here is only the API.
+Operators pass headers on, so the headers of results contain the context of their input record. A processor continues the trace with
+:func:`extract`; with :func:`inject`, its results belong to the span that it has started. Millstream uses only OpenTelemetry's API; the
+program provides the SDK, also in Spark's workers.
 
 Example:
     >>> from opentelemetry import trace
@@ -36,10 +36,10 @@ __all__ = ["extract", "inject"]
 
 
 class _OfHeaders(Getter[Headers]):
-    """Reads the headers of a record for a propagator."""
+    """Lets a propagator read the headers of a record."""
 
     def get(self, carrier: Headers, key: str) -> list[str] | None:
-        """Return the values of a header that are text."""
+        """Return the values of a header as text; None without values."""
         found = [value for name, value in carrier if name.lower() == key.lower() and value is not None]
         return [value.decode(errors="replace") for value in found] or None
 
@@ -52,23 +52,23 @@ _GETTER: Final = _OfHeaders()
 
 
 def extract(headers: Iterable[tuple[str, bytes | None]]) -> Context:
-    """Return the context of the trace that a record belongs to.
+    """Return the trace context of a record.
 
     Args:
         headers: The headers of the record.
 
     Returns:
-        The context, for ``tracer.start_as_current_span(..., context=...)``; of no trace if the headers have none.
+        The context, for ``tracer.start_as_current_span(..., context=...)``; without a trace if the headers contain none.
     """
     return _extract(tuple(headers), getter=_GETTER)
 
 
 def inject(headers: Iterable[tuple[str, bytes | None]], context: Context | None = None) -> Headers:
-    """Return the headers of a record that belongs to a trace.
+    """Return headers with a trace context.
 
     Args:
-        headers: The other headers; those of a trace in them are replaced.
-        context: The context of the trace; None is the current one.
+        headers: The headers of the record; an existing trace context in them is replaced.
+        context: The trace context; None for the current one.
     """
     carrier: dict[str, str] = {}
     _inject(carrier, context)

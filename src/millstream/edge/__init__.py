@@ -1,1 +1,1 @@
-"""The edge: settings, the application, the command line. The only place that combines drivers."""
+"""The edge: settings, the application, the command line. Only this layer combines drivers."""

@@ -1,8 +1,8 @@
-"""The Python worker daemon of Spark, with the imports that workers need made once, before it forks.
+"""Spark's Python worker daemon; it imports the modules that workers need once, before it forks workers.
 
-A fresh worker would spend about a second on them. Set as ``spark.python.daemon.module``. Spark starts one daemon for the
-workers of its operators and one for each of its helpers (planning a read, committing a sink, ...); the helpers live for
-moments and need little, so only the first kind is worth the preparation.
+Without it, each new worker would spend about a second on these imports. It is set as ``spark.python.daemon.module``. Spark starts one
+daemon for the workers of its operators and one for each of its helpers (planning a read, committing a sink, ...). Helpers are short-lived
+and need few modules, so only the daemon for operators imports in advance.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PRELOADED = (
 
 
 def preload() -> None:
-    """Import what operator workers need, freeze it for the garbage collector, and note the executor's process id."""
+    """Import what operator workers need, exclude it from garbage collection, and store the executor's process id."""
     for module in PRELOADED:
         importlib.import_module(module)
-    # In a fork of the fork server it is set already: its parent is not the executor.
+    # A fork of the fork server already has this variable, because its parent is not the executor.
     os.environ.setdefault(
         importlib.import_module("millstream.drivers.async_worker").EXECUTOR, str(os.getppid())
     )

@@ -1,1 +1,1 @@
-"""The application: how it starts, runs, goes on with another query, and ends."""
+"""The application: how it starts, runs, replaces its query, and ends."""

@@ -58,14 +58,14 @@ class Application:
         application_id: Unique in the cluster: the consumer group, the prefix of internal topics, and the name of the state.
         topology: What to run.
         partition_grouper: Forms partition groups; the default is KIP-28's.
-        renamed_stores: New name per old name of a store whose content the checkpoint has under the old name. It may stay
-            there when the renaming is done.
-        clock: Returns the wall clock of each micro-batch, ms since the epoch; the default is the host's. It is called in another
-            process of this host, to which it crosses as cloudpickle.
+        renamed_stores: Old names of stores, with their new names. Each store takes over the content that the checkpoint has under
+            the old name. You may leave the entry after the first start.
+        clock: Returns the wall-clock time of each micro-batch, ms since the epoch; the default is the host's clock. It is sent
+            with cloudpickle to another process of this host and called there.
         **settings: See ``docs/reference/settings.md``; ``bootstrap_servers`` is required.
 
     Raises:
-        SettingsError: If a setting does not exist or has an impossible value.
+        SettingsError: If a setting does not exist or has an invalid value.
         TopologyError: If the topology is not valid.
 
     Source: KIP-28, "Architecture Design"; ``org.apache.kafka.streams.KafkaStreams``, whose ``Time`` is ``clock`` here.
@@ -97,15 +97,16 @@ class Application:
         """Run until the application is stopped, by SIGTERM, SIGINT (also those to the JVM of ``spark-submit``) or an error.
 
         Args:
-            until: When it ends by itself: ``"end"``: when it has processed the records that are in the topics now; an int: after at most that many of them; a
-                ``datetime`` the records before that time; a ``timedelta`` stops it after that time. None: never.
+            until: When the application ends without a signal. ``"end"``: after it has processed the records that are in the topics
+                now. An int: after at most that many of these records. A ``datetime``: after the records before that time. A
+                ``timedelta``: after that time. None: never.
             standby: As for :meth:`start`.
 
         Returns:
-            The application, stopped; for its metrics.
+            The stopped application, for its metrics.
 
         Raises:
-            MillstreamError: As :meth:`start`, and when the application fails later.
+            MillstreamError: As :meth:`start`, and if the application fails later.
         """
         running = self.start(until=until, standby=standby)
         with stopping_on_signals(running.stop, hurry=partial(running.stop, drain_timeout_s=0)):
@@ -113,31 +114,31 @@ class Application:
         return running
 
     def start(self, until: Until = None, *, standby: bool = False) -> RunningApplication:
-        """Check topics, start the query and return when every task has been initialised.
+        """Check the topics, start the query, and return when every task is initialised.
 
         Args:
-            until: When it ends by itself, as in :meth:`run`.
-            standby: Whether this is one of several drivers, on any hosts, of which Kafka elects one to run the application. The others
-                wait here, with Spark running, and one of them takes over within ten seconds when it ends or dies. All of them are
-                started with ``standby=True`` and see the same checkpoint.
+            until: When the application ends without a signal, as in :meth:`run`.
+            standby: Whether this driver takes part in an election. Of several drivers, on any hosts, Kafka elects one to run the
+                application. The others wait in this call, with Spark running; when the elected driver ends or dies, one of them
+                takes over within ten seconds. Start all of them with ``standby=True`` and the same checkpoint.
 
         Returns:
             The running application.
 
         Raises:
-            SettingsError: If Kafka's clients reject a setting, or if a secret would be sent over a cluster without protection, or
-                a checkpoint that is on a local disk.
+            SettingsError: If Kafka's clients reject a setting, if a secret would cross a cluster unprotected, or if the checkpoint
+                of a cluster is on a local disk.
             BrokerUnavailableError: If no broker answers.
-            ApplicationRunningError: If the application runs on this state directory already; later, if another driver is elected.
+            ApplicationRunningError: If the application already runs on this state directory; later, if another driver is elected.
             TopicNotFoundError: If a topic does not exist.
-            TopicRecreatedError: If a topic is not the one that the checkpoint has read.
+            TopicRecreatedError: If a topic was deleted and created again since the checkpoint read it.
             CoPartitioningError: If topics that meet in a store have different numbers of partitions.
             CheckpointError: If the checkpoint is damaged; nothing has been started on it.
             IncompatibleTopologyError: If the checkpoint belongs to a topology that this one cannot continue.
-            OtherCheckpointError: If another checkpoint has delivered as this application, under exactly once.
-            ControlError: If the list of topics that are kept paused cannot be read.
+            OtherCheckpointError: If, under exactly once, another checkpoint has delivered for this application.
+            ControlError: If the file of the topics that stay paused cannot be read.
             SparkRuntimeError: If the program uses Spark Connect, or Spark does not start.
-            MillstreamError: If the first batch fails for another reason.
+            MillstreamError: If the first micro-batch fails for another reason.
         """
         bound = Bound.of(until)
         check_spark_packages()
@@ -167,7 +168,7 @@ class Application:
         return running
 
     def _leased(self, broker: Broker, standing_by: Standby | None) -> RunningApplication:
-        """Take the lease, and read beside it which topics stay paused."""
+        """Take the lease, and read from its directory which topics stay paused."""
         take, lease = partial(Lease.take, self.settings.home(self.id), self.id, "running"), None
         disconnect = partial(self._disconnect, standing_by)
         try:
@@ -207,7 +208,7 @@ class Application:
         return Launch(running._run, environment, self._program, self.settings).start()
 
     def _keep_up(self, running: RunningApplication, environment: Environment) -> None:
-        """Follow what changes while the application runs."""
+        """Start to handle changes while the application runs: failures, edits, numbers of workers, topic metadata."""
         run = running._run
         run.query.launch = partial(self._launch, running, environment)
         run.supervision = PeriodicTask(run.query.recover, _SUPERVISION_S)
@@ -228,7 +229,7 @@ class Application:
         cores, tasks = lambda: session.sparkContext.defaultParallelism, lambda: len(run.reports.tasks)
 
         def apply(change: WorkersChange) -> None:
-            if is_automatic(self.settings.parallelism):  # a command has not set a number meanwhile
+            if is_automatic(self.settings.parallelism):  # unless a command has set a number in the meantime
                 self.settings = self.settings.model_copy(update={"shuffle_partitions": change.workers})
                 run.query.restart(change.reason)
 
@@ -238,7 +239,7 @@ class Application:
         """Set the number of workers per partition of the next query.
 
         Raises:
-            MillstreamError: If the number needs other key ranges.
+            MillstreamError: If the number needs different key ranges.
         """
         run, plan = running._run, running._run.plan
         if workers == AUTO and run.auto_workers is not None:

@@ -51,12 +51,12 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True)
 class Resources:
-    """What an application gets at its start.
+    """What an application receives at its start.
 
     Attributes:
-        check_query_key: Refuses to send executors the key of query connections without protection.
+        check_query_key: Raises an error if the key of query connections would reach executors unprotected.
         record_deleter: Deletes processed records of repartition topics.
-        drain_timeout_s: How long a stop may take to finish unfinished records.
+        drain_timeout_s: How long a stop may wait for in-flight records.
         transactional: Whether transactions commit the offsets.
         spark_log: File for Spark's output; None means this program's output.
     """
@@ -74,16 +74,16 @@ class Resources:
 
 
 class ApplicationRun:
-    """The parts of a running application. Used from several threads.
+    """The parts of a running application. Used by several threads.
 
     Attributes:
         run_id: The id of this run, the same for all its queries.
-        error: Why it failed; None if it has not.
-        continues: The running plan, as it continues the checkpoint, and the topics that it was started with.
+        error: Why the application failed; None if it has not.
+        continues: The running plan, as it continues the checkpoint, and the topics at its start.
         rescale_later: Whether to rescale the state once the interrupted micro-batch is complete.
         workers: The number of Spark partitions that run the tasks; 0 before the first launch.
-        auto_workers: Changes that number as the load needs; None if it is set.
-        control: Answers the processes of Spark, and commands.
+        auto_workers: Adjusts the number of workers to the load; None if the number is set.
+        control: Answers Spark's processes, and executes commands.
         metadata_refresher: Follows changes of topics; None in a run to an end.
         purging: Purges repartition topics; None without them.
         supervision: Restarts the query after the loss of a process; None in a run to an end.
@@ -128,10 +128,10 @@ class ApplicationRun:
 
     @property
     def flow_control(self) -> FlowControl:
-        """The flow control, for changes. After the end, its file may belong to another run of the application.
+        """The flow control, for changes.
 
         Raises:
-            ControlError: If the application has ended.
+            ControlError: If the application has ended, because its file may then belong to another run.
         """
         if not self.resources.lease.held:
             raise ControlError(
@@ -155,7 +155,7 @@ class ApplicationRun:
         """Wait until the query has committed its first micro-batch, or has ended.
 
         Raises:
-            MillstreamError: If it has failed.
+            MillstreamError: If the application has failed.
         """
         assert self.query.current is not None
         while not self.query.first_batch.wait(_POLL_S):
@@ -168,10 +168,10 @@ class ApplicationRun:
         self.progress.follow(lambda: (self.status(), self.reports.metrics()), self.warnings.flush)
 
     def await_termination(self, timeout_s: float | None) -> bool:
-        """Wait until the application has ended, and return whether it has.
+        """Wait until the application has ended; return False after the timeout.
 
         Raises:
-            MillstreamError: If it has failed.
+            MillstreamError: If the application has failed.
         """
         if self.query.current is None:
             return True
@@ -209,14 +209,14 @@ class ApplicationRun:
             self._finish()
 
     def abandon(self) -> None:
-        """Stop at once, because the start has failed."""
+        """Stop immediately after a failed start."""
         query = self.query.current
         if query is not None and query.isActive:
             query.stop()
         self.release()
 
     def end_with(self, error: MillstreamError) -> None:
-        """Fail for a reason outside of Spark, and stop the query."""
+        """Fail for a reason outside Spark, and stop the query."""
         self._note_error(error)
         if self.query.current is not None:
             self.query.current.stop()
@@ -250,7 +250,7 @@ class ApplicationRun:
         return runs and self.state.now not in ENDING
 
     def _wait(self, timeout_s: float | None) -> bool:
-        """Wait in short steps, so that signals are handled; return whether the query has ended."""
+        """Wait in short steps, so that Python handles signals; return whether the application has ended."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             query = self.query.current
@@ -261,7 +261,7 @@ class ApplicationRun:
                 self.query.recover()
                 if self.query.unchanging.is_set() and query is self.query.current:
                     raise
-                ended = True  # another query goes on
+                ended = True  # another query continues
             if ended and not self.query.unchanging.wait(1):
                 continue
             if (ended and query is self.query.current) or self.state.now is State.STOPPED:

@@ -1,8 +1,8 @@
-"""Automatic workers: takes the load of a running application, and has the number of workers changed when it decides so.
+"""Automatic workers: measures the load of a running application and adjusts the number of workers to it.
 
-The decision is that of ``millstream.core.runtime.auto_parallelism``. A load ends when the planner asks for the next micro-batch, because then
-the reports of the last one and the ends of the topics are known, and no micro-batch runs. While there are no micro-batches, a load ends
-every second.
+``millstream.core.runtime.auto_parallelism`` decides. A measurement of load ends when the planner asks for the next micro-batch: no
+micro-batch runs then, and the reports of the last one and the end offsets of the topics are known. Without micro-batches, a measurement
+ends every second.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _IDLE_LOAD_S: Final = 1.0
 
 
 class AutoWorkers:
-    """The automatic number of workers of a running application. Used by threads of the control server, and one of its own.
+    """The automatic number of workers. Used by threads of the control server and by its own thread, which applies the changes.
 
     Args:
-        workers: The number now.
+        workers: The current number.
         cores: Returns how many Spark tasks can run at the same time.
-        tasks: Returns how many tasks there are.
-        apply: Changes the number of workers; returns when the query has been started again.
+        tasks: Returns the number of tasks.
+        apply: Changes the number of workers; returns after the query has restarted.
         clock: Returns a time in seconds.
     """
 
@@ -68,7 +68,7 @@ class AutoWorkers:
         self._changes.close()
 
     def committed(self, reports: Sequence[TaskReport]) -> None:
-        """Note the reports of a micro-batch; the first one after a change ends the change."""
+        """Record the reports of a micro-batch; the first micro-batch after a change completes the change."""
         now = self._clock()
         with self._lock:
             if self._changing_since is not None:
@@ -80,10 +80,10 @@ class AutoWorkers:
                 self._seconds[report.task] += total_of(report.measured, measures.SECONDS)
 
     def planned(self, waiting: int) -> bool:
-        """Note that no micro-batch is running; return whether the next one must wait for a change.
+        """End the measurement, as no micro-batch is running; return whether the next one must wait for a change.
 
         Args:
-            waiting: Records that wait in the topics.
+            waiting: The number of unread records in the topics.
         """
         now = self._clock()
         with self._lock:
@@ -102,10 +102,10 @@ class AutoWorkers:
         return True
 
     def _follow(self) -> None:
-        """Apply a change, and follow the number of cores."""
+        """Apply a decided change, and update the maximum from the number of cores."""
         with self._lock:
             change, self._change = self._change, None
         if change is not None:
             self._apply(change)
-        with suppress(OSError, Py4JError):  # Spark is gone, and the application ends
+        with suppress(OSError, Py4JError):  # Spark has ended, so the application ends, too
             self._most = most_workers(self._tasks(), self._cores())

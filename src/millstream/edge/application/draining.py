@@ -1,13 +1,13 @@
-"""Draining: an application finishes what it has begun before it ends.
+"""Draining: an application finishes its in-flight records before it ends.
 
-An application can be stopped in two ways, and neither loses anything. *Carrying over* what is unfinished is the quick one: it is
-part of the last micro-batch's snapshot, and goes on at the next start. *Draining* takes longer: nothing more is read from outside,
-micro-batches go on, and the application ends when nothing is unfinished or its time is over. What is left then is carried over.
+An application can stop in two ways; neither loses records. *Carrying over* is quick: in-flight records are part of the snapshot of the
+last micro-batch, and the next start continues them. *Draining* takes longer: the application reads no more external records, but
+micro-batches continue until all records are finished or the time limit is reached. Records that are still in flight are carried over.
 
-A record that waits for a time (a retry, a delay) which comes after the limit is not waited for: nothing would come of it. Nor are
-records that a task holds until another input has been read as far.
+Draining does not wait for a record whose retry or delay is due after the limit, nor for records that a task buffers until it has read
+another input far enough.
 
-The planner decides nothing: it asks before each micro-batch, when none is running, so the tasks have reported everything by then.
+The application checks before each micro-batch, when the planner asks. No micro-batch runs then, and all tasks have reported.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ _POLL_S: Final = 0.02
 
 
 class Left(NamedTuple):
-    """Unfinished records of asynchronous operators, and how many of them may finish in time."""
+    """The number of in-flight records of asynchronous operators, and how many of them may finish in time."""
 
     unfinished: int
     awaited: int
 
 
 class Draining:
-    """The drain of an application. Begun by any thread, checked by those that answer the planner; guarded by a lock.
+    """The drain of an application. Any thread may begin it; threads of the control server check it.
 
     Args:
-        left: Returns what is unfinished, and what of it may finish by a time, ms since the epoch by the application's clock.
+        left: Returns the number of in-flight records, and how many of them may finish by a time, ms since the epoch by the
+            application's clock.
     """
 
     def __init__(self, left: Callable[[int], Left]) -> None:
@@ -46,11 +47,11 @@ class Draining:
 
     @property
     def begun(self) -> bool:
-        """Whether external topics are no longer read."""
+        """Whether the application has stopped reading external topics."""
         return self._deadline is not None
 
     def begin(self, timeout_s: float) -> None:
-        """Begin to drain, for at most ``timeout_s`` seconds; a second call can only shorten the time."""
+        """Begin to drain for at most ``timeout_s`` seconds; a second call can only shorten this time."""
         with self._lock:
             now = time.monotonic()
             if self._deadline is None:
@@ -73,13 +74,13 @@ class Draining:
             self._over.set()
 
     def wait(self, runs: Callable[[], bool]) -> None:
-        """Wait until nothing is left, the time is over, or the application has ended."""
+        """Wait until nothing is left, the time limit is reached, or the application has ended."""
         while self._left_s() > 0 and runs():
             if self._over.wait(_POLL_S):
                 return
 
     def outcome(self, unfinished: int) -> str:
-        """Return what was drained and what is carried over, as text; empty if there was nothing."""
+        """Return as text how many records were drained and carried over; empty if none were."""
         drained = max((self._begun_with or 0) - unfinished, 0)
         seconds = time.monotonic() - self._begun_at
         lines = [f"{_records(drained)} finished in {seconds:.1f} s"] if drained else []

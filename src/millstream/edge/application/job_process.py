@@ -1,8 +1,8 @@
-"""A program of one application, as a user would write it, from a pickled job; started by :mod:`millstream.testing.crash`.
+"""A program that runs one application, as a user would write it, from a pickled job. :mod:`millstream.testing.crash` starts it.
 
     python -m millstream.edge.application.job_process JOB
 
-It runs until SIGTERM, and its exit code is 1 if the application fails.
+It runs until SIGTERM. Its exit code is 1 if the application fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A launch: the query is started on the checkpoint as it is now, at the start and each time something has changed since."""
+"""A launch: starts the query on the current checkpoint, at the application's start and after each change that needs a restart."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ log = logging.getLogger("millstream.application")
 
 @dataclass(frozen=True)
 class Environment:
-    """The surroundings of an application, for as long as it runs.
+    """What an application uses throughout its run.
 
     Attributes:
         bound: When the run ends.
@@ -77,10 +77,10 @@ class Continued:
     """What a launch continues.
 
     Attributes:
-        progress: How far the checkpoint has come; None without one.
+        progress: The progress of the checkpoint; None without one.
         existing: Partition counts of the existing topics.
         continuity: The plan as it continues the checkpoint.
-        division: The division of its state among more key ranges.
+        division: The division of the checkpoint's state among more key ranges.
     """
 
     progress: CheckpointProgress | None
@@ -114,8 +114,6 @@ class PreparedTopics:
 
 @dataclass(frozen=True)
 class Launch:
-    """One start of the query: of a run, in an environment, with a program and settings."""
-
     run: ApplicationRun
     environment: Environment
     program: Program
@@ -134,7 +132,7 @@ class Launch:
         return self._with_workers(now, session)._start_on(now, session, checkpoint, marks)
 
     def _with_workers(self, now: Continued, session: SparkSession) -> Launch:
-        """Choose the number of workers, if it is automatic and not chosen yet."""
+        """Choose the number of workers, if it is automatic and not yet chosen."""
         settings = self.settings
         if not is_automatic(settings.parallelism) or settings.shuffle_partitions is not None:
             return self
@@ -204,7 +202,7 @@ class Launch:
         return Continued(progress, existing, continues, layout, division)
 
     def _checkpoint_id(self, now: Continued, marks: Mapping[int, Mark]) -> str:
-        """Return the checkpoint id that this start delivers under, and end open transactions of an earlier start."""
+        """Return the checkpoint id under which this start delivers, and end open transactions of an earlier start."""
         begun = self.run.resources.lease.begun
         facts = start_facts(now.plan, self.settings, begun, self.environment.broker, now.existing)
         checkpoint = checkpoint_id(facts, now.progress, marks)
@@ -214,7 +212,7 @@ class Launch:
         return checkpoint
 
     def _check(self, now: Continued) -> SparkSession:
-        """Check that no records are left behind, and that a cluster gets no secrets and can see the checkpoint; return the session."""
+        """Check that no records are left behind, secrets are protected and the cluster sees the checkpoint; return the session."""
         settings = self.settings
         check_drained(now.plan, now.progress, self.environment.broker, now.existing)
         session = self._session()
@@ -228,7 +226,7 @@ class Launch:
         return session
 
     def _divided(self, now: Continued, session: SparkSession) -> DividedState | None:
-        """Divide the state of tasks whose partitions get more key ranges; None if there are none."""
+        """Divide the state of tasks whose partitions now have more key ranges; return None if there are none."""
         settings = self.settings
         now.division.remove_old_shares()
         if not now.division.needed:
@@ -241,7 +239,6 @@ class Launch:
         return files_of(self.settings.checkpoint(self.run.id), self.run.session.of(self.settings))
 
     def _manifests(self, progress: CheckpointProgress) -> list[bytes]:
-        """Read the manifests of the checkpoint's tasks."""
         settings, session = self.settings, self._session()
         if progress.last_complete < 0:
             return []
@@ -250,7 +247,7 @@ class Launch:
             return manifests(session, location, progress.last_complete)
 
     def _prepared(self, now: Continued, topics: TopicPreparation) -> PreparedTopics:
-        """Create the internal topics, and check the others."""
+        """Create the internal topics, and check all other topics."""
         plan, existing, settings = now.plan, now.existing, self.settings
         topics.prepare_repartitions(plan, now.layout, existing)
         created = topics.prepare_changelogs(plan, now.layout, existing)
@@ -275,7 +272,7 @@ class Launch:
         return count
 
     def _claim(self, now: Continued, checkpoint: str, marks: Mapping[int, Mark], commits: int) -> None:
-        """Claim the right to deliver exactly once from the checkpoint."""
+        """Claim the exclusive right to deliver under exactly once, for this checkpoint."""
         self.run.resources.lease.begin(checkpoint)
         everywhere = max(commits, now.existing.get(now.plan.commits_topic, 0))
         transactions = self.environment.clients.transactions(self.run.run_id)
@@ -288,7 +285,7 @@ class Launch:
             self.run.progress.event("plan", line)
 
     def _take_over(self, now: Continued, prepared: PreparedTopics, session: SparkSession) -> None:
-        """Set the plan of the run, and rescale its state if the settings ask for it."""
+        """Set the plan of the run, and rescale its state if the settings require it."""
         run, settings, wanted = self.run, self.settings, spark_partitions(self.settings)
         run.continues = now.continuity.running_on(now.layout), prepared.facts
         run.reports.plan = now.plan

@@ -1,4 +1,4 @@
-"""Refreshes the metadata of an application's topics: new partitions, new topics of a pattern, topics that are created again."""
+"""Refreshes the metadata of an application's topics: new partitions, new topics that match a pattern, recreated topics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MetadataRefresher:
     """Follows the topics of a running application.
 
     Args:
-        matching: Returns the plan for the existing topics that match its patterns.
+        matching: Returns the plan with the existing topics that match its patterns.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class MetadataRefresher:
         self._settings = settings
 
     def refresh(self) -> None:
-        """Check the topics for changes: continue with new partitions, or fail."""
-        if not self._run.resources.transactional:  # transactions fence by themselves
+        """Check the topics for changes; restart the query with the changed topics, or fail."""
+        if not self._run.resources.transactional:  # transactions already fence other runs
             self._run.resources.group_offsets.warn_of_others(self._run.id)
         plan, before = self._run.continues
         changed = changes(before, self._broker.topic_facts(before))
@@ -63,7 +63,7 @@ class MetadataRefresher:
         return None
 
     def _continue_with(self, plan: Plan, existing: Mapping[str, int], reason: str) -> None:
-        """Restart the query with other topics or partitions, if they fit together."""
+        """Restart the query with changed topics or partitions, if they fit together."""
         try:
             self._run.continues[0].check_fits(plan, existing, self._grouper)
         except MillstreamError as error:
@@ -72,7 +72,7 @@ class MetadataRefresher:
             self._run.query.restart(reason)
 
     def _uneven(self, error: MillstreamError) -> None:
-        """Fail because topics no longer fit together, or ignore their new partitions for now, by the settings."""
+        """Fail because topics no longer fit together, or ignore their new partitions for now, depending on the settings."""
         if not isinstance(error, CoPartitioningError) or self._settings.on_uneven_partitions == "fail":
             self._run.query.stop_with(error)
         else:

@@ -1,4 +1,4 @@
-"""A task that a thread of the application repeats, such as the refresh of the topics' metadata every ``metadata_max_age_ms``."""
+"""Work that a thread of the application repeats, such as refreshing topic metadata every ``metadata_max_age_ms``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ log = logging.getLogger("millstream.application")
 
 
 class PeriodicTask:
-    """Calls a function in its own thread, at intervals and when woken, until it is closed.
+    """Calls a function in its own thread, at intervals and when woken, until closed.
 
     Args:
-        run: The function. It is called again after a broker did not answer.
+        run: The function. If a broker does not answer, the next call retries.
         interval_s: Maximum time between two calls, seconds.
     """
 
@@ -30,7 +30,7 @@ class PeriodicTask:
         self._wake.set()
 
     def close(self) -> None:
-        """Stop calling the function; a running call is finished."""
+        """Stop calling the function; a running call continues to its end."""
         self._closed = True
         self._wake.set()
 

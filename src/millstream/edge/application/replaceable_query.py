@@ -1,4 +1,4 @@
-"""The streaming query of an application, which can be stopped between two micro-batches and replaced by another one."""
+"""The streaming query of an application. It can be stopped between two micro-batches and replaced by another query."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENDED = "the query ended while the application went on with another topology"
 
 
 class ReplaceableQuery:
-    """The query of an application, and its replacements on the same session and checkpoint. Owned by the application.
+    """The query of an application, and its replacements on the same session and checkpoint.
 
     Args:
         explain: Translates an error of Spark into one of Millstream.
@@ -33,13 +33,13 @@ class ReplaceableQuery:
     Attributes:
         current: The query; None before the first start.
         lock: Held while the query is stopped or replaced.
-        unchanging: Set unless one query is being replaced by another.
+        unchanging: Set, except while one query replaces another.
         hold: Set while the planner must not plan.
-        between_batches: Set while no micro-batch runs; under ``hold`` none will start.
-        first_batch: Set when the query has committed a micro-batch.
+        between_batches: Set while no micro-batch runs; with ``hold`` set, none will start.
+        first_batch: Set once the query has committed a micro-batch.
         newest_batch: The number of the newest committed micro-batch; -1 before the first.
-        repeated: Whether another attempt at that micro-batch was sent than the one whose state counts.
-        launch: Starts the query again; None for a query that is not replaced.
+        repeated: Whether an earlier attempt at that micro-batch has sent results, which may differ from the committed state.
+        launch: Starts a new query; None if the query is never replaced.
     """
 
     launch: Callable[[], StreamingQuery] | None = None
@@ -62,10 +62,10 @@ class ReplaceableQuery:
         self.first_batch = threading.Event()
         self.newest_batch = -1
         self.repeated = False
-        self._failures = (0, -1)  # how many in a row, and after which micro-batch
+        self._failures = (0, -1)  # consecutive failures, and the committed micro-batch before them
 
     def stop(self, query: StreamingQuery, timeout_s: float | None = None) -> None:
-        """Stop a query between two micro-batches, or at the timeout, wherever it is."""
+        """Stop a query between two micro-batches; after the timeout, stop it in any case."""
         self.hold.set()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while query.isActive and not self.between_batches.wait(_POLL_S):
@@ -74,7 +74,7 @@ class ReplaceableQuery:
         query.stop()
 
     def restart(self, reason: str) -> None:
-        """Stop the query between two micro-batches and start it again."""
+        """Stop the query between two micro-batches, and start a new one."""
         with self.lock:
             if (query := self._processing()) is None:
                 return
@@ -85,10 +85,10 @@ class ReplaceableQuery:
                     self._start()
 
     def recoverable_error(self) -> Exception | None:
-        """Return why the query has ended if another one can continue, else None.
+        """Return why the query ended, if a new query can continue; otherwise None.
 
-        Another one can continue if Spark has lost a process or a connection. It repeats the interrupted micro-batch, unless that has
-        failed several times in a row.
+        A new query can continue if Spark has lost a process or a connection. It repeats the interrupted micro-batch, unless that
+        micro-batch has failed several times in a row.
         """
         query = self._processing()
         if self.launch is None or query is None or query.isActive:
@@ -97,8 +97,8 @@ class ReplaceableQuery:
         return error if self._failures_in_a_row() < _MAX_RESTARTS and is_transient(str(error)) else None
 
     def recover(self) -> None:
-        """Start the query again if it has ended with a recoverable error."""
-        # Without a JVM, the error reaches whoever waits for the application.
+        """Restart the query if it has ended with a recoverable error."""
+        # Without a JVM, await_termination raises the error.
         with self.lock, suppress(OSError, Py4JError):
             if (error := self.recoverable_error()) is None:
                 return
@@ -112,7 +112,7 @@ class ReplaceableQuery:
         with self.lock:
             if (query := self._processing()) is None:
                 return
-            self.unchanging.clear()  # who waits for the end hears of it when everything is released
+            self.unchanging.clear()  # await_termination returns only after everything is released
             try:
                 self.stop(query)
             finally:
@@ -120,14 +120,15 @@ class ReplaceableQuery:
                 self.unchanging.set()
 
     def replace(self, change: Callable[[], None], undo: Callable[[], None]) -> None:
-        """Run a changed program; if it does not commit its first micro-batch, run the earlier one again.
+        """Run a changed program; if it does not commit its first micro-batch, return to the earlier program.
 
         Args:
             change: Changes the program that the next query runs.
+            undo: Restores the earlier program.
 
         Raises:
             ControlError: If the application does not process records.
-            MillstreamError: Why the changed program did not start; the earlier one runs again.
+            MillstreamError: Why the changed program did not start; the earlier program runs again.
         """
         with self.lock:
             if (query := self._processing()) is None:
@@ -150,7 +151,7 @@ class ReplaceableQuery:
 
     @contextmanager
     def _restarting(self) -> Iterator[None]:
-        """Replace the query in a thread for which no caller waits, so that any error ends the application."""
+        """Replace the query in a thread without a caller that could handle errors; any error ends the application."""
         self.unchanging.clear()
         try:
             yield
@@ -160,12 +161,12 @@ class ReplaceableQuery:
             self.unchanging.set()
 
     def _failures_in_a_row(self) -> int:
-        """Return how often the micro-batch after the newest committed one has failed."""
+        """Return how many times the micro-batch after the newest committed one has failed."""
         count, batch = self._failures
         return count if batch == self.newest_batch else 0
 
     def _processing(self) -> StreamingQuery | None:
-        """Return the query if the application processes records."""
+        """Return the query if the application processes records, else None."""
         return self.current if self._state.now in PROCESSING else None
 
     def _start(self) -> None:

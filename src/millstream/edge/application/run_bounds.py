@@ -1,4 +1,4 @@
-"""``until=`` of ``run`` and ``start``: when an application ends by itself."""
+"""``until=`` of ``run`` and ``start``: when an application ends without being stopped."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from millstream.edge.application.running_application import RunningApplication
 
 Until: TypeAlias = Literal["end"] | int | datetime | timedelta | None
-"""When an application ends by itself:
+"""When an application ends without being stopped:
 
-* ``"end"``: when it has processed what is in the topics at the start;
-* an int: the same, but at most that many records of external topics, evenly from their partitions;
-* a ``datetime``: the same, but each partition up to its first record with that timestamp or a later one (without a zone: UTC);
+* ``"end"``: after it has processed the records that are in the topics at the start;
+* an int: the same, but at most that many records of external topics, taken evenly from their partitions;
+* a ``datetime``: the same, but each partition only up to its first record with that timestamp or a later one (UTC if it has no zone);
 * a ``timedelta``: after that time, in any case;
 * None: never.
 """
@@ -32,8 +32,8 @@ class Bound:
     """When a run ends.
 
     Attributes:
-        end: Where it stops reading; None for never.
-        lasts_s: After how many seconds it is stopped; None for never.
+        end: Where the run stops reading; None if it reads without end.
+        lasts_s: After how many seconds the run is stopped; None for never.
     """
 
     end: RunEnd | None = None
@@ -44,7 +44,7 @@ class Bound:
         """Parse a user's ``until``.
 
         Raises:
-            SettingsError: If it has none of the forms of ``until``.
+            SettingsError: If the value is none of the forms of ``until``.
 
         Example:
             >>> Bound.of(10), Bound.of(timedelta(seconds=1))
@@ -66,11 +66,10 @@ class Bound:
         )
 
     def limiting(self, source: SourceSpec) -> SourceSpec:
-        """Return the source's spec with this end."""
         return replace(source, end=self.end or RunEnd())
 
     def watch(self, running: RunningApplication) -> None:
-        """Stop an application when its time is over."""
+        """Stop an application when its time limit is reached."""
         if self.lasts_s is not None:
             watching = threading.Thread(
                 target=self._stop, args=(running, self.lasts_s), name="millstream-until", daemon=True
@@ -79,6 +78,6 @@ class Bound:
 
     @staticmethod
     def _stop(running: RunningApplication, lasts_s: float) -> None:
-        with suppress(MillstreamError):  # of the application, which whoever waits for it gets
+        with suppress(MillstreamError):  # an error of the application, which its await_termination raises
             if not running.await_termination(lasts_s):
                 running.stop()

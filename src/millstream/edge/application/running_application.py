@@ -1,4 +1,4 @@
-"""A running application, as its program uses it."""
+"""The handle through which a program controls its running application."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STOP_WAIT_S = 60.0
 
 
 class RunningApplication:
-    """A running application. Made by :meth:`Application.start`; safe to use from several threads."""
+    """A running application. Created by :meth:`Application.start`; safe to use from several threads."""
 
     def __init__(self, application_id: str, resources: Resources) -> None:
         self.id = application_id
@@ -39,19 +39,19 @@ class RunningApplication:
 
     @property
     def listeners(self) -> Listeners:
-        """What listens for requests of others, with addresses."""
+        """The application's HTTP listeners, with their addresses."""
         return self._run.listeners
 
     def stop(self, timeout_s: float = _STOP_WAIT_S, *, drain_timeout_s: float | None = None) -> None:
-        """Finish the running micro-batch, commit it and stop; nothing is lost if the time does not suffice.
+        """Finish the running micro-batch, commit it and stop; nothing is lost if the time is too short.
 
-        Records that wait in asynchronous operators are carried over to the next start. With time to drain, external topics are no
-        longer read, and micro-batches continue until these records are finished; those that are not finished in time, or wait for
-        a later time, are carried over.
+        Records in flight in asynchronous operators are carried over to the next start. With a drain timeout, the application first
+        stops reading external topics, and micro-batches continue until these records are finished. Records that are not finished in
+        time, or whose retry or delay is due later, are carried over.
 
         Args:
-            timeout_s: How long the running micro-batch may take before the query is stopped anyway.
-            drain_timeout_s: How long it may take to finish unfinished records before that; None is the setting
+            timeout_s: How long the running micro-batch may take before the query is stopped in any case.
+            drain_timeout_s: How long the application may first wait for in-flight records; None for the setting
                 ``drain_timeout_ms``. A second call, from another thread, can shorten the time.
         """
         self._run.stop(timeout_s, drain_timeout_s)
@@ -60,13 +60,13 @@ class RunningApplication:
         """Wait until the application has ended.
 
         Args:
-            timeout_s: How long to wait, None without end.
+            timeout_s: How long to wait; None for no limit.
 
         Returns:
-            Whether it has ended.
+            Whether the application has ended.
 
         Raises:
-            MillstreamError: If it has failed.
+            MillstreamError: If the application has failed.
         """
         return self._run.await_termination(timeout_s)
 
@@ -77,18 +77,18 @@ class RunningApplication:
         subtopologies: Collection[int] | None = None,
         keep: bool = False,
     ) -> None:
-        """Stop reading topics, in addition to those that are already paused; records that were read are processed.
+        """Stop reading topics, in addition to those that are already paused. Records that were already read are processed.
 
-        A sub-topology that nothing can reach any more does not punctuate either.
+        A sub-topology that no record can reach any more does not punctuate either.
 
         Args:
             topics: Names of topics.
-            subtopologies: Numbers of sub-topologies, as the plan in the log has them: the topics that each reads from the
-                broker. Without topics and sub-topologies everything is paused.
-            keep: Whether they are still paused when the application is started again.
+            subtopologies: Numbers of sub-topologies, from the plan in the log: pauses the topics that each of them reads from the
+                broker. Without topics and sub-topologies, everything is paused.
+            keep: Whether the topics stay paused after a restart of the application.
 
         Raises:
-            ControlError: If the application does not read such a topic or has no such sub-topology, cannot keep it, or has
+            ControlError: If the application does not read such a topic, has no such sub-topology, cannot store the pause, or has
                 ended.
 
         Source: ``org.apache.kafka.streams.KafkaStreams.pause`` (KIP-834), which pauses everything.
@@ -102,7 +102,7 @@ class RunningApplication:
 
         Args:
             topics: Names of topics.
-            subtopologies: Numbers of sub-topologies. Without topics and sub-topologies everything is resumed.
+            subtopologies: Numbers of sub-topologies. Without topics and sub-topologies, everything is resumed.
 
         Raises:
             ControlError: If the application does not read such a topic or has no such sub-topology, or has ended.
@@ -115,24 +115,24 @@ class RunningApplication:
         """Limit how many records per second are read from a topic, until the application ends.
 
         Args:
-            topic: Its name.
-            records_per_second: At least 1; None lifts the limit, also one of the setting ``max_records_per_second``.
+            topic: The name of the topic.
+            records_per_second: At least 1; None removes the limit, also a limit from the setting ``max_records_per_second``.
 
         Raises:
-            ControlError: If the application does not read such a topic, the rate cannot be, or the application has ended.
+            ControlError: If the application does not read such a topic, the rate is invalid, or the application has ended.
         """
         for known in chosen_topics(self._run.plan, [topic]):
             self._run.flow_control.throttle(known, records_per_second)
 
     def parallelism(self, workers: Workers) -> None:
-        """Process each partition by another number of workers; the query starts again in place, with all state.
+        """Change the number of workers per partition; the query restarts in place, with all state.
 
         Args:
-            workers: Workers per partition, as the setting ``parallelism``. A number ends the automatic choice, and ``"auto"`` begins it
-                with the current number.
+            workers: Workers per partition, as in the setting ``parallelism``. A number ends the automatic choice; ``"auto"`` begins
+                it from the current number.
 
         Raises:
-            ControlError: If the number needs other key ranges than there are, or the application has ended.
+            ControlError: If the number needs different key ranges, or the application has ended.
         """
         if not self._run.resources.lease.held or self._set_workers is None:
             raise ControlError(
@@ -145,20 +145,20 @@ class RunningApplication:
     def edit(
         self, topology: Topology, *, preview: bool = False, renamed_stores: Mapping[str, str] | None = None
     ) -> TopologyEdit:
-        """Go on with an edited topology, between two micro-batches, with the state of all stores that are still there.
+        """Replace the topology with an edited one, between two micro-batches. Stores that remain in it keep their state.
 
         Args:
             topology: The edited topology.
-            preview: Say only what the edit would do.
-            renamed_stores: New name per old name of a store.
+            preview: Whether only to return what the edit would do.
+            renamed_stores: Old names of stores, with their new names.
 
         Returns:
-            What the edit does, when its first micro-batch is committed.
+            What the edit does, after its first micro-batch is committed.
 
         Raises:
             IncompatibleTopologyError: If the topology cannot continue the state; nothing has changed.
-            MillstreamError: If it does not start; the earlier topology continues.
-            ControlError: If the application has ended, or runs to an end.
+            MillstreamError: If the edited topology does not start; the earlier topology continues.
+            ControlError: If the application has ended, or was started with an end (``until=``).
 
         Source: KIP-28: "pause the job and edit the topology on-the-fly".
         """
@@ -171,27 +171,27 @@ class RunningApplication:
         return self._run.status()
 
     def metrics(self) -> dict[str, int]:
-        """Return what has been counted since the start; see ``docs/reference/metrics.md``."""
+        """Return the counters since the start; see ``docs/reference/metrics.md``."""
         return self._run.reports.metrics()
 
     def measured(self) -> Numbers:
-        """Return what tasks have counted, with labels; see ``millstream.core.metrics.metric``."""
+        """Return the measurements of the tasks, with labels; see ``millstream.core.metrics.metric``."""
         return self._run.reports.measured()
 
     def store(self, name: str, *, timestamps: bool = False, max_lag: int | None = None) -> StoreReader:
-        """Return a store, to be read while the application runs.
+        """Return a reader of a store, for queries while the application runs.
 
         Args:
             name: The name of the store.
-            timestamps: Whether values of a timestamped store come as ``ValueAndTimestamp``.
-            max_lag: How many records the application may have left to process in the topics of the store; None is any number.
+            timestamps: Whether to return values of a timestamped store as ``ValueAndTimestamp``.
+            max_lag: The maximum number of unprocessed records in the topics of the store; None for no limit.
 
         Source: ``org.apache.kafka.streams.KafkaStreams.store`` and ``query`` (KIP-67, KIP-796).
         """
         return StoreReader(name, self.ask, timestamps=timestamps, max_lag=max_lag)
 
     def stores(self) -> Mapping[str, str]:
-        """Return the stores that can be queried, with their kinds."""
+        """Return the queryable stores, with their kinds."""
         return self._run.answers.stores()
 
     def ask(self, question: Question) -> Answer:
@@ -199,16 +199,16 @@ class RunningApplication:
         return self._run.answers.answer(question)
 
     def tap(self, node: str, *, limit: int = DEFAULT_LIMIT) -> Tap:
-        """Sample the records that reach a node, from the next micro-batch on, until the tap is closed.
+        """Sample the records that reach a node, from the next micro-batch until the tap is closed.
 
-        Each task samples up to 100 records per micro-batch, keeps plain data of them, and cuts what is too large. Results do not change.
+        Each task samples up to 100 records per micro-batch, keeps them as plain data, and truncates large values. Results do not change.
 
         Args:
-            node: The name of the node; of a source, the records that it reads.
-            limit: How many samples are kept, the newest ones.
+            node: The name of the node. At a source, the tap samples the records that it reads.
+            limit: How many of the newest samples are kept.
 
         Returns:
-            The samples, to be read while the application runs.
+            The tap, to read samples from while the application runs.
 
         Raises:
             ControlError: If there is no such node, the limit is invalid, or the application has ended.

@@ -1,4 +1,4 @@
-"""What the processes of Spark ask the application: the planner before each micro-batch, the sink's commit, and tasks.
+"""Requests of Spark's processes to the application: from the planner before each micro-batch, from the sink's commit, and from tasks.
 
 Commands and questions of other processes arrive on the same socket.
 """
@@ -34,14 +34,14 @@ class ApplicationView(Controllable, Protocol):
     """An application that takes commands and answers questions about its stores."""
 
     def stores(self) -> Mapping[str, str]:
-        """Return the stores that can be queried, with their kinds."""
+        """Return the queryable stores, with their kinds."""
 
     def ask(self, question: Question) -> Answer:
         """Answer a question about a store."""
 
 
 class SparkRequests:
-    """Answers requests of Spark's processes, in threads of the control server.
+    """Answers requests in threads of the control server.
 
     Args:
         application: Executes commands and answers questions about stores.
@@ -55,7 +55,7 @@ class SparkRequests:
         """Return the answer to a request.
 
         Raises:
-            MillstreamError: Errors of the request, for the process that made it.
+            MillstreamError: If the request fails; the error is sent to the process that made it.
         """
         if request == "plan":
             return self._planned(data)
@@ -80,7 +80,7 @@ class SparkRequests:
         raise MillstreamError(f"the application does not know the request {request!r}; this is a bug")
 
     def _planned(self, data: PlanRequest) -> PlanningOrders:
-        """Note the planner's view, and return its orders."""
+        """Record the planner's view, and return its orders."""
         run = self._run
         run.state.on(Event.BROKER_LOST if data.ends is None else Event.BROKER_BACK)
         run.reports.planned(data.positions, data.ends, data.throttled_ms)
@@ -94,7 +94,8 @@ class SparkRequests:
         elif self._workers_must_change(data):
             run.query.hold.set()
         hold = run.query.hold.is_set()
-        if hold:  # Spark plans between batches, so none is running, and with this answer none will start
+        # Spark plans between micro-batches, so none is running; after this answer, none will start.
+        if hold:
             run.query.between_batches.set()
         limits = run.resources.flow_control.limits
         return PlanningOrders(
@@ -113,7 +114,7 @@ class SparkRequests:
         )
 
     def _due(self, data: PlanRequest, paused: Collection[str]) -> tuple[str, ...]:
-        """Return the tasks to wake: those that wait for a time, and those whose copies a query waits for."""
+        """Return the tasks to wake: tasks with work that is due, and tasks for whose local copies a query waits."""
         due = self._run.reports.due(data.now_ms, resting(self._run.plan, paused))
         return tuple(sorted({*due, *self._run.answers.take_woken()}))
 
@@ -124,7 +125,7 @@ class SparkRequests:
         return auto.planned(unread(data.positions, data.ends, data.ends))
 
     def _committed(self, batch: int, reports: Sequence[TaskReport]) -> None:
-        """Note the reports of a micro-batch, and commit its offsets to Kafka before Spark commits it."""
+        """Record the reports of a micro-batch, and commit its offsets to Kafka before Spark commits it."""
         run = self._run
         for notice in (notice for report in reports for notice in report.notices):
             run.warnings.warn(notice)
@@ -144,7 +145,7 @@ class SparkRequests:
         run.query.first_batch.set()
 
     def _commit_behind_shuffle(self, data: PlanRequest, oldest: Mapping[str, int]) -> None:
-        """Commit topics before Spark's shuffle, as far as asynchronous operators behind it have finished their records."""
+        """Commit topics that are read before Spark's shuffle, as far as asynchronous operators after it have finished their records."""
         if data.origins is None:
             self._commit({})
             return
@@ -165,7 +166,7 @@ class SparkRequests:
         offsets: Mapping[TopicPartition, int],
         taken: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> bool:
-        """Commit offsets, including those of failed commits; return whether all are committed."""
+        """Commit offsets, and retry those of failed commits; return whether all are committed."""
         known = {partition: n for partition, n in offsets.items() if self._run.reports.knows(partition.topic)}
         try:
             self._run.resources.group_offsets.commit(known, taken)

@@ -1,7 +1,7 @@
 """Standby: a driver that waits, with Spark running, until Kafka elects it to run the application.
 
-The driver that runs and those that stand by are started alike, with ``standby=True``. They share the checkpoint, and may share the
-state directory. What a takeover costs is the session of the dead driver's group and the start of a query, not the start of Spark.
+The running driver and the standbys are started in the same way, with ``standby=True``. They share the checkpoint, and may share the
+state directory. A takeover lasts as long as the session timeout of the dead driver and the start of a query; Spark need not start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEASE_S: Final = 0.2
 
 
 class Standby:
-    """A driver in the election of its application; created by :meth:`elected`."""
+    """A driver that takes part in the election of its application; created by :meth:`elected`."""
 
     def __init__(self, application_id: str, settings: Settings, progress: ProgressLog) -> None:
         self._id = application_id
@@ -68,10 +68,10 @@ class Standby:
         return standby
 
     def lease(self, take: Callable[[], Lease]) -> Lease:
-        """Take the lease; wait for a stopped driver on this host that still has it.
+        """Take the lease; wait while the previous driver, for example a suspended one, still holds it on this host.
 
         Raises:
-            ApplicationRunningError: If another driver is elected meanwhile.
+            ApplicationRunningError: If another driver is elected in the meantime.
         """
         while True:
             try:
@@ -81,7 +81,7 @@ class Standby:
                     raise
 
     def attach_to(self, run: ApplicationRun) -> None:
-        """Give the session to a starting application, and end it when another driver is elected."""
+        """Pass the session to a starting application, and end the application when another driver is elected."""
         run.session = self._session
         self._election.when_replaced(lambda: run.end_with(self._replaced()))
 

@@ -1,4 +1,4 @@
-"""Signals that stop a program that runs an application, by itself or under ``spark-submit``."""
+"""Signals that stop the program of an application, started directly or with ``spark-submit``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ log = logging.getLogger("millstream.application")
 
 
 class stopping_on_signals:  # noqa: N801 - a context manager reads like a phrase
-    """Stops an application on SIGTERM or SIGINT, in the main thread.
+    """Stops an application on SIGTERM or SIGINT. Has no effect outside the main thread, where Python allows no handlers.
 
     Args:
-        hurry: Stops it sooner; called at a second signal.
+        hurry: Stops the application sooner; called at each further signal.
     """
 
     def __init__(self, stop: Callable[[], None], *, hurry: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Edits: what an edited topology keeps, begins and drops of a running one."""
+"""Edits: what an edited topology keeps and drops of the running one, and what it begins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.edge.status.application_status import Status
 _EMPTY_S: Final = 30.0
 _POLL_S: Final = 0.05
 _EMPTY_CHECKS: Final = 10
-"""In how many consecutive checks a topic must be empty: what a running micro-batch writes is seen by a later plan."""
+"""How many consecutive checks must find a topic empty: only a later plan sees what a running micro-batch writes."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class TopologyEdit:
         kept: Stores that keep their content.
         begun: Stores that begin empty.
         dropped: Stores whose content is deleted.
-        reads: Topics that are read from now on.
+        reads: Topics that are newly read.
         reads_no_longer: Topics that are no longer read.
-        writes: Topics that are written from now on.
+        writes: Topics that are newly written.
         writes_no_longer: Topics that are no longer written.
     """
 
@@ -42,7 +42,7 @@ class TopologyEdit:
     writes_no_longer: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return one line for each thing that the edit does."""
+        """Return one line per kind of change."""
         parts = {
             "keeps": self.kept,
             "begins": self.begun,
@@ -57,7 +57,7 @@ class TopologyEdit:
 
 
 def edit_of(before: Plan, now: Continuity) -> TopologyEdit:
-    """Compare the running plan with an edited one, which continues the checkpoint."""
+    """Compare the running plan with the edited plan, which continues the checkpoint."""
     stores = stores_of_edit(before.store_fingerprints(), now)
     read, written = (_outside(before, before.broker_topics), set(before.sink_topics))
     reads, writes = (_outside(now.plan, now.plan.broker_topics), set(now.plan.sink_topics))
@@ -66,7 +66,7 @@ def edit_of(before: Plan, now: Continuity) -> TopologyEdit:
 
 
 def stores_of_edit(before: Iterable[str], now: Continuity) -> tuple[set[str], set[str], set[str]]:
-    """Return the stores that stay, those that are new, and those that are dropped."""
+    """Return the kept, the new and the dropped stores."""
     old = {now.renamed_stores.get(store, store) for store in before}
     new = set(now.plan.store_fingerprints())
     return old & new, new - old, old - new
@@ -86,12 +86,12 @@ class Pausable(Protocol):
         """Read topics again."""
 
     def status(self) -> Status:
-        """Return what it is doing."""
+        """Return the status of the application."""
 
 
 @contextmanager
 def emptied(application: Pausable, before: Plan, now: Plan) -> Iterator[None]:
-    """Drain the internal topics that an edit removes; external topics are not read before and while the block runs."""
+    """Drain the internal topics that an edit removes. External topics are paused for this and while the block runs."""
     removed = before.internal_topics.keys() & set(before.broker_topics) - set(now.broker_topics)
     outside = sorted(_outside(before, before.broker_topics) - set(application.status().paused))
     if not removed or not outside:
@@ -106,5 +106,5 @@ def emptied(application: Pausable, before: Plan, now: Plan) -> Iterator[None]:
             time.sleep(_POLL_S)
         yield
     finally:
-        with suppress(ControlError):  # it may have ended
+        with suppress(ControlError):  # the application may have ended
             application.resume(outside)

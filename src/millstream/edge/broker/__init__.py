@@ -1,1 +1,1 @@
-"""What an application asks of the broker and keeps on it."""
+"""What an application reads from the broker and keeps on it."""

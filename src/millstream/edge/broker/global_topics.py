@@ -1,4 +1,4 @@
-"""The topics of global stores must exist at a start; a query whose micro-batches are not planned by Millstream cannot have global stores."""
+"""Checks for global stores: their topics must exist at a start, and Millstream must plan the micro-batches of the query."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def global_partitions(plan: Plan, existing: Mapping[str, int]) -> dict[str, int]
     """Return the partition counts of the topics of global stores.
 
     Raises:
-        TopicNotFoundError: If one does not exist.
+        TopicNotFoundError: If a topic does not exist.
     """
     missing = [topic for topic in plan.global_part_of if topic not in existing]
     if missing:
@@ -22,7 +22,7 @@ def global_partitions(plan: Plan, existing: Mapping[str, int]) -> dict[str, int]
 
 
 def refuse_global_stores(plan: Plan) -> None:
-    """Refuse global stores in a query that Millstream does not plan.
+    """Refuse global stores in a query whose micro-batches Millstream does not plan.
 
     Raises:
         TopologyError: If the topology has a global store.

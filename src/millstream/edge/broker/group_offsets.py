@@ -1,12 +1,12 @@
-"""Group offsets: how far an application is, committed to Kafka for tools that show the lag of its group.
+"""Group offsets: the progress of an application, committed to Kafka for tools that show the lag of its group.
 
-With at least once Spark's checkpoint says where the application goes on, and the group's offsets are committed just before
-it is written. So a micro-batch may be killed in between, and is repeated. It may finish less then: calls are made again whose
-results were lost with their async worker. The group's offsets do not go back for that: the results were sent, and a record
-that was finished once stays finished for all tools outside.
+Under at least once, Spark's checkpoint determines where the application continues, and the group's offsets are committed just before the
+checkpoint is written. A crash between the two repeats the micro-batch. The repetition may finish fewer records, because it repeats calls
+whose results were lost with their async worker. The group's offsets do not go back then: the results were sent, so a record that was
+finished once stays finished for external tools.
 
-A micro-batch that is done again comes before the first that is planned after a start. One that was planned here is not done
-again, and an application that has lost its checkpoint starts over, offsets included.
+Only the first micro-batch after a start can be such a repetition, and it runs before this process plans one. Micro-batches that this
+process has planned are not repeated. An application that has lost its checkpoint starts over, with new offsets.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class GroupOffsets:
         self._taken: dict[TopicPartition, int] = {}
         self._asked: set[TopicPartition] = set()
         self._ours: dict[TopicPartition, int] = {}
-        """The offsets committed last."""
+        """The last committed offsets."""
         self._before: dict[TopicPartition, int] = {}
-        """Offsets committed before this start, beyond what has been finished since."""
+        """Offsets that were committed before this start and are ahead of the records finished since."""
         self._planned = False
 
     def commit(
@@ -43,13 +43,14 @@ class GroupOffsets:
         offsets: Mapping[TopicPartition, int],
         taken: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
-        """Commit offsets, including those of failed commits.
+        """Commit offsets, and retry those of failed commits.
 
         Args:
-            taken: Positions of partitions whose offsets are held back by unfinished records behind Spark's shuffle.
+            offsets: The committable offsets.
+            taken: Read positions of partitions whose committable offsets are lower because of in-flight records after Spark's shuffle.
 
         Raises:
-            BrokerUnavailableError: If no broker answers in time; the offsets are kept for the next commit.
+            BrokerUnavailableError: If no broker answers in time; the next commit includes the offsets.
         """
         with self._lock:
             self._uncommitted.update(offsets)
@@ -71,9 +72,9 @@ class GroupOffsets:
             self._taken.clear()
 
     def by_others(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return what another process has committed: our offset, and the committed one.
+        """Return the partitions that another process has committed, each with the last offset from here and the current offset.
 
-        Each is returned once; none is returned while the outcome of a commit of ours is unknown.
+        Each partition is returned once. None is returned while the outcome of a commit from here is unknown.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -112,10 +113,10 @@ class GroupOffsets:
             )
 
     def planned(self, positions: Offsets) -> None:
-        """Note that a micro-batch is planned from these positions.
+        """Record that a micro-batch is planned from these positions.
 
-        Offsets committed before this start beyond them are forgotten: another process committed them, or the topic was
-        recreated. Offsets that could not be committed yet are kept: they may belong to a repeated micro-batch.
+        Forgets offsets that were committed before this start and are ahead of the positions: another process committed them, or the
+        topic was recreated. Keeps offsets that could not yet be committed, because they may belong to a repeated micro-batch.
         """
         with self._lock:
             self._planned = self._planned or not self._uncommitted

@@ -1,4 +1,4 @@
-"""Clients: what of the Kafka driver an application uses, made from its settings."""
+"""Clients: the parts of the Kafka driver that an application uses, created from its settings."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from millstream.drivers.spark.executor.global_restore import GlobalTopics
 from millstream.edge.settings.settings import Settings
 
 _MOST_BYTES: Final = 1_000_000
-"""librdkafka's default of the maximum size of a message."""
+"""librdkafka's default for the maximum size of a message."""
 _COMPRESSION: Final = ("compression.type", "compression.codec")
 _TOPIC_LIMIT: Final = "max.message.bytes"
 
 
 @dataclass(frozen=True)
 class Clients:
-    """Creates the clients of an application, whose id is the group; they connect on first use."""
+    """Creates the clients of an application; its id is the consumer group. Clients connect on first use."""
 
     settings: Settings
     application_id: str
 
     def check(self) -> None:
-        """Check the settings of all clients, without a connection.
+        """Check the settings of all clients without a connection.
 
         Raises:
             SettingsError: If librdkafka does not know a setting or refuses its value.
@@ -53,13 +53,13 @@ class Clients:
         return self._fetcher(read_committed=self.settings.read_committed, skip_lost=skip_lost)
 
     def publisher(self, run: str = "") -> KafkaTransactions | None:
-        """Return the sender of an exactly-once run; None at least once."""
+        """Return the sender of an exactly-once run; None under at least once."""
         return self.transactions(run) if self.settings.exactly_once else None
 
     def senders(self) -> tuple[KafkaSender | None, KafkaSender | None]:
-        """Return the senders of results, and of dead letters of records that stop the application.
+        """Return the sender of results, and the sender of dead letters for records that stop the application.
 
-        The first is None under exactly once, the second if there is no topic for dead letters.
+        The first is None under exactly once, the second without a dead-letter topic.
         """
         sender, settings = self._sender(), self.settings
         return (
@@ -68,14 +68,14 @@ class Clients:
         )
 
     def most_bytes(self) -> int:
-        """Return the maximum size of a record for the producer, bytes."""
+        """Return the maximum size of a record of the producer, bytes."""
         producer = self.settings.client("producer", self.application_id)
         return int(producer.get("message.max.bytes", _MOST_BYTES))
 
     def most_bytes_in(self, topics: Mapping[str, int]) -> dict[str, int]:
-        """Return the maximum size of a record for topics with a smaller limit than the producer's, bytes.
+        """Return the maximum size of a record, bytes, for topics whose limit is smaller than the producer's.
 
-        A producer that compresses is not limited by them: the broker measures the compressed size.
+        Empty for a producer that compresses, because the broker measures the compressed size.
         """
         producer = self.settings.client("producer", self.application_id)
         if any(producer.get(name, "none") != "none" for name in _COMPRESSION):
@@ -88,7 +88,7 @@ class Clients:
         return {topic: most for topic, most in found.items() if most < self.most_bytes()}
 
     def transactions(self, run: str = "") -> KafkaTransactions:
-        """Return the sender with transactions for a run."""
+        """Return the transactional sender of a run."""
         settings = self.settings
         producer = settings.client("producer", self.application_id)
         consumer, patience_s = (
@@ -104,7 +104,7 @@ class Clients:
         return Marks(admin, self.application_id, self.settings.request_timeout_ms / 1000)
 
     def changelogs(self, plan: Plan) -> KafkaChangelogs | None:
-        """Return the reader of changelog topics, None without them; it reads committed records only."""
+        """Return the reader of changelog topics, which reads only committed records; None without changelog topics."""
         if not plan.changelogs:
             return None
         return KafkaChangelogs(self._broker(read_committed=True), self._fetcher(read_committed=True))
@@ -115,7 +115,7 @@ class Clients:
         return [] if reader is None else published(reader, plan, tasks)
 
     def global_topics(self, plan: Plan) -> GlobalTopics | None:
-        """Return the readers of global topics, None without global stores; they read as the application does."""
+        """Return the readers of global topics, with the isolation level of the application; None without global stores."""
         return GlobalTopics(self.broker(), self.fetcher()) if plan.global_parts else None
 
     def _sender(self) -> KafkaSender:

@@ -1,8 +1,8 @@
-"""Purging: processed records are deleted from the repartition topics on the broker, which would grow without limit otherwise.
+"""Purging: deletes processed records from repartition topics, which would otherwise grow without limit.
 
-A record is deleted only when nothing can ask for it again: Spark has committed the micro-batch that read it, so no restart reads it
-a second time, and the group's committed offset is behind it, so an application that is rebuilt from its changelog topics does
-not begin before it. The first is known when the next micro-batch is planned, which Spark does when the one before is complete.
+A record is deleted only when two conditions hold. Spark has committed the micro-batch that read the record, so no restart reads it again.
+The group's committed offset is after the record, so an application that is rebuilt from its changelog topics begins after it. The first
+condition is known when the next micro-batch is planned, because Spark plans it only after the previous one is complete.
 
 Source: ``StreamTask.purgeableOffsets``, ``TaskManager.maybePurgeCommittedRecords``.
 """
@@ -29,10 +29,10 @@ class RecordDeleter(Protocol):
 
 
 class Purge:
-    """Deletes processed records; thread-safe.
+    """Deletes processed records. Thread-safe.
 
     Args:
-        topics: Returns the application's own repartition topics; others are left alone.
+        topics: Returns the application's own repartition topics; no other topic is purged.
     """
 
     def __init__(self, broker: RecordDeleter, topics: Callable[[], Collection[str]]) -> None:
@@ -45,7 +45,7 @@ class Purge:
         self._allowed = True
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Note the group's committed offsets."""
+        """Record the group's committed offsets."""
         topics = self._topics()
         with self._lock:
             self._committed.update(
@@ -53,7 +53,7 @@ class Purge:
             )
 
     def planned(self, positions: Offsets) -> None:
-        """Note that Spark has committed everything before these positions."""
+        """Record that Spark has committed everything before these positions."""
         with self._lock:
             self._complete = {
                 partition: min(offset, positions.get(partition.topic, {}).get(partition.partition, 0))
@@ -61,7 +61,7 @@ class Purge:
             }
 
     def purge(self) -> None:
-        """Delete what both have committed; errors are ignored, because the records may stay."""
+        """Delete the records that both Spark and the group have committed. Errors are ignored, because records may stay longer."""
         with self._lock:
             wanted = {
                 partition: offset

@@ -1,4 +1,4 @@
-"""The topics of an application before it starts: internal ones are created or checked, the others must exist."""
+"""Prepares the topics of an application before it starts: creates or checks internal topics; all others must exist."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TopicPreparation:
         """Check that the configuration of existing internal topics does not make results wrong.
 
         Raises:
-            SettingsError: If the broker replaces timestamps, or compacts or deletes needed records.
+            SettingsError: If the broker overwrites timestamps, or compacts or deletes records that are needed.
         """
         wanted = {name: dict(REPARTITION_CONFIG) for name in plan.purged_topics}
         for sub in plan.subtopologies:
@@ -59,10 +59,10 @@ class TopicPreparation:
                 )
 
     def prepare_repartitions(self, plan: Plan, layout: Layout, existing: Mapping[str, int]) -> None:
-        """Create missing repartition topics, and check the others.
+        """Create missing repartition topics, and check existing ones and the configuration of all internal topics.
 
         Raises:
-            SettingsError: If one has another partition count than needed, or an internal topic, changelogs included, has a
+            SettingsError: If a repartition topic has the wrong partition count, or an internal topic, changelogs included, has a
                 wrong configuration.
         """
         self._check_configs(plan, existing)
@@ -81,7 +81,7 @@ class TopicPreparation:
         """Create missing changelog topics, and add missing partitions; return the stores whose topics were created.
 
         Raises:
-            SettingsError: If one has more partitions than there are tasks.
+            SettingsError: If a changelog topic has more partitions than there are tasks.
         """
         tasks = Counter(task.subtopology for task in layout.tasks)
         created = []
@@ -101,10 +101,10 @@ class TopicPreparation:
         return created
 
     def await_sinks(self, topics: list[str]) -> dict[str, int]:
-        """Wait for the output topics, and return their partition counts; brokers with auto.create.topics.enable create them.
+        """Wait for the output topics, which a broker with auto.create.topics.enable creates; return their partition counts.
 
         Raises:
-            TopicNotFoundError: If one does not exist and is not created.
+            TopicNotFoundError: If a topic does not exist and is not created.
         """
         deadline = time.monotonic() + _WAIT_S
         while True:
@@ -122,7 +122,7 @@ class TopicPreparation:
         """Return whether an application without a checkpoint can continue from changelog topics and committed offsets.
 
         Raises:
-            IncompatibleTopologyError: If the topics have state that cannot be continued.
+            IncompatibleTopologyError: If the topics contain state that cannot be continued.
         """
         topics = {topic: existing[topic] for topic in plan.changelogs.values() if topic in existing}
         begin, end = self.broker.begin_offsets(topics), self.broker.end_offsets(topics)

@@ -1,1 +1,1 @@
-"""The state directory and the checkpoint: who owns it, what continues it, how it is rescaled and reset."""
+"""The state directory and the checkpoint: ownership, continuity, rescale and reset."""

@@ -1,13 +1,13 @@
 """Reset: an application starts over, at chosen offsets and with empty stores.
 
-The next start finds no checkpoint, and the group's offsets with a mark (``broker.RESET``) in their metadata. Without the
-mark, an application with stores does not begin at its group's offsets, because nothing says that empty stores belong to
-them; with it, somebody has said so. The mark is on the broker, so it works wherever the next start is; it is gone from a
-partition when the application commits it, and is believed only while all partitions have it.
+After a reset, the next start finds no checkpoint, and the group's offsets carry a mark (``broker.RESET``) in their metadata. Without
+the mark, an application with stores does not begin at its group's offsets, because it cannot know that its empty stores belong to them.
+The mark is stored on the broker, so the next start may be on any host. The first commit of a partition removes its mark; the marks count
+only while all partitions have one.
 
-The order in which things go is such that a reset that is cut off is noticed: offsets, internal topics, checkpoint, local
-copies. Started in between, the application stops with TopicRecreatedError or goes on as if nothing had been asked for; the
-same reset, done again, completes it.
+A reset changes first the offsets, then the internal topics, the checkpoint and the local copies. With this order, an interrupted reset is
+noticed: an application that starts in between either stops with TopicRecreatedError, or continues as if there had been no reset. Repeat
+the same reset to complete it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, Files
 
 @dataclass(frozen=True)
 class ResetRequest:
-    """What is to be reset.
+    """What to reset.
 
     Attributes:
-        input_topics: The topics to move; empty for all that the application has read.
-        internal_topics: The internal topics to delete; empty for all of the application.
+        input_topics: The topics whose offsets change; empty for all topics that the application has read.
+        internal_topics: The internal topics to delete; empty for all internal topics of the application.
     """
 
     application_id: str
@@ -48,10 +48,10 @@ class ResetPlan:
     Attributes:
         internal: Partition counts of the internal topics to delete.
         kept_internal: Positions in internal topics that stay.
-        others: Topics with a matching name that belong to another group, and that group.
-        progress: How far the checkpoint has come; None without one.
-        local_copies: Their directory on this host; None without one.
-        damage: Why the checkpoint cannot be read; empty if it can. Then only the group's committed offsets are known.
+        others: Topics with matching names that belong to another group, with the name of that group.
+        progress: The progress of the checkpoint; None without one.
+        local_copies: The directory of local copies on this host; None without one.
+        damage: Why the checkpoint cannot be read, in which case only the group's committed offsets are known; empty if it can.
     """
 
     application_id: str
@@ -66,14 +66,14 @@ class ResetPlan:
 
 
 def planned(request: ResetRequest, broker: Broker, files: Files, home: Path) -> ResetPlan:
-    """Plan a reset; changes nothing.
+    """Plan a reset without changing anything.
 
     Args:
         home: The application's directory on this host.
 
     Raises:
         TopicNotFoundError: If an input topic does not exist.
-        SettingsError: If nothing is known of the application, or an internal topic is not its own.
+        SettingsError: If nothing is known about the application, or an internal topic belongs to another one.
     """
     progress, damage = read_progress(files)
     known = Remembered.from_offset({} if progress is None else progress.planned)
@@ -104,7 +104,7 @@ def planned(request: ResetRequest, broker: Broker, files: Files, home: Path) -> 
 
 
 def read_progress(files: Files) -> tuple[CheckpointProgress | None, str]:
-    """Read how far the checkpoint has come, or why it cannot be read: a reset replaces a damaged one, too."""
+    """Read the progress of the checkpoint, or why it cannot be read: a reset can also replace a damaged checkpoint."""
     try:
         return progress_of(files), ""
     except CheckpointError as error:
@@ -112,7 +112,7 @@ def read_progress(files: Files) -> tuple[CheckpointProgress | None, str]:
 
 
 def _current(progress: CheckpointProgress | None, broker: Broker, existing: dict[str, int]) -> Offsets:
-    """Return the processed positions: the checkpoint's, and the group's where the checkpoint has none."""
+    """Return the processed positions: those of the checkpoint, and the group's offsets where the checkpoint has none."""
     current = broker.committed_offsets(existing)
     done = Remembered.from_offset({} if progress is None else progress.processed)
     for topic, partitions in done.positions.items():
@@ -154,7 +154,7 @@ def execute_reset(plan: ResetPlan, broker: Broker, files: Files) -> None:
     """Execute a plan.
 
     Raises:
-        BrokerUnavailableError: If the broker does not answer; a repeated reset completes this one.
+        BrokerUnavailableError: If the broker does not answer; repeat the reset to complete it.
     """
     begin = {TopicPartition(move.topic, move.partition): move.after for move in plan.moves}
     kept = {

@@ -1,4 +1,4 @@
-"""Checks a checkpoint at a start: it is sound, or an error says what is wrong and how to go on."""
+"""Checks a checkpoint at a start. The error for a damaged one states the damage and how to recover."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, Files
 from millstream.drivers.spark.driver.damage import findings, look
 
 _MOST_SHOWN = 5
-"""Number of findings in an error."""
+"""Maximum number of findings in an error."""
 
 
 def sound_progress(
     files: Files, location: str, plan: Plan | None = None, *, exactly_once: bool = False
 ) -> CheckpointProgress | None:
-    """Read how far a query has come, and refuse a damaged checkpoint.
+    """Read the progress of a query, and refuse a damaged checkpoint.
 
     Args:
         plan: The plan of the application, for the advice in the error; None if unknown.
 
     Returns:
-        How far it has come; None if no micro-batch was planned.
+        The progress; None if no micro-batch was planned.
 
     Raises:
         CheckpointError: If the checkpoint is damaged.

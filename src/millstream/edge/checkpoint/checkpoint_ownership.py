@@ -1,7 +1,7 @@
-"""Ownership: whether a start under exactly once may deliver, by the marks that lie in Kafka.
+"""Ownership: the marks in Kafka decide whether a start under exactly once may deliver.
 
-An application delivers from one checkpoint. Its id is in every mark (see ``millstream.drivers.kafka.marks``), so a start sees
-there whether another checkpoint has delivered as this application: on another host, or one that is lost.
+An application delivers from one checkpoint. Every mark contains the id of that checkpoint (see ``millstream.drivers.kafka.marks``). From
+the marks, a start learns whether another checkpoint has delivered for this application: a checkpoint on another host, or a lost one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from millstream.edge.settings.settings import Settings
 
 @dataclass(frozen=True)
 class StartFacts:
-    """What a start without a mark of its own in Kafka is judged by.
+    """The facts that decide whether a start without its own mark in Kafka may deliver.
 
     Attributes:
-        location: Its checkpoint, for errors.
-        begun: The id that an earlier start on this host has chosen for a new checkpoint; empty if none has.
-        take_over: Whether it may take over from another checkpoint.
-        goes_on: Returns whether it can continue from Kafka alone, without the other checkpoint.
+        location: The checkpoint of the start, for errors.
+        begun: The id that an earlier start on this host chose for a new checkpoint; empty if there was none.
+        take_over: Whether the start may take over from another checkpoint.
+        was_reset: Returns whether the application was reset.
+        goes_on: Returns whether the application can continue from Kafka alone, without the other checkpoint.
     """
 
     application_id: str
@@ -43,9 +44,9 @@ class StartFacts:
 def start_facts(
     plan: Plan, settings: Settings, begun: str, broker: Broker, existing: Mapping[str, int]
 ) -> StartFacts:
-    """Return the facts for a start; the broker is asked only when it matters."""
+    """Return the facts for a start; the broker is queried only when a fact is needed."""
     read = {topic: existing[topic] for topic in plan.broker_topics if topic in existing}
-    asked = replace(broker, read_committed=False)  # waits for no transaction that a dead owner has left open
+    asked = replace(broker, read_committed=False)  # does not wait for open transactions of a dead owner
     topics = TopicPreparation(asked, settings.replication_factor)
     return StartFacts(
         plan.application_id,
@@ -58,19 +59,19 @@ def start_facts(
 
 
 def newest_of(checkpoint: str, progress: CheckpointProgress | None) -> BatchId:
-    """Return the micro-batch that a checkpoint has planned last; number -1 for a new checkpoint."""
+    """Return the last micro-batch that a checkpoint has planned; number -1 for a new checkpoint."""
     return BatchId(checkpoint, -1) if progress is None else batch_id(progress.planned)
 
 
 def checkpoint_id(start: StartFacts, progress: CheckpointProgress | None, marks: Mapping[int, Mark]) -> str:
-    """Return the checkpoint id that a start may deliver under.
+    """Return the checkpoint id under which a start may deliver.
 
     Args:
-        progress: How far its checkpoint has come; None without one.
+        progress: The progress of its checkpoint; None without one.
         marks: The marks in Kafka, by Spark partition.
 
     Raises:
-        OtherCheckpointError: If another checkpoint delivers.
+        OtherCheckpointError: If another checkpoint delivers for the application.
     """
     if progress is not None:
         planned = batch_id(progress.planned)

@@ -1,8 +1,8 @@
 """Continuity: what a start takes over from the checkpoint, checked before anything runs.
 
-The offset of the last planned micro-batch says what the topology before was like. From it follow the numbers of the
-sub-topologies, the numbers of partitions of repartitions, and whether the topics are still the same ones; whatever cannot
-be continued is refused here, with a message, and not in the middle of a micro-batch.
+The offset of the last planned micro-batch describes the earlier topology: the numbers of its sub-topologies, the partition counts of its
+repartitions, and the ids of its topics. A start that cannot continue this topology is refused here, with an explanation, instead of
+failing in the middle of a micro-batch.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from millstream.drivers.spark.executor.snapshots import TaskMemory
 
 @dataclass(frozen=True)
 class Continuity:
-    """A plan as it continues a checkpoint, or a new one.
+    """A plan as it continues a checkpoint; the checkpoint may be new.
 
     Attributes:
-        plan: The plan, with the checkpoint's numbers of sub-topologies.
+        plan: The plan, with its sub-topologies numbered as in the checkpoint.
         remembered: The topology of the checkpoint.
     """
 
@@ -54,7 +54,7 @@ class Continuity:
         """Lay out the plan; repartitions keep their partition counts.
 
         Raises:
-            IncompatibleTopologyError: If records would reach a store in other tasks than before.
+            IncompatibleTopologyError: If records would reach a store in different tasks than before.
             MillstreamError: As ``lay_out``.
         """
         layout = lay_out(self.plan, external, grouper, self.remembered.internal)
@@ -68,11 +68,11 @@ class Continuity:
         return layout
 
     def divisions(self) -> dict[int, Division]:
-        """Return how the state of tasks is divided among more key ranges, by sub-topology."""
+        """Return how to divide the state of tasks among more key ranges, by sub-topology."""
         return divisions(self.plan, self.remembered)
 
     def running_on(self, layout: Layout) -> Continuity:
-        """Return what a restart in place continues: repartitions have their counts, and partitions their tasks."""
+        """Return what a restart in place continues: repartitions keep their partition counts, and partitions their tasks."""
         internal = {topic: layout.partitions[topic] for topic in self.plan.internal_topics}
         routing = routing_of(self.plan, layout)
         return replace(self, remembered=replace(self.remembered, internal=internal, routing=routing))
@@ -89,7 +89,7 @@ class Continuity:
         )
 
     def left(self, layout: Layout) -> frozenset[str]:
-        """Return the topics that moved to other tasks, or are no longer read."""
+        """Return the topics that moved to other tasks or are no longer read."""
         routing = routing_of(self.plan, layout)
         before = self.remembered.routing or assumed(self.remembered, routing)
         home = self.plan.subtopology_of
@@ -103,11 +103,15 @@ class Continuity:
         return frozenset(
             topic
             for topic in left_by(before, routing) | renumbered
-            if topic in home or source_of(sources, topic) is None  # else it is only gone for now
+            # Otherwise a pattern still matches the topic, which is only missing for now.
+            if topic in home or source_of(sources, topic) is None
         )
 
     def check_fits(self, plan: Plan, external: Mapping[str, int], grouper: PartitionGrouper) -> None:
-        """Check that the program can continue with other topics; ``external`` has their partition counts.
+        """Check that the program can continue with changed topics.
+
+        Args:
+            external: Partition counts of the topics.
 
         Raises:
             MillstreamError: As :meth:`laid_out`.
@@ -132,7 +136,7 @@ def continuity(
     """Fit a plan to a checkpoint.
 
     Args:
-        progress: How far the checkpoint has come; None without one.
+        progress: The progress of the checkpoint; None without one.
 
     Raises:
         IncompatibleTopologyError: If the topology cannot continue the checkpoint.
@@ -145,13 +149,13 @@ def continuity(
 
 
 def check_finished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) -> None:
-    """Refuse to drop unfinished records of a removed asynchronous operator.
+    """Refuse to drop in-flight records of a removed asynchronous operator.
 
     Args:
         manifests: Reads the manifests of the tasks; called only if such an operator was removed.
 
     Raises:
-        IncompatibleTopologyError: If it has unfinished records.
+        IncompatibleTopologyError: If a removed operator has in-flight records.
     """
     gone = now.remembered.unfinished - now.plan.keepers
     if not gone:
@@ -171,13 +175,13 @@ def check_finished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) ->
 
 
 def check_published(now: Continuity, layout: Layout, published: Iterable[bytes]) -> None:
-    """Refuse to rebuild stores from changelog topics in other tasks than those that published them.
+    """Refuse to rebuild stores from changelog topics in different tasks than those that published them.
 
     Args:
         published: Each task's memory at its last publication, as JSON; older versions published no routing.
 
     Raises:
-        IncompatibleTopologyError: If records would reach a store in other tasks than before.
+        IncompatibleTopologyError: If records would reach a store in different tasks than before.
     """
     routing = routing_of(now.plan, layout)
     for remembered in map(json.loads, published):
@@ -186,10 +190,10 @@ def check_published(now: Continuity, layout: Layout, published: Iterable[bytes])
 
 
 def check_held(now: Continuity, layout: Layout, manifests: Callable[[], Iterable[bytes]]) -> None:
-    """Refuse to drop buffered records, if their topics now belong to other tasks.
+    """Refuse to drop buffered records whose topics moved to other tasks or are no longer read.
 
     Args:
-        manifests: Reads the manifests of the tasks; called only if a topic moves.
+        manifests: Reads the manifests of the tasks; called only if there is such a topic.
 
     Raises:
         IncompatibleTopologyError: If a task has buffered records of such a topic.
@@ -215,10 +219,10 @@ def check_held(now: Continuity, layout: Layout, manifests: Callable[[], Iterable
 def check_left_behind(
     now: Continuity, layout: Layout, manifests: Callable[[], Iterable[bytes]], *, unfinished: bool
 ) -> None:
-    """Refuse to drop records that have been read: buffered ones, and unfinished ones if ``unfinished`` is set.
+    """Refuse to drop records that were already read: buffered records and, if ``unfinished`` is set, in-flight records.
 
     Args:
-        unfinished: Whether unfinished records of a removed operator must not be lost.
+        unfinished: Whether to check the in-flight records of removed operators.
 
     Raises:
         IncompatibleTopologyError: If there are such records.
@@ -234,7 +238,7 @@ def check_drained(
     """Refuse to leave unread records in an internal topic that the topology no longer reads.
 
     Raises:
-        IncompatibleTopologyError: If it has unprocessed records.
+        IncompatibleTopologyError: If such a topic has unprocessed records.
     """
     before = Remembered.from_offset({} if progress is None else progress.processed)
     left = {

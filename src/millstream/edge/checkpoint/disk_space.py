@@ -1,4 +1,4 @@
-"""Free space on the disks of an application, for errors."""
+"""Free space on the disks of an application, for error messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def unwritable(path: Path, error: OSError) -> SettingsError:
-    """Return the error for a file of an application's directory that cannot be written."""
+    """Return the error for an unwritable file in an application's directory."""
     what = f"{str(path)!r} cannot be written: {error.strerror or error}"
     if error.errno in _FULL:
         return SettingsError(
@@ -30,7 +30,7 @@ def unwritable(path: Path, error: OSError) -> SettingsError:
 
 
 def free_space(path: str, usage: Usage = shutil.disk_usage) -> str:
-    """Return the free space on the disk of a path, as text; the path need not exist.
+    """Return the free space on the disk of a path, as text. The path need not exist.
 
     Example:
         >>> free_space("/nowhere/at/all", lambda path: (4 << 20, 1 << 20, 3 << 20))

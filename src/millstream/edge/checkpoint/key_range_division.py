@@ -1,7 +1,7 @@
-"""Division among key ranges at a start: an application that has state gets more key ranges than it had.
+"""Division among key ranges: a start gives an application with existing state more key ranges than before.
 
-The state of each task is divided before the query starts, and its first micro-batch moves the shares into Spark's state. A
-micro-batch that was planned and not completed belongs to the undivided tasks, so it must be completed without the division first.
+The state of each task is divided before the query starts; the first micro-batch moves the shares into Spark's state. A micro-batch that
+was planned but not completed belongs to the undivided tasks, so it must first be completed without the division.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ log = logging.getLogger("millstream.application")
 
 @dataclass(frozen=True)
 class KeyRangeDivision:
-    """The division that a start makes, if partitions get more key ranges than the checkpoint has.
+    """The division at a start, if partitions have more key ranges than in the checkpoint.
 
     Attributes:
-        progress: How far the checkpoint has come; None without one.
-        files: The files of the checkpoint.
+        progress: The progress of the checkpoint; None without one.
     """
 
     progress: CheckpointProgress | None
@@ -55,7 +54,7 @@ class KeyRangeDivision:
         """Check that the state can be divided now.
 
         Raises:
-            CheckpointError: If the checkpoint is not on a disk, or shared between hosts as one.
+            CheckpointError: If the checkpoint is neither in a directory of this host nor in one that all hosts share.
             IncompatibleTopologyError: If a micro-batch must be completed first.
         """
         if not self.needed:
@@ -96,7 +95,7 @@ class KeyRangeDivision:
         return divided
 
     def _tasks(self) -> dict[TaskId, DividedTask]:
-        """Return the tasks to divide, also some that have no state."""
+        """Return the tasks to divide, including tasks without state."""
         plan, found = self.continuity.plan, {}
         for number, division in self._divisions.items():
             keys = entry_keys(plan, plan.subtopologies[number])
@@ -106,7 +105,7 @@ class KeyRangeDivision:
         return found
 
     def remove_old_shares(self) -> None:
-        """Delete the shares of earlier divisions, except those of a micro-batch that is still to be completed."""
+        """Delete the shares of earlier divisions, except those that an uncompleted micro-batch still needs."""
         directory, progress = self.files.local(DIRECTORY), self.progress
         if directory is None or progress is None:
             return

@@ -1,11 +1,11 @@
-"""Rescale: more or fewer Spark partitions for an application that exists.
+"""Rescale: changes the number of Spark partitions of an existing application.
 
-A checkpoint keeps the number of shuffle partitions it was begun with, because Spark's state lies in as many parts. Moving
-it is an offline step of Spark's: a micro-batch without records whose state is that of the last one in another number of
-parts. Tasks, grouping keys, segments and local copies do not change; a task is only found in another part.
+A checkpoint keeps its initial number of shuffle partitions, because Spark's state is stored in that many parts. To move the state, Spark
+has an offline operation: it runs a micro-batch without records, which writes the last state with another number of parts. Tasks,
+grouping keys, segments and local copies do not change; only the part that contains a task changes.
 
-``millstream rescale`` does it on demand. At a start it is done when the setting ``shuffle_partitions`` names another number
-than the checkpoint has, unless ``on_changed_shuffle_partitions`` says otherwise.
+``millstream rescale`` rescales on demand. A start rescales if the setting ``shuffle_partitions`` differs from the checkpoint's number,
+unless ``on_changed_shuffle_partitions`` is ``keep`` or ``fail``.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
 log = logging.getLogger("millstream.application")
 
 OnChanged = Literal["rescale", "keep", "fail"]
-"""What a start does if the setting for shuffle partitions differs from the checkpoint's number."""
+"""What a start does if ``shuffle_partitions`` differs from the checkpoint's number."""
 
 
 def decided(
     progress: CheckpointProgress | None, wanted: int | None, policy: OnChanged
 ) -> Literal["nothing", "rescale", "later"]:
-    """Decide what a start does about the number of partitions.
+    """Decide whether a start rescales.
 
     Args:
-        progress: How far the checkpoint has come; None without one.
+        progress: The progress of the checkpoint; None without one.
 
     Returns:
-        ``rescale`` before the query starts, ``later`` after the interrupted micro-batch is complete, or ``nothing``.
+        ``rescale``: before the query starts; ``later``: after the interrupted micro-batch is complete; or ``nothing``.
 
     Raises:
         SettingsError: If the numbers differ and the policy is to fail.
@@ -64,10 +64,10 @@ def at_start(
     location: str,
     session: Callable[[], SparkSession],
 ) -> bool:
-    """Rescale a checkpoint, if the settings ask for it.
+    """Rescale a checkpoint, if the settings require it.
 
     Args:
-        progress: How far the checkpoint has come; None without one.
+        progress: The progress of the checkpoint; None without one.
 
     Returns:
         Whether to rescale later, after the interrupted micro-batch is complete.
@@ -103,7 +103,7 @@ def at_start(
 
 
 def moved(session: SparkSession, location: str, partitions: int) -> float:
-    """Rescale the state, log it, and return the duration in seconds.
+    """Rescale the state, log the change, and return the duration in seconds.
 
     Raises:
         SparkRuntimeError: If Spark refuses.

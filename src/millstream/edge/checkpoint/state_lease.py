@@ -1,12 +1,12 @@
-"""The lease: who may touch an application's state on this host.
+"""The lease: the exclusive right to an application's state on this host.
 
-One application at a time works on a state directory: two would take each other's micro-batches and local copies, and a
-reset or a rescale under a running application would pull its checkpoint away. The lease is a lock of the operating system
-on the file ``lock`` in the application's directory, held as long as the process that took it lives: a crash, even SIGKILL,
-gives it back, so there is nothing to clean up and no time-out to wait for.
+Only one process at a time may work on an application's directory. Two would overwrite each other's micro-batches and local copies, and a
+reset or a rescale would remove the checkpoint of a running application. The lease is a lock of the operating system on the file
+``lock`` in the application's directory. It ends with the process, even after SIGKILL: there is nothing to clean up, and no timeout to
+wait for.
 
-It says nothing about other hosts. A group without members, as this one, gives Kafka nothing to ask either; under exactly once
-the marks do (see ``ownership``).
+The lease does not protect against other hosts. The consumer group cannot either, because it has no members. Under exactly once, the
+marks do (see ``checkpoint_ownership``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FILE = "lock"
 
 
 class _Holder(TypedDict, total=False):
-    """The content of the file: the process that has the lease or had it last, and the id of :meth:`Lease.begin`."""
+    """The content of the file: the current or last holder of the lease, and the id from :meth:`Lease.begin`."""
 
     pid: int
     host: str
@@ -49,10 +49,10 @@ class Lease:
 
         Args:
             home: The application's directory, ``<state_dir>/<application id>``; created if missing.
-            purpose: What the holder does, such as "running", for the errors of others.
+            purpose: What the holder does, such as "running", for the errors of other processes.
 
         Raises:
-            ApplicationRunningError: If another process, or another application of this process, has it.
+            ApplicationRunningError: If another process, or another application of this process, holds it.
             SettingsError: If the directory cannot be written or locked.
         """
         try:
@@ -80,21 +80,21 @@ class Lease:
 
     @property
     def begun(self) -> str:
-        """The id that was chosen here for a new checkpoint; empty if there was none."""
+        """The id that a start on this host chose for a new checkpoint; empty if there is none."""
         return self._holder["begun"]
 
     def begin(self, checkpoint: str) -> None:
-        """Store the id of a new checkpoint before it begins, so that the start after a crash uses it, too.
+        """Store the id of a new checkpoint before it begins, so that a start after a crash uses the same id.
 
         Raises:
-            SettingsError: If it cannot be written; the earlier id stays.
+            SettingsError: If the file cannot be written; the earlier id stays.
         """
         self._holder["begun"] = checkpoint
         try:
             self._file.seek(0)
             json.dump(self._holder, self._file)
             self._file.flush()
-            self._file.truncate()  # only now: over what is there, it can be written on a full disk
+            self._file.truncate()  # only now, because overwriting existing bytes succeeds even on a full disk
         except OSError as error:
             with suppress(OSError):
                 self._file.close()
@@ -114,7 +114,7 @@ class Lease:
 
 
 def _holder(file: IO[str]) -> str:
-    """Read who has the lease; the file is briefly empty while the holder changes."""
+    """Read who holds the lease; the file is briefly incomplete while the holder changes."""
     try:
         found = _read(file)
         return f"process {found['pid']} on {found['host']} ({found['purpose']})"

@@ -1,4 +1,4 @@
-"""The command ``millstream``. This file must import without the extra ``cli``: it says how to get it."""
+"""The command ``millstream``. This module must be importable without the extra ``cli``, because it explains how to install it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NEEDED = ("packaging", "rich", "typer")
 
 
 def main() -> None:
-    """Run the command line, or name the packages that it needs."""
+    """Run the command line; if packages are missing, name them."""
     try:
         for name in _NEEDED:
             import_module(name)

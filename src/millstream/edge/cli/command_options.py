@@ -1,4 +1,4 @@
-"""What the commands share: options, settings from options, and errors of Millstream in one line."""
+"""What the commands share: options, settings from options, and the display of errors in one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ StateDir = Annotated[
 
 @contextmanager
 def reporting_errors(command: str) -> Iterator[None]:
-    """Print an error of Millstream in one line, and exit with code 1."""
+    """Print errors of Millstream in one line, and exit with code 1."""
     try:
         yield
     except MillstreamError as error:
@@ -37,10 +37,10 @@ def reporting_errors(command: str) -> Iterator[None]:
 
 
 def settings_of(**given: object) -> Settings:
-    """Return settings from options; None is an option that was not given.
+    """Return settings from options. None stands for an omitted option.
 
     Raises:
-        SettingsError: If a setting is wrong.
+        SettingsError: If a setting is invalid.
     """
     from millstream.edge.settings.settings_loading import settings_from
 

@@ -1,7 +1,7 @@
-"""The commands of ``millstream`` and their options; what they do is in the modules beside this one.
+"""The commands of ``millstream`` and their options; the modules beside this one implement the commands.
 
-A command imports what it needs when it runs, so that the help is quick, and the doctor can look at an installation in
-which Spark or a Kafka client is missing or broken.
+A command imports what it needs when it runs. This keeps the help fast, and lets the doctor examine an installation in which Spark or a
+Kafka client is missing or broken.
 """
 
 from __future__ import annotations
@@ -57,8 +57,6 @@ app.command()(shell)
 
 
 class DescribeFormat(StrEnum):
-    """The formats of ``describe``."""
-
     text = "text"
     mermaid = "mermaid"
     dot = "dot"
@@ -155,7 +153,7 @@ SubTopologies = Annotated[
 
 @contextmanager
 def _commands_to(command: str, application_id: str, state_dir: Path | None) -> Iterator[ControlCommands]:
-    """Reach a running application, and print its errors."""
+    """Connect to a running application, and print its errors."""
     from millstream.edge.cli.control_commands import ControlCommands
 
     with reporting_errors(command):

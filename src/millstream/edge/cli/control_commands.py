@@ -1,4 +1,4 @@
-"""``millstream pause``, ``resume``, ``throttle`` and ``status``: commands to an application that runs on this host."""
+"""Commands to an application on this host: ``millstream pause``, ``resume``, ``throttle``, ``parallelism``, ``status`` and others."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _WAITS_FOR: Mapping[str, str] = {
 
 
 class ControlCommands:
-    """Sends commands to a running application, and prints its status afterwards. All methods may raise ``ControlError``."""
+    """Sends commands to a running application, and prints the result. All methods may raise ``ControlError``."""
 
     def __init__(self, application_id: str, settings: Settings) -> None:
         self._name = checked_name(application_id, "application")
         self._home = settings.home(self._name)
 
     def pause(self, topics: Sequence[str] | None, subtopologies: Sequence[int] | None, *, keep: bool) -> None:
-        """Pause topics and sub-topologies; without either, everything."""
+        """Pause topics and sub-topologies; pause everything if both are empty."""
         _print_limits(
             self._send("pause", topics=topics or None, subtopologies=subtopologies or None, keep=keep)
         )
 
     def resume(self, topics: Sequence[str] | None, subtopologies: Sequence[int] | None) -> None:
-        """Resume topics and sub-topologies; without either, everything."""
+        """Resume topics and sub-topologies; resume everything if both are empty."""
         _print_limits(self._send("resume", topics=topics or None, subtopologies=subtopologies or None))
 
     def throttle(self, topic: str, rate: str) -> None:
-        """Limit a topic to a rate, which is a number of records per second or ``off``."""
+        """Limit a topic to a rate: a number of records per second, or ``off``."""
         _print_limits(self._send("throttle", topic=topic, records_per_second=_rate(rate)))
 
     def parallelism(self, workers: str) -> None:
@@ -82,7 +82,6 @@ class ControlCommands:
 
 
 def status_lines(name: str, status: Status) -> list[str]:
-    """Return the status of an application as lines of text."""
     lag = (f"{topic} {count:,}" for topic, count in status.lag.items())
     return [
         f"{name}: {status.state}",

@@ -1,8 +1,8 @@
-"""``millstream describe``: a topology as text or picture, without broker, Spark or Java.
+"""``millstream describe``: shows a topology as text or as a picture, without a broker, Spark or Java.
 
-A program is named as ``module:attribute``, as in ``examples.wordcount:topology``; the working directory counts as a place
-for modules. The attribute may be a topology, what becomes one (a builder, a function without parameters that returns
-one) or an application, whose id then names the internal topics.
+A target has the form ``module:attribute``, such as ``examples.wordcount:topology``. Modules are also found in the working directory. The
+attribute may be a topology, a builder, a function without parameters that returns one of these, or an application, whose id then names
+the internal topics.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ FORMATS: Mapping[str, Callable[[Plan], str]] = {
     "svg": drawing.svg,
     "plan": str,
 }
-"""How a plan can be shown."""
+"""The functions that show a plan, by format."""
 
 
 class TargetError(MillstreamError):
-    """The target was not found, or is no topology."""
+    """The target does not exist or is not a topology."""
 
 
 def described(target: str, form: str) -> str:
     """Describe a target.
 
     Raises:
-        TargetError: If there is no such module or attribute, or it is no topology.
+        TargetError: If the module, the attribute or the format does not exist, or the attribute is not a topology.
         TopologyError: If the topology is not valid.
     """
     if form not in FORMATS:
@@ -46,13 +46,13 @@ def described(target: str, form: str) -> str:
 
 
 def load(target: str) -> Any:
-    """Import a module, and return an attribute of it.
+    """Import a module, and return one of its attributes.
 
     Args:
-        target: ``module:attribute``; the attribute may have dots.
+        target: ``module:attribute``; the attribute may contain dots.
 
     Raises:
-        TargetError: If there is no such module or attribute.
+        TargetError: If the module or the attribute does not exist.
     """
     module_name, colon, attribute = target.partition(":")
     if not (module_name and colon and attribute) or module_name.endswith(".py"):
@@ -65,7 +65,7 @@ def load(target: str) -> Any:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # something that the module itself imports
+            raise  # the module itself imports a missing module
         raise TargetError(
             f"there is no module {error.name!r}, neither installed nor in {Path.cwd()}; run this command in the directory of the module"
         ) from None
@@ -83,7 +83,7 @@ def topology_of(target: str) -> Topology:
         target: ``module:attribute``: a topology, a builder, or a function without parameters that returns one.
 
     Raises:
-        TargetError: If there is no such module or attribute, or it is no topology.
+        TargetError: If the module or the attribute does not exist, or the attribute is not a topology.
         TopologyError: If the topology is not valid.
     """
     found = load(target)
@@ -116,7 +116,7 @@ def _plan_of(found: Any, target: str) -> Plan:
 
 
 def _is_application(found: Any) -> bool:
-    """Return whether an object is an ``Application``, without importing its class, Spark and a Kafka client."""
+    """Return whether an object is an ``Application``, without importing the class, which would import Spark and a Kafka client."""
     return isinstance(getattr(found, "plan", None), Plan)
 
 

@@ -1,4 +1,4 @@
-"""An application from the name of a program's object, for the command line."""
+"""Finds or creates the application of a target, for the command line."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ def application_of(target: str, application_id: str | None, given: Mapping[str, 
     Args:
         target: ``module:attribute``: an application, or a topology, a builder, or a function without parameters that returns
             one.
-        application_id: Id for an application that is created here; None for the module's name.
+        application_id: The id if an application is created here; None for the module's name.
+        given: Settings for an application that is created here.
 
     Raises:
-        SettingsError: If settings are given for an application that has its own, or are wrong.
+        SettingsError: If settings are invalid, or are given although the target is an application with its own settings.
         MillstreamError: If the target is none of these.
     """
     found = load(target)
@@ -34,7 +35,7 @@ def application_of(target: str, application_id: str | None, given: Mapping[str, 
 
 
 def name_of(target: str) -> str:
-    """Return the default application id of a target: its module's name.
+    """Return the default application id of a target: the name of its module.
 
     Example:
         >>> name_of("examples.word_count:topology")
@@ -47,7 +48,7 @@ def settings_in(words: list[str]) -> dict[str, str]:
     """Parse settings of the form ``name=value``.
 
     Raises:
-        SettingsError: If one has no name.
+        SettingsError: If a setting does not have this form.
 
     Example:
         >>> settings_in(["processing_guarantee=exactly_once"])

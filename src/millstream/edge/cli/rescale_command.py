@@ -1,4 +1,4 @@
-"""``millstream rescale``: the state of a stopped application in more or fewer Spark partitions."""
+"""``millstream rescale``: moves the state of a stopped application to more or fewer Spark partitions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from millstream.edge.settings.settings import Settings
 
 
 class NotRescalableError(MillstreamError):
-    """The checkpoint is not in a state in which it can be rescaled."""
+    """The checkpoint cannot be rescaled in its current state."""
 
 
 @dataclass(frozen=True)
 class RescaleOptions:
-    """What the command was given.
+    """Options of the command.
 
     Attributes:
-        dry_run: Whether to print only what would be done.
+        dry_run: Whether only to print what would be done.
     """
 
     application_id: str
@@ -34,7 +34,7 @@ class RescaleOptions:
 
 
 def rescale(options: RescaleOptions, settings: Settings) -> None:
-    """Rescale an application's state, and print what is done.
+    """Rescale an application's state, and print the steps.
 
     Raises:
         NotRescalableError: If there is no checkpoint, or its last micro-batch is not complete.

@@ -1,4 +1,4 @@
-"""``millstream reset``: start over at chosen offsets, after printing exactly what that means."""
+"""``millstream reset``: lets an application start over at chosen offsets, after printing all effects."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ from millstream.edge.settings.settings import Settings
 
 
 def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Callable[[], bool]) -> None:
-    """Print what a reset will do, ask, and do it.
+    """Print what a reset will do, ask for confirmation, and execute it.
+
+    Args:
+        sure: Asks for confirmation.
 
     Raises:
         ApplicationRunningError: If the application runs on this host.
-        MillstreamError: If something is missing, or the broker does not answer.
+        MillstreamError: If a topic is missing, or the broker does not answer.
     """
     name = checked_name(request.application_id, "application")
     home, location = settings.home(name), settings.checkpoint(name)
@@ -96,10 +99,10 @@ def target_of(
     shift_by: int | None,
     from_file: Path | None,
 ) -> Target:
-    """Return the target of the options; without any, the beginning.
+    """Return the start position from the options; without options, the beginning.
 
     Raises:
-        SettingsError: If there are two of them, or one cannot be parsed.
+        SettingsError: If more than one option is given, or one cannot be parsed.
     """
     readings: dict[str, tuple[bool, Callable[[], Target]]] = {
         "--to-earliest": (to_earliest, Target),

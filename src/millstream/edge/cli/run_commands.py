@@ -1,4 +1,4 @@
-"""The commands that take a program: ``millstream run``, ``millstream plan`` and ``millstream shell``."""
+"""The commands ``millstream run``, ``millstream plan`` and ``millstream shell``, whose argument is a program."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def shell(
 
 
 def _talk(lab: Lab, names: dict[str, object]) -> None:
-    """Run an interactive Python, or IPython if it is installed."""
+    """Run IPython if it is installed, otherwise an interactive Python."""
     plan = lab.running._run.plan
     banner = _BANNER.format(
         lab=lab,

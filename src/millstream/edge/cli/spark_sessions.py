@@ -1,4 +1,4 @@
-"""A Spark session for commands that may need one: to reach a remote checkpoint, or to work on its state."""
+"""A Spark session for commands that may need one to read a remote checkpoint or to work on its state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millstream.edge.settings.settings import Settings
 
 
 class Sessions:
-    """A Spark session that is created on first use, and stopped at the end if it was created here."""
+    """A Spark session that is created on first use. It is stopped at the end, unless it existed before."""
 
     def __init__(self, application_id: str, settings: Settings) -> None:
         self._name = application_id

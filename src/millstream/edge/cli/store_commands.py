@@ -1,4 +1,4 @@
-"""The command ``millstream store``: questions about the stores of an application that runs on this host."""
+"""The command ``millstream store``: queries the stores of an application on this host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``millstream tap``: the records that reach a node of an application that runs on this host."""
+"""The command ``millstream tap``: prints records that reach a node of an application on this host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``millstream top``: what an application on this host does, as a table that is refreshed."""
+"""The command ``millstream top``: shows the activity of an application on this host in a table that is refreshed."""
 
 from __future__ import annotations
 

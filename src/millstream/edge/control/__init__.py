@@ -1,1 +1,1 @@
-"""Commands from other processes, and which topics are paused or throttled."""
+"""Commands from other processes, and the paused and throttled topics."""

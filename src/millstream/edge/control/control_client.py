@@ -1,4 +1,4 @@
-"""Commands and questions to an application that runs in another process of this host."""
+"""Sends commands and questions to an application in another process of this host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.edge.control.control_file import no_answer, read_control_file
 from millstream.edge.status.application_status import Status
 
 COMMAND: Final = "command"
-"""The question that :func:`send` asks."""
+"""The name of the request that :func:`send` makes."""
 
 
 def send(home: Path, application_id: str, command: str, **arguments: Any) -> Status:
@@ -33,13 +33,13 @@ def ask(home: Path, application_id: str, question: str, data: Any) -> Any:
     """Ask an application on this host.
 
     Raises:
-        ControlError: If it does not answer.
-        MillstreamError: What the application raised.
+        ControlError: If the application does not answer.
+        MillstreamError: The error that the application raised.
     """
     address = read_control_file(home, application_id)
     try:
         answer = address.ask(question, data)
-    except AuthenticationError:  # another process listens there now
+    except AuthenticationError:  # another process now listens on this socket
         answer = None
     if answer is None:
         raise no_answer(home, application_id)

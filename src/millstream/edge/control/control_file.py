@@ -1,9 +1,9 @@
 """The control file: where a running application listens for commands of other processes on this host.
 
-The application listens on a Unix socket for the processes that Spark runs for it. It writes path and key of that socket to
-``control.json`` beside its lease, readable by its user alone: only who may change the application's state may give it commands.
-The application deletes the file when it ends; one that a crash has left behind names a process that no longer exists, and the
-next start overwrites it.
+The application listens on a Unix socket for the processes that Spark runs for it. It writes the path and the key of this socket to
+``control.json`` beside its lease. Only the application's user can read the file, so only a user who may change the application's state
+may send commands. The application deletes the file when it ends. After a crash, the file names a process that no longer exists; the next
+start overwrites it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FILE: Final = "control.json"
 
 
 def write_control_file(home: Path, address: ControlAddress) -> None:
-    """Write where the application listens, readable by its user alone. The caller has the lease.
+    """Write where the application listens; only its user can read the file. The caller holds the lease.
 
     Raises:
         SettingsError: If the file cannot be written.
@@ -54,7 +54,7 @@ def read_control_file(home: Path, application_id: str) -> ControlAddress:
     """Return where an application on this host listens.
 
     Raises:
-        ControlError: If it does not run on this host under this user.
+        ControlError: If the application does not run on this host under this user.
     """
     file = home / _FILE
     try:

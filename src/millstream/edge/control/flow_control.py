@@ -1,11 +1,10 @@
-"""Flow control: the topics that a running application does not read for now, and how fast it reads the others.
+"""Flow control: the topics that a running application temporarily does not read, and how fast it reads the others.
 
-It is about topics that are read from the broker. To *pause* adds topics to those that are not read, to *resume* removes some of
-them, and to *throttle* limits the records per second of one. The planner gets the limits each time it plans, so they are in
-force from the next micro-batch on.
+Flow control applies to topics that are read from the broker. *Pause* stops reading topics, *resume* continues, and *throttle* limits the
+records per second of one topic. The planner receives the limits each time it plans, so they take effect with the next micro-batch.
 
-Limits end with the application, unless a topic is paused to be *kept*: then it is in the file ``paused.json`` beside the lease,
-and the next start reads it there. Only the holder of the lease writes that file. Rates that are to last are a setting.
+Limits end with the application, unless a pause is *kept*: the topic is then in the file ``paused.json`` beside the lease, which the next
+start reads. Only the holder of the lease writes this file. For permanent rates, use the setting ``max_records_per_second``.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ _FILE = "paused.json"
 
 @dataclass(frozen=True)
 class FlowLimits:
-    """Which topics are paused, and which are throttled.
+    """The paused and the throttled topics.
 
     Attributes:
-        kept: Those that stay paused after a restart.
+        kept: Topics that stay paused after a restart.
         rates: Maximum records per second, by throttled topic.
 
     Example:
@@ -45,7 +44,7 @@ class FlowLimits:
     rates: Mapping[str, int] = field(default_factory=dict)
 
     def pausing(self, topics: Collection[str], *, keep: bool = False) -> FlowLimits:
-        """Return the limits with more paused topics; those that were kept stay so."""
+        """Return the limits with more paused topics; kept topics stay kept."""
         return replace(
             self, paused=self.paused.union(topics), kept=self.kept.union(topics) if keep else self.kept
         )
@@ -55,7 +54,7 @@ class FlowLimits:
         return replace(self, paused=self.paused.difference(topics), kept=self.kept.difference(topics))
 
     def throttling(self, topic: str, records_per_second: int | None) -> FlowLimits:
-        """Return the limits with another rate of a topic; None removes it.
+        """Return the limits with a new rate for a topic; None removes the rate.
 
         Raises:
             ControlError: If the rate is less than one record per second.
@@ -72,10 +71,10 @@ class FlowLimits:
 
 
 class FlowControl:
-    """The flow control of an application. Owned by it, changed by any of its threads; guarded by a lock.
+    """The flow control of an application. Any thread may change it; a lock guards it.
 
     Args:
-        home: The application's directory; the caller has the lease.
+        home: The application's directory; the caller holds the lease.
     """
 
     def __init__(self, home: Path, limits: FlowLimits) -> None:
@@ -85,10 +84,10 @@ class FlowControl:
 
     @classmethod
     def at_start(cls, home: Path, known: Iterable[str], rates: Mapping[str, int]) -> FlowControl:
-        """Start with the topics that stay paused, and log them, so that nobody wonders why they are not read.
+        """Start with the topics that stay paused, and log a warning that names them.
 
         Args:
-            known: The topics that are read from the broker; paused topics of an earlier topology are forgotten.
+            known: The topics that are read from the broker. Kept topics that are not among them are forgotten.
             rates: Maximum records per second, from the settings.
 
         Raises:
@@ -111,7 +110,7 @@ class FlowControl:
             self._become(self.limits.resuming(topics))
 
     def throttle(self, topic: str, records_per_second: int | None) -> None:
-        """Limit the records per second of a topic; None lifts the limit.
+        """Limit the records per second of a topic; None removes the limit.
 
         Raises:
             ControlError: If the rate is less than one record per second.
@@ -120,7 +119,7 @@ class FlowControl:
             self._become(self.limits.throttling(topic, records_per_second))
 
     def _become(self, limits: FlowLimits) -> None:
-        """Store what is kept, then apply the limits, so that they last as long as promised."""
+        """Store the kept topics before applying the limits: a failed write must change nothing."""
         if limits.kept != self.limits.kept:
             _keep(self._home, limits.kept)
         self.limits = limits
@@ -143,7 +142,7 @@ def _kept(home: Path) -> frozenset[str]:
 
 
 def _checksum(topics: list[str]) -> int:
-    """Return a checksum of topic names, because a changed name would resume a paused topic."""
+    """Return a checksum of topic names, because a corrupted name would resume a paused topic."""
     return zlib.crc32(json.dumps(topics).encode())
 
 

@@ -1,4 +1,4 @@
-"""The commands that another process can give to a running application."""
+"""The commands that another process can send to a running application."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Controllable(Protocol):
         """Limit the records per second of a topic."""
 
     def parallelism(self, workers: Workers) -> None:
-        """Process each partition by another number of workers."""
+        """Change the number of workers per partition."""
 
     def status(self) -> Status:
-        """Return what it is doing."""
+        """Return the status of the application."""
 
 
 def executed(application: Controllable, command: str, arguments: Mapping[str, Any]) -> Status:

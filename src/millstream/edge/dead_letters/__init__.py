@@ -1,1 +1,1 @@
-"""Dead-letter topics: what is in them, and sending records back to where they came from."""
+"""Dead-letter topics: reads dead letters, and sends their records back to their original topics."""

@@ -1,8 +1,8 @@
-"""A dead-letter topic: its letters are read, and their records sent back.
+"""A dead-letter topic: reads its dead letters, and replays them by sending their records back.
 
-Records are sent back in transactions that contain the group's positions, too: a replay that is killed has sent each record once or
-not at all, and the next one goes on. A second replay that begins for the same group keeps the first from going on. A replay reads up to
-where the topic ended when it began: a record that fails again at once is not sent back in the same run.
+A replay sends records in transactions that also contain the group's positions. An interrupted replay has sent each record once or not at
+all, and the next replay continues after it. A second replay of the same group fences the first. A replay reads up to the end offsets at
+its start, so a record that fails again immediately is not replayed in the same run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from millstream.edge.dead_letters.replayed import Replayed
 from millstream.edge.settings.settings import Settings
 
 GROUP: str = "millstream-dlq-"
-"""Prefix of the group of the replays of a topic."""
+"""Prefix of the group that stores the replays of a topic."""
 
 
 class LetterNotFoundError(MillstreamError):
@@ -32,13 +32,13 @@ class LetterNotFoundError(MillstreamError):
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What to send back.
+    """What to replay.
 
     Attributes:
-        to: The topic for all records; None sends each to its original topic.
-        most_replays: How often a record may be sent back.
-        again: Whether to send back letters that were replayed before, too.
-        limit: How many to send back at most; None for all.
+        to: The topic for all records; None for the original topic of each.
+        most_replays: How many times a record may be replayed.
+        again: Whether to replay dead letters that were already replayed, too.
+        limit: The maximum number of records to send; None for all.
     """
 
     chosen: Chosen = field(default_factory=Chosen)
@@ -53,9 +53,9 @@ class Tally:
     """What a replay has done, or would do.
 
     Attributes:
-        sent: Records by topic.
-        refused: Letters that are not replayed, by reason.
-        before: Chosen letters that were replayed before.
+        sent: The number of sent records by topic.
+        refused: The number of dead letters that cannot be replayed, by reason.
+        before: The number of chosen dead letters that were already replayed.
     """
 
     sent: Counter[str] = field(default_factory=Counter)
@@ -67,10 +67,10 @@ class DeadLetterQueue:
     """A dead-letter topic on a broker.
 
     Args:
-        group: The group that stores what was replayed; None for that of the topic.
+        group: The group that stores what was replayed; None for the default group of the topic.
 
     Raises:
-        TopicNotFoundError: If it does not exist.
+        TopicNotFoundError: If the topic does not exist.
         BrokerUnavailableError: If no broker answers.
     """
 
@@ -93,8 +93,8 @@ class DeadLetterQueue:
         """Return what was replayed, by partition.
 
         Args:
-            settled: Whether to wait for an open transaction. A killed replay leaves it open until it times out, or the next
-                replay takes over; for display, that is not worth waiting for.
+            settled: Whether to wait for an open transaction. A killed replay leaves its transaction open until it times out or the next
+                replay takes over. A display need not wait for that.
         """
         broker = replace(self._broker, read_committed=settled)
         committed = broker.committed(self._counts)
@@ -108,10 +108,10 @@ class DeadLetterQueue:
         }
 
     def read(self, *, pending: bool = False) -> Iterator[tuple[Envelope, bool]]:
-        """Yield the current letters, and whether each was replayed.
+        """Yield the current dead letters, each with whether it was replayed.
 
         Args:
-            pending: Whether to omit replayed letters.
+            pending: Whether to omit replayed dead letters.
         """
         for number, done in sorted(self.replayed().items()):
             for _, _, letters in self._pieces(number, done, everything=not pending):
@@ -121,7 +121,7 @@ class DeadLetterQueue:
                         yield letter, was
 
     def letter(self, partition: int, offset: int) -> tuple[Envelope, bool]:
-        """Return one letter, and whether it was replayed.
+        """Return one dead letter, and whether it was replayed.
 
         Raises:
             LetterNotFoundError: If it does not exist.
@@ -152,7 +152,7 @@ class DeadLetterQueue:
         return tally
 
     def replay(self, request: ReplayRequest, progress: Callable[[Tally], None] = lambda _: None) -> Tally:
-        """Send records back.
+        """Replay dead letters.
 
         Args:
             progress: Called after each transaction.
@@ -199,7 +199,7 @@ class DeadLetterQueue:
     def _pieces(
         self, number: int, done: Replayed, *, everything: bool
     ) -> Iterator[tuple[int, int, list[Envelope]]]:
-        """Yield the letters of a partition in parts, each with its first offset and the one after its last."""
+        """Yield the dead letters of a partition in parts, each with its start offset and its end offset (exclusive)."""
         begins: Mapping[int, int] = self._broker.begin_offsets(self._counts)[self.topic]
         start, last = begins[number] if everything else max(begins[number], done.position), self._ends[number]
         partition = TopicPartition(self.topic, number)
@@ -215,7 +215,7 @@ class DeadLetterQueue:
 def _sorted_out(
     letters: list[Envelope], done: Replayed, request: ReplayRequest, guard: Guard, tally: Tally
 ) -> Iterator[tuple[Envelope, Destination]]:
-    """Yield the letters to send back, with their destinations; count them and the others."""
+    """Yield the dead letters to replay, with their destinations; count these and the others in ``tally``."""
     for letter in letters:
         if not request.chosen.has(letter):
             continue

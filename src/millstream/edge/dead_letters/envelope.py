@@ -1,9 +1,9 @@
-"""The headers of dead letters, read and taken off again.
+"""The headers of dead letters: reads them, and removes them for a replay.
 
-A dead letter is a record with headers that say where and why it failed: Millstream's (``millstream.error.*``) and those of Kafka
-Streams (``__streams.errors.*``, KIP-1034). A letter of Kafka Streams has only the latter. A *replay* sends the record, without these
-headers, back to the topic from which it was read, and counts in a header how often that has happened. If it fails again, this header
-comes back with its next dead letter, which is how a loop is noticed.
+A dead letter is a record with headers that state where and why it failed: Millstream's headers (``millstream.error.*``) and those of
+Kafka Streams (``__streams.errors.*``, KIP-1034). A dead letter of Kafka Streams has only the latter. A *replay* sends the record without
+these headers back to the topic from which it was read, and counts the replays in a header. If the record fails again, its next dead
+letter contains this header, which limits repeated replays.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ THEIRS: Final = "__streams.errors."
 REPLAYS: Final = "millstream.replay.count"
 """Header with the number of replays of a record."""
 REPLAYED_FROM: Final = "millstream.replay.from"
-"""Header with the dead letter that a record was replayed from: topic, partition and offset."""
+"""Header with the position of the replayed dead letter: topic, partition and offset."""
 _CALL: Final = "call"
 _REACHED: Final = "operator"
-"""Value of ``millstream.error.record`` for letters with the record as it reached an operator, not as it was read."""
+"""Value of ``millstream.error.record`` if the dead letter contains the record as it reached an operator, not as it was read."""
 _INTERNAL: Final = ("-repartition", "-changelog")
 
 
@@ -33,8 +33,8 @@ class Envelope:
     """A dead letter; key and value are bytes.
 
     Attributes:
-        topic_partition: Its partition of the dead-letter topic.
-        timestamp: Timestamp of the record that failed, ms since the epoch.
+        topic_partition: The partition of the dead-letter topic.
+        timestamp: The timestamp of the failed record, ms since the epoch.
     """
 
     topic_partition: TopicPartition
@@ -46,7 +46,7 @@ class Envelope:
 
     @property
     def facts(self) -> dict[str, str]:
-        """The headers' facts, by the names after ``millstream.error.``; of equal names, the last counts."""
+        """The values of the error headers, by their names after ``millstream.error.``; the last of equal names counts."""
         texts = _texts(self.headers, THEIRS)
         facts = {"error": _error(texts), "traceback": texts.get("stacktrace", "")}
         facts |= {name: texts[name] for name in ("topic", "partition", "offset") if name in texts}
@@ -54,25 +54,25 @@ class Envelope:
 
     @property
     def source(self) -> TopicPartition | None:
-        """Where the record was read; None if unknown, as after a failure in a punctuator."""
+        """Where the record was read; None if unknown, for example after a failure in a punctuation."""
         facts = self.facts
         topic, partition = facts.get("topic", ""), facts.get("partition", "")
         return TopicPartition(topic, int(partition)) if topic and partition.isdecimal() else None
 
     @property
     def as_read(self) -> bool:
-        """Whether key and value are the bytes that were read, not those that reached an operator."""
+        """Whether key and value are the bytes that were read, rather than those that reached an operator."""
         facts = self.facts
         return facts.get("stage") != _CALL and facts.get("record") != _REACHED
 
     @property
     def replays(self) -> int:
-        """How often the record had been replayed before it failed."""
+        """How many times the record was replayed before this failure."""
         count = _texts(self.headers, REPLAYS).get("", "0")
         return int(count) if count.isdecimal() else 0
 
     def sent_back(self) -> Headers:
-        """Return the headers for the replayed record: its own, and those of the replay."""
+        """Return the headers of the replayed record: its own headers, and those of the replay."""
         own = tuple(
             header
             for header in self.headers
@@ -84,14 +84,14 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A filter of dead letters; None and empty choose all.
+    """A filter of dead letters. None and empty sets match everything.
 
     Attributes:
-        source: The topic that the record was read from.
+        source: The topic from which the record was read.
         error: A regular expression to search for in the error.
         key: The key as text.
-        since_ms: The earliest timestamp, ms since the epoch.
-        until_ms: The exclusive latest timestamp, ms since the epoch.
+        since_ms: The earliest timestamp, inclusive, ms since the epoch.
+        until_ms: The latest timestamp, exclusive, ms since the epoch.
     """
 
     stage: str | None = None
@@ -105,7 +105,6 @@ class Chosen:
     offsets: frozenset[int] = frozenset()
 
     def has(self, letter: Envelope) -> bool:
-        """Return whether a dead letter passes the filter."""
         facts = letter.facts
         same = (
             (self.stage, facts.get("stage", "")),
@@ -125,12 +124,12 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a record is sent back, or why it is not.
+    """Where a record is replayed to, or why it is not replayed.
 
     Attributes:
-        topic: Empty if it is not sent.
-        partition: -1 chooses by key.
-        refusal: Empty if it is sent.
+        topic: Empty if the record is not sent.
+        partition: -1 to choose by key.
+        refusal: Why the record is not sent; empty if it is.
     """
 
     topic: str = ""
@@ -140,12 +139,13 @@ class Destination:
 
 @dataclass(frozen=True)
 class Guard:
-    """Decides where records are sent back, and which are not.
+    """Decides where records are replayed to, and which are refused.
 
     Attributes:
         letters: The dead-letter topic.
-        to: The topic for all records; None sends each to its original topic.
-        most_replays: How often a record may be sent back.
+        partitions: Partition counts of the existing topics.
+        to: The topic for all records; None for the original topic of each.
+        most_replays: How many times a record may be replayed.
     """
 
     letters: str
@@ -154,7 +154,6 @@ class Guard:
     most_replays: int = 3
 
     def destination(self, letter: Envelope) -> Destination:
-        """Return where a record is sent back, or why it is not."""
         if letter.replays >= self.most_replays:
             return Destination(
                 refusal=f"replayed {letter.replays} times before, and failed again (--max-replays {self.most_replays})"
@@ -184,7 +183,6 @@ class Guard:
 
 
 def envelopes(partition: TopicPartition, records: Records) -> Iterator[Envelope]:
-    """Yield records of a partition as dead letters."""
     headers = records.headers or [()] * len(records)
     rows = zip(records.offsets, records.keys, records.values, records.timestamps, headers)
     for row in rows:

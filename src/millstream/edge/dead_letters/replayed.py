@@ -1,8 +1,8 @@
-"""How far a replay is: one position per partition, and what was replayed beyond it.
+"""The progress of replays: one position per partition, and the ranges that were replayed beyond it.
 
-A replay with filters leaves letters out, so an offset alone cannot say which letters were replayed. The group's committed offset is
-that of the first letter that was not, and the metadata of the commit lists what was replayed beyond it. So the lag of the group is
-right for Kafka's tools, and a letter is replayed once, whatever the filters of the replays were.
+A replay with filters skips dead letters, so one offset cannot express which were replayed. The group's committed offset is that of the
+first dead letter that was not replayed; the commit's metadata lists the ranges that were replayed beyond it. Thus Kafka's tools show the
+correct lag of the group, and each dead letter is replayed once, regardless of the filters.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Final
 from millstream.core.model.errors import MillstreamError
 
 MOST_METADATA: Final = 4000
-"""Limit of metadata, characters; a broker takes 4096 bytes (``offset.metadata.max.bytes``)."""
+"""Maximum length of the metadata, characters. A broker accepts 4096 bytes (``offset.metadata.max.bytes``)."""
 _FORMAT: Final = "replayed:"
 _RUNS: Final = re.compile(r"(?:\d+\+\d+(?:,\d+\+\d+)*)?")
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """The replayed letters of a partition.
+    """The replayed dead letters of a partition.
 
     Attributes:
-        position: All before this offset were replayed.
-        beyond: Replayed ranges after it: first offset, and the one after the last; ascending, with gaps.
+        position: All dead letters before this offset were replayed.
+        beyond: Replayed ranges after the position, as start and exclusive end; ascending, with gaps between them.
 
     Example:
         >>> some = Replayed().with_range(0, 10, left=[3, 7])
@@ -47,10 +47,12 @@ class Replayed:
         return offset < self.position or any(first <= offset < end for first, end in self.beyond)
 
     def with_range(self, start: int, end: int, left: Iterable[int] = ()) -> Replayed:
-        """Add a range that was processed.
+        """Return the progress with another range.
 
         Args:
-            left: Its offsets that were not replayed.
+            start: The first offset of the range.
+            end: The end of the range, exclusive.
+            left: Offsets in the range that were not replayed.
         """
         ranges = [(0, self.position), *self.beyond]
         for offset in sorted(left):
@@ -71,7 +73,7 @@ class Replayed:
         """Return the metadata to commit with the position; :meth:`read` decodes it.
 
         Raises:
-            MillstreamError: If it is too long for a commit.
+            MillstreamError: If the metadata is too long for a commit.
         """
         parts, last = [], self.position
         for first, end in self.beyond:
@@ -87,7 +89,7 @@ class Replayed:
 
     @classmethod
     def read(cls, position: int, metadata: str) -> Replayed:
-        """Decode a committed position; of another tool's metadata, only the position counts."""
+        """Decode a committed position. If another tool wrote the metadata, only the position counts."""
         text = metadata.removeprefix(_FORMAT)
         if text == metadata or not _RUNS.fullmatch(text):
             return cls(position)

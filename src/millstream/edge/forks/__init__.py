@@ -1,1 +1,1 @@
-"""Python processes of Spark that are forks: see ``millstream.edge.forks.fork_server``."""
+"""Spark's Python processes as forks of one server; see ``millstream.edge.forks.fork_server``."""

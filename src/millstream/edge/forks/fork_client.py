@@ -1,10 +1,10 @@
-"""What Spark starts in place of Python when the fork server can provide the process.
+"""The program that Spark starts instead of Python, to obtain a process from the fork server.
 
-Runs as a program, without this package and without ``site``, in some milliseconds. Arguments: the socket of the fork server, the Python
-to become if the server does not fork, and the arguments of Python, ``-m MODULE ...``.
+It runs without this package and without ``site``, so it starts within milliseconds. Arguments: the socket of the fork server, the Python
+to execute if the server does not fork, and the arguments of Python, ``-m MODULE ...``.
 
-The fork takes over the standard streams of this process, which only lasts as long as the fork. If this process ends first, because Spark
-ends it, the kernel sends the fork SIGTERM.
+The fork takes over the standard streams of this process; this process waits until the fork ends. If Spark ends this process first, the
+kernel sends SIGTERM to the fork.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 
 
 def _forked(line: socket.socket, path: str, command: list[str]) -> bool:
-    """Ask for a fork with this process's streams, environment, directory and limit of open files; return whether there is one."""
+    """Request a fork with this process's streams, environment, directory and limit of open files; return whether it exists."""
     request = {
         "command": command,
         "environment": dict(os.environ),
@@ -36,16 +36,18 @@ def _forked(line: socket.socket, path: str, command: list[str]) -> bool:
 
 
 def main(path: str, python: str, option: str, *command: str) -> None:
-    """Live as long as a fork, or become Python if there is none.
+    """Live as long as the fork, or execute Python if the server does not fork.
 
     Args:
         path: Socket of the fork server.
-        command: A module, and its arguments.
+        python: The Python to execute without a fork.
+        option: ``-m``.
+        command: A module and its arguments.
     """
     with socket.socket(socket.AF_UNIX) as line:
         forked = _forked(line, path, list(command))
         if forked:
-            for stream in (0, 1, 2):  # who waits for the end of a stream waits for the fork alone
+            for stream in (0, 1, 2):  # so that only the fork keeps the streams open
                 os.close(stream)
             line.recv(1)
             os._exit(0)

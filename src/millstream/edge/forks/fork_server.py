@@ -1,16 +1,15 @@
-"""A server that has imported what Spark's Python processes need, and forks them.
+"""A server that has imported the modules of Spark's Python processes, and forks these processes.
 
-Until the first result Spark starts ten Python processes, one after another, and each imports for half a second or longer. The program
-starts this server beside the JVM; it imports once, while the JVM starts. What Spark starts as Python is then ``millstream.edge.forks.fork_client``, which
-asks for a fork and waits for its end.
+Before the first result, Spark starts ten Python processes, one after another, and each imports modules for half a second or longer. The
+program starts this server beside the JVM; it imports the modules once, while the JVM starts. Instead of Python, Spark then starts
+``millstream.edge.forks.fork_client``, which requests a fork and waits for its end.
 
-A fork is what a plain start would be: with the standard streams, environment, working directory, module search path and limit of open
-files of the client. A request is refused, and the client becomes Python, if a variable differs that may have been read when
-modules were imported.
+A fork equals a plain start: it has the standard streams, environment, working directory, module search path and limit of open files of
+the client. The server refuses a request, and the client executes Python, if a variable differs that an import may have read.
 
-The server keeps nothing about its forks, and they do not need it. A daemon ends when Spark closes its standard input or dies, and takes
-its workers with it; other processes end with their connection to Spark. Each gets SIGTERM when its client ends. The server ends when its
-own standard input does, with the program. It runs on Linux; elsewhere Python is started as before.
+The server keeps no data about its forks, and the forks do not need the server. A daemon ends when Spark closes its standard input or
+dies, and ends its workers; other processes end with their connection to Spark. Each fork receives SIGTERM when its client ends. The
+server ends with its own standard input, that is, with the program. It runs on Linux; elsewhere Spark starts Python as usual.
 """
 
 from __future__ import annotations
@@ -57,10 +56,10 @@ _HELPERS: Final = (
     "millstream.drivers.spark.executor.host",
 )
 _OF_SPARK: Final = ("SPARK_", "PYSPARK_", "_PYSPARK_", "PYTHON_")
-"""Prefixes of the variables that Spark sets for each process, and that are read at run time."""
+"""Prefixes of variables that Spark sets for each process, and that are read at run time rather than at import."""
 _OF_SHELLS: Final = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "PYTHONPATH"})
 _OF_IMPORTS: Final = frozenset({"PYTHONHASHSEED", "PYTHONUNBUFFERED", "OMP_NUM_THREADS"})
-"""Spark sets them for most of its processes; the server starts with them."""
+"""Variables that Spark sets for most of its processes. The server starts with them."""
 _LONGEST_NAME: Final = 15
 
 
@@ -69,8 +68,8 @@ class ForkRequest:
     """A request for a fork.
 
     Attributes:
-        command: A module, and its arguments; those of a daemon name the module of its workers.
-        executor: Process id of the JVM that starts it.
+        command: A module and its arguments; a daemon's arguments name the module of its workers.
+        executor: Process id of the JVM that starts the process.
         files: Soft and hard limit of open files.
     """
 
@@ -82,14 +81,14 @@ class ForkRequest:
 
 
 def can_fork(wanted: Mapping[str, str], own: Mapping[str, str]) -> bool:
-    """Return whether a fork equals a plain start: all variables that an import may have read are the same."""
+    """Return whether a fork would equal a plain start: all variables that an import may have read are equal."""
     different = {name for name in own.keys() | wanted.keys() if own.get(name) != wanted.get(name)}
     harmless = _OF_SHELLS | (_OF_IMPORTS - wanted.keys())
     return all(name in harmless or name.startswith(_OF_SPARK) for name in different)
 
 
 def name_of(module: str) -> str:
-    """Return the process name of a module, or of a worker of a daemon, for tools that list processes.
+    """Return the process name of a module or a daemon's worker, for tools that list processes.
 
     Example:
         >>> name_of("pyspark.sql.worker.python_streaming_sink_runner")
@@ -99,8 +98,8 @@ def name_of(module: str) -> str:
 
 
 def _line_of_fork(listening: socket.socket) -> socket.socket:
-    """Fork for each connection, and return it in the fork; the server ends with its standard input."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries forks
+    """Fork for each connection, and return the connection in the fork. The server ends with its standard input."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps forks
     while True:
         ready, _, _ = select.select([0, listening.fileno()], [], [])
         if 0 in ready:
@@ -119,15 +118,12 @@ def _received(line: socket.socket) -> tuple[ForkRequest, list[int]]:
 
 
 def _become(request: ForkRequest, streams: list[int], installed: list[str]) -> None:
-    """Turn this fork into what a plain start would be."""
+    """Make this fork equal to a plain start."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    for signal_number in (
-        signal.SIGCHLD,
-        signal.SIGHUP,
-        signal.SIGTERM,
-    ):  # SIGINT is ignored below PySpark's JVM
+    # SIGINT is ignored below PySpark's JVM.
+    for signal_number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
         signal.signal(signal_number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_NOFILE, request.files)
     os.chdir(request.directory)
@@ -156,33 +152,33 @@ def _tie(line: socket.socket, worker: str) -> None:
     fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGTERM)
     fcntl.fcntl(line, fcntl.F_SETFL, os.O_ASYNC)
     os.register_at_fork(after_in_child=untie)
-    line.sendall(b"y")  # fails if the client is gone
+    line.sendall(b"y")  # fails if the client has ended
 
 
 def main(path: str) -> None:
-    """Import, serve, and run in each fork what its client asked for.
+    """Import modules, serve requests, and run the requested module in each fork.
 
     Args:
         path: Path of the socket, in a private directory.
     """
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # they concern the program, and the server ends with it
+        signal.signal(number, signal.SIG_IGN)  # they are meant for the program; the server ends with it
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)
     Path(path).chmod(0o600)
     listening.listen(64)
     for module in (*PRELOADED, *_HELPERS):
-        with suppress(ImportError):  # the fork that needs it says so
+        with suppress(ImportError):  # the fork that needs the module reports the error
             importlib.import_module(module)
     own = dict(os.environ)
     paths = own.get("PYTHONPATH", "").split(os.pathsep)
     installed = [directory for directory in sys.path[1:] if directory not in paths]
     gc.collect()
-    gc.freeze()  # a collection in a fork would copy the pages that all of them share
+    gc.freeze()  # a collection in a fork would copy pages that all forks share
     line = _line_of_fork(listening)
     try:
         request, streams = _received(line)
-    except (OSError, ValueError):  # the client is gone
+    except (OSError, ValueError):  # the client has ended
         os._exit(0)
     if not can_fork(request.environment, own):
         os._exit(0)

@@ -1,1 +1,1 @@
-"""The lab: deploy, try, look into and edit a topology from a notebook or a shell."""
+"""The lab: deploy, try, inspect and edit a topology from a notebook or a shell."""

@@ -1,4 +1,4 @@
-"""Records and entries of stores as rows that show themselves in a notebook and in a terminal."""
+"""Rows of records or store entries, with displays for notebooks and terminals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millstream.edge.lab.html import table_html
 
 @dataclass(frozen=True)
 class Rows(Sequence[tuple[Any, ...]]):
-    """Rows with named columns. A sequence of tuples; equal to another one with the same columns and rows.
+    """Rows with named columns: a sequence of tuples.
 
     Attributes:
         columns: Names of the columns.

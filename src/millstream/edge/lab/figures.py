@@ -1,4 +1,4 @@
-"""What an application has read and written so far, at the nodes of its picture."""
+"""The numbers of records that an application has read and written, for the nodes of its picture."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _COUNTED: Final = {"Source": "topic_records_consumed_total", "Sink": "topic_reco
 
 
 def records_of(plan: Plan, numbers: Numbers) -> dict[str, int]:
-    """Return how many records each source has read, and each sink has written.
+    """Return how many records each source has read and each sink has written.
 
-    Topics that lead through Spark's shuffle are not counted.
+    Records that pass through Spark's shuffle are not counted.
     """
     return dict(_records(plan, numbers))
 
@@ -39,5 +39,5 @@ def _count(tasks: str, shape: Shape, numbers: Numbers) -> int | None:
 
 
 def picture(plan: Plan, numbers: Numbers) -> str:
-    """Draw a plan with the numbers of records at its sources and sinks, as SVG."""
+    """Draw a plan as SVG, with the numbers of records at its sources and sinks."""
     return svg(plan, {name: f"{count:,} records" for name, count in records_of(plan, numbers).items()})

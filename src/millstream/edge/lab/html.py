@@ -1,4 +1,4 @@
-"""HTML for notebooks, without scripts and without anything from elsewhere."""
+"""HTML for notebooks, without scripts and external resources."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _text(value: Any) -> str:
 
 
 def status_html(status: Mapping[str, Any], name: str = "") -> str:
-    """Return the status of an application as HTML: its state, the lag of each topic, and problems."""
+    """Return the status of an application as HTML: its state, the lag of each topic, and any problems."""
     head = f"{status['state']}, micro-batch {status['batch']}, {status['records_per_s']:,.0f} records/s"
     rows = [
         (topic, f"{lag:,}", "paused" if topic in status["paused"] else status["throttled"].get(topic, ""))

@@ -1,4 +1,4 @@
-"""The lab: a topology at work on a broker and on Spark, steered from a notebook or a shell."""
+"""The lab: runs a topology on a broker and on Spark, controlled from a notebook or a shell."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 _CHECK_S: Final = 0.05
 _QUIET_CHECKS: Final = 10
-"""In how many consecutive checks nothing must be left: what a micro-batch writes to an internal topic is seen by a later plan."""
+"""How many consecutive checks must find no unread records: only a later plan sees what a micro-batch writes to an internal topic."""
 
 
 class Lab:
-    """Runs one topology at a time, which each :meth:`deploy` replaces. A context manager; :meth:`close` stops everything.
+    """Runs one topology at a time; each :meth:`deploy` replaces it. A context manager; :meth:`close` stops everything.
 
     Without ``bootstrap_servers``, as an argument or in the environment, the lab starts its own broker, creates the topics that a
     topology reads and writes, and deletes everything at the end.
 
     Args:
-        application_id: The application.
+        application_id: The application's id.
         **settings: As for :class:`Application`.
 
     Example:
@@ -69,7 +69,7 @@ class Lab:
     # The application.
 
     def deploy(self, topology: Topology) -> Self:
-        """Run a topology, or change the running application to it; running a cell again changes nothing.
+        """Run a topology, or edit the running application to use it. Deploying the same topology object again changes nothing.
 
         Args:
             topology: The topology.
@@ -89,7 +89,7 @@ class Lab:
         return self
 
     def preview(self, topology: Topology) -> TopologyEdit:
-        """Say what :meth:`deploy` would do to the running application.
+        """Return what :meth:`deploy` would do to the running application.
 
         Raises:
             IncompatibleTopologyError: If the topology cannot continue the state.
@@ -98,7 +98,7 @@ class Lab:
 
     @property
     def running(self) -> RunningApplication:
-        """The application.
+        """The running application.
 
         Raises:
             ControlError: If nothing has been deployed.
@@ -108,7 +108,7 @@ class Lab:
         return self._running
 
     def pause(self) -> None:
-        """Read no more records until :meth:`resume`."""
+        """Stop reading records until :meth:`resume`."""
         self.running.pause()
 
     def resume(self) -> None:
@@ -116,7 +116,7 @@ class Lab:
         self.running.resume()
 
     def status(self) -> Status:
-        """Say what the application is doing."""
+        """Return what the application is doing."""
         return self.running.status()
 
     def stop(self) -> None:
@@ -126,7 +126,7 @@ class Lab:
             self._topology = None
 
     def close(self) -> None:
-        """Stop the application, and the broker if the lab has started it."""
+        """Stop the application, and the broker if the lab started it."""
         try:
             self.stop()
         finally:
@@ -142,10 +142,10 @@ class Lab:
         """Write records to a topic.
 
         Args:
-            topic: The topic.
-            *records: Each a value, a pair of key and value, or key, value and timestamp (ms since the epoch).
-            key: Serde of the keys; None is that of the source that reads the topic.
-            value: Serde of the values; None is that of the source that reads the topic.
+            topic: The name of the topic.
+            *records: Each is a value, a pair of key and value, or a tuple of key, value and timestamp (ms since the epoch).
+            key: Serde of the keys; None for the serde of the source that reads the topic.
+            value: Serde of the values; None for the serde of the source that reads the topic.
 
         Raises:
             TopicNotFoundError: If the topology does not read the topic, and no serdes are given.
@@ -160,23 +160,23 @@ class Lab:
         """Return the last records of each partition of a topic.
 
         Args:
-            topic: The topic.
-            last: How many of each partition.
-            key: Serde of the keys; None is that of the node that writes or reads the topic.
-            value: Serde of the values; None is that of the node that writes or reads the topic.
+            topic: The name of the topic.
+            last: The number of records per partition.
+            key: Serde of the keys; None for the serde of the node that writes or reads the topic.
+            value: Serde of the values; None for the serde of the node that writes or reads the topic.
 
         Returns:
             Rows of partition, offset, timestamp (ms since the epoch), key and value.
 
         Raises:
-            TopicNotFoundError: If the topology neither writes nor reads the topic, and no serdes are given, or it does not exist.
+            TopicNotFoundError: If the topic does not exist, or no serdes are given and the topology neither writes nor reads it.
         """
         serdes = serdes_of(self._plan, topic, key, value, sent=False)
         found = last_records(self._known, topic, last, serdes)
         return Rows(("partition", "offset", "timestamp", "key", "value"), tuple(found))
 
     def store(self, name: str, *, timestamps: bool = False) -> StoreReader:
-        """Return a store; see :meth:`RunningApplication.store`."""
+        """Return a reader of a store; see :meth:`RunningApplication.store`."""
         return self.running.store(name, timestamps=timestamps)
 
     def entries(self, name: str, limit: int = 20) -> Rows:
@@ -188,14 +188,14 @@ class Lab:
         return self.running.tap(node, limit=limit)
 
     def wait(self, timeout_s: float = 60.0) -> None:
-        """Wait until everything that is in the topics now has been processed.
+        """Wait until the application has processed all records that are in the topics now.
 
         Args:
-            timeout_s: How long to wait.
+            timeout_s: The maximum time to wait, seconds.
 
         Raises:
             MillstreamError: If the application has failed.
-            TimeoutError: If it takes longer.
+            TimeoutError: If the time is exceeded.
         """
         deadline, quiet = time.monotonic() + timeout_s, 0
         topics = [topic for topic in self._plan.broker_topics if topic not in self._plan.internal_topics]
@@ -214,10 +214,10 @@ class Lab:
             quiet = 0 if behind else quiet + 1
             time.sleep(_CHECK_S)
 
-    # How it shows itself.
+    # Displays.
 
     def picture(self) -> str:
-        """Draw the topology with the numbers of records that its sources have read and its sinks have written, as SVG."""
+        """Draw the topology as SVG, with the numbers of records that its sources have read and its sinks have written."""
         return picture(self._plan, self.running.measured())
 
     @property
@@ -233,7 +233,7 @@ class Lab:
         return settings_from(self._connected())
 
     def _connected(self) -> Mapping[str, Any]:
-        """Return the settings of the application; the first time, start a broker if they name none."""
+        """Return the settings of the application; on the first call, start a broker if the settings name none."""
         known = {**self._broker_settings, **self._settings}
         if "bootstrap_servers" in known or f"{PREFIX}BOOTSTRAP_SERVERS" in os.environ or settings_file():
             return known
@@ -245,7 +245,7 @@ class Lab:
         return self._connected()
 
     def _create_topics(self, plan: Plan) -> None:
-        """Create the topics that a topology reads and writes, on a broker of the lab's own."""
+        """Create the topics that a topology reads and writes, if the lab started the broker."""
         if self._broker is None:
             return
         existing = broker_of(self._known).partition_counts()
@@ -275,14 +275,14 @@ class Lab:
 def serdes_of(
     plan: Plan, topic: str, key: Serde[Any] | None, value: Serde[Any] | None, *, sent: bool
 ) -> Serdes:
-    """Return the given serdes, and the missing ones from the nodes of a topic.
+    """Return the given serdes; take missing ones from the nodes of a topic.
 
     Args:
-        sent: Whether records are written for the topology; then the nodes that read the topic count, otherwise those that write
-            it.
+        sent: True to write records: uses the nodes that read the topic. False to read records: uses nodes that write the topic, then
+            nodes that read it.
 
     Raises:
-        TopicNotFoundError: If serdes are missing, and the topic has no such node.
+        TopicNotFoundError: If a serde is missing and the topic has no such node.
     """
     if key is not None and value is not None:
         return key, value

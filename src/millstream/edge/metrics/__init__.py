@@ -1,1 +1,1 @@
-"""Metrics outside of the process: for Prometheus and OpenTelemetry. Imported only by applications that have asked for it."""
+"""Exports metrics to Prometheus and OpenTelemetry; the settings decide whether these modules are imported."""

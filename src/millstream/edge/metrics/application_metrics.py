@@ -1,6 +1,6 @@
-"""The metrics of an application as a whole; those of its tasks are in ``millstream.drivers.spark.executor.measures``.
+"""The metrics of an application as a whole. ``millstream.drivers.spark.executor.measures`` has the metrics of its tasks.
 
-Each row declares a metric and says where its value comes from, as there.
+As there, each row declares a metric and the function that reads its value.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class Measured(Protocol):
     id: str
 
     def status(self) -> Status:
-        """Return what it is doing."""
+        """Return the status of the application."""
 
     def metrics(self) -> Mapping[str, int]:
-        """Return what has been counted, without labels."""
+        """Return the metrics without labels."""
 
     def measured(self) -> Numbers:
-        """Return what has been counted by its tasks, with labels."""
+        """Return the measurements of its tasks, with labels."""
 
 
 @dataclass(frozen=True)
 class View:
-    """Status and metrics of an application at one moment."""
+    """The status and the metrics of an application at one moment."""
 
     application: str
     status: Status
@@ -47,14 +47,14 @@ class View:
         return cls(application.id, application.status(), application.metrics(), application.measured())
 
     def all_numbers(self) -> Numbers:
-        """Return all its metrics with labels, without the label ``application``."""
+        """Return all metrics with their labels, except the label ``application``."""
         found = Numbers(self.numbers)
         found.take(_read(self))
         return found
 
 
 class MetricsReading(NamedTuple):
-    """A metric of an application, and the function that reads its values from a view."""
+    """A metric of an application, with the function that reads its values from a view."""
 
     metric: Metric
     of: Callable[[View], Iterable[tuple[tuple[str, ...], float]]]
@@ -212,7 +212,7 @@ _CALLS: Final = (
 READINGS: Final = (*_WHOLE, *_TOPICS, *_CALLS)
 
 EXPORTED: Final = (*(reading.metric for reading in READINGS), *TASK_METRICS, RESTORING)
-"""All metrics that leave the process."""
+"""All exported metrics."""
 
 
 def _read(view: View) -> Iterator[Number]:

@@ -16,7 +16,7 @@ def exposition(view: View, accept: str = "") -> tuple[bytes, str]:
     """Return the metrics of an application in a text format of Prometheus, and its content type.
 
     Args:
-        accept: The request's header ``Accept``, which chooses the format.
+        accept: The request's ``Accept`` header, which determines the format.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(view))
@@ -25,8 +25,6 @@ def exposition(view: View, accept: str = "") -> tuple[bytes, str]:
 
 
 class _Families(Collector):
-    """Collects the metrics of a view for Prometheus' client."""
-
     def __init__(self, view: View) -> None:
         self._view = view
 

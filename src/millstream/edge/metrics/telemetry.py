@@ -1,7 +1,7 @@
-"""Metrics for OpenTelemetry: the program brings the SDK, its exporters and their settings; here is only the API.
+"""Metrics for OpenTelemetry. Millstream uses only the API; the program provides the SDK with its exporters and settings.
 
-Instruments of OpenTelemetry cannot be taken back, and there is one of each name in a process. So they are made once, and observe the
-applications that run at the moment.
+Instruments of OpenTelemetry cannot be removed, and a process has one instrument per name. Therefore they are created once, and observe
+the applications that are currently running.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _TOTAL: Final = "_total"
 
 
 class Observed:
-    """An application under observation. All instruments of one collection see the same view.
+    """An observed application. All instruments of one collection read the same view.
 
     Args:
+        look: Returns the current view.
         clock: A monotonic clock, seconds.
     """
 
@@ -35,7 +36,7 @@ class Observed:
         self._application = ""
 
     def observations(self, metric: Metric) -> Iterable[Observation]:
-        """Return the numbers of a metric with their labels."""
+        """Yield the values of a metric with their labels."""
         if self._clock() - self._read_s > _FRESH_S:
             view = self._look()
             self._application, self._numbers, self._read_s = (
@@ -70,7 +71,7 @@ def observe(look: Callable[[], View]) -> Callable[[], None]:
 
 @cache
 def _instruments() -> Sequence[object]:
-    """Create an instrument per metric. Names of counters lose ``_total``, which exporters for Prometheus add."""
+    """Create one instrument per metric. Names of counters omit ``_total``, because exporters for Prometheus add it."""
     meter = get_meter("millstream")
     made: list[object] = []
     for metric in EXPORTED:

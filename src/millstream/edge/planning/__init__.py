@@ -1,1 +1,1 @@
-"""What an application runs: its plan, and the key ranges of its partitions."""
+"""What an application runs: its plan, the key ranges of its partitions, its workers and store engines."""

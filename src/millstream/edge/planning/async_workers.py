@@ -1,4 +1,4 @@
-"""The async worker of an application on a host, the process that calls asynchronous functions, and topologies that cannot have one."""
+"""Connects to the async worker of an application on a host, and refuses asynchronous operators where there is none."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _CONNECTIONS: dict[AsyncWorkerAddress, AsyncWorkerConnection] = {}
 
 @dataclass(frozen=True)
 class AsyncWorkers:
-    """Connects a Python worker to the async worker beside its executor. Crosses as cloudpickle.
+    """Connects a Python worker to the async worker beside its executor. Sent with cloudpickle.
 
     Attributes:
-        application: Identifies the application and its state directory, so that two of one name do not share an async worker.
+        application: Identifies the application and its checkpoint, so that two applications with the same id do not share an async
+            worker.
     """
 
     application: str
 
     def __call__(self, checkpoint: str) -> AsyncWorker:
-        """Return the async worker for a checkpoint; a process keeps one connection."""
+        """Return the async worker for a checkpoint. A process keeps one connection."""
         address = AsyncWorkerAddress.here(f"{self.application}/{checkpoint}")
         if address not in _CONNECTIONS:
             for connection in _CONNECTIONS.values():
@@ -46,7 +47,7 @@ def refuse_calls(plan: Plan) -> None:
     """Refuse asynchronous operators in a user's own query.
 
     Raises:
-        TopologyError: If there are any: nothing would wake the query when a call ends.
+        TopologyError: If the plan has such operators, because nothing would wake the query when a call ends.
     """
     if makes_calls(plan):
         raise TopologyError(

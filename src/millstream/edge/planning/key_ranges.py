@@ -1,4 +1,4 @@
-"""Key ranges of a running application: what each is doing, and how many workers process them."""
+"""Key ranges of a running application: their status, and which numbers of workers they allow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RATE_WINDOW_S = 10.0
 
 
 class Recent:
-    """Sums of the last ten seconds."""
+    """Sums counts over the last ten seconds."""
 
     def __init__(self) -> None:
         self._counts: deque[tuple[float, float]] = deque()
@@ -38,7 +38,7 @@ class Recent:
 
 
 class TaskWork:
-    """The recent work of tasks, and their progress. Guarded by the lock of its owner."""
+    """The recent work and the progress of tasks. Guarded by the lock of its owner."""
 
     def __init__(self) -> None:
         self.positions: dict[str, dict[TopicPartition, int]] = {}
@@ -56,7 +56,7 @@ class TaskWork:
         self._seconds.setdefault(task, Recent()).add(total_of(report.measured, measures.SECONDS))
 
     def finished(self, reported: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return, for partitions with a report, the offsets before which the tasks of all key ranges have finished."""
+        """Return, for each reported partition, the offset before which all of its key ranges have finished."""
         found = dict(reported)
         for positions in self.positions.values():
             for partition in positions.keys() & found.keys():
@@ -64,7 +64,7 @@ class TaskWork:
         return found
 
     def rates(self, task: str) -> tuple[float, float]:
-        """Return records per second of a task, and the share of time that it worked."""
+        """Return a task's records per second, and the share of time during which it worked."""
         return self._records[task].per_second(), self._seconds[task].per_second()
 
 
@@ -96,14 +96,14 @@ def range_status(
 
 
 def check_workers(plan: Plan, undivided: Plan, workers: Workers) -> None:
-    """Refuse a number of workers that needs other key ranges.
+    """Refuse a number of workers that needs different key ranges.
 
     Args:
-        undivided: The running plan without ranges.
+        undivided: The running plan without key ranges.
 
     Raises:
-        ControlError: If partitions would need other key ranges.
-        MillstreamError: If the number is impossible.
+        ControlError: If partitions would need different key ranges.
+        MillstreamError: If the number is invalid.
     """
     ranges = {sub.ranges for sub in plan.subtopologies if sub.ranges > 1}
     if not ranges:

@@ -1,4 +1,4 @@
-"""Plans of an application: its topology, split as its settings say."""
+"""Plans of an application: its topology, divided according to its settings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from millstream.edge.settings.settings import Settings
 def planned(
     topology: Topology, application_id: str, settings: Settings, existing: Collection[str] = ()
 ) -> Plan:
-    """Split the topology as the settings say.
+    """Divide a topology into sub-topologies and key ranges, according to the settings.
 
-    For exactly once with changelog topics, each task must commit its input and its changes in one transaction, so that it can
-    be rebuilt without a checkpoint. Spark's shuffle would move records from one task's transaction to another's, so it is not
-    used.
+    Under exactly once with changelog topics, each task must commit its input and its changes in one transaction, so that it can be rebuilt
+    without a checkpoint. Spark's shuffle is not used in this case, because it would move records between the transactions of tasks.
 
     Raises:
-        TopologyError: If the topology is not valid, or has nothing for a task to do.
+        TopologyError: If the topology is not valid, or has only global stores and thus no task.
     """
     plan = _split(topology, application_id, settings, existing)
     if not plan.subtopologies:
@@ -46,7 +45,7 @@ def _split(topology: Topology, application_id: str, settings: Settings, existing
 
 
 def pattern_changes(before: Plan, now: Plan) -> str:
-    """Describe how the topics that patterns match have changed."""
+    """Describe the changes of the topics that match patterns."""
     appeared = now.chosen_topics - before.chosen_topics
     gone = before.chosen_topics - now.chosen_topics
     parts = [f"new: {', '.join(sorted(appeared))}"] if appeared else []
@@ -56,7 +55,7 @@ def pattern_changes(before: Plan, now: Plan) -> str:
 
 
 def check_rates(plan: Plan, settings: Settings) -> None:
-    """Refuse rates of topics that are not read, because a misspelt name would go unnoticed."""
+    """Refuse rates for topics that are not read, because a misspelt name would go unnoticed."""
     unknown = sorted(settings.max_records_per_second.keys() - set(plan.broker_topics))
     if unknown and not plan.has_patterns:
         raise SettingsError(
@@ -66,9 +65,9 @@ def check_rates(plan: Plan, settings: Settings) -> None:
 
 
 def spark_partitions(settings: Settings) -> int | None:
-    """Return the wanted number of shuffle partitions: the setting, else at least the workers of a partition; None depends on the cores.
+    """Return the wanted number of shuffle partitions; None if the cores determine it.
 
-    If the number of workers is automatic, the launch sets it.
+    Without a setting, it is at least the number of workers per partition. If the number of workers is automatic, the launch sets it.
     """
     workers = workers_of(settings.parallelism)
     if settings.shuffle_partitions is not None or workers == 1 or is_automatic(settings.parallelism):

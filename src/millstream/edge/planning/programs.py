@@ -1,4 +1,4 @@
-"""Programs: a topology with what an application derives from it, which an edit replaces as a whole."""
+"""Programs: a topology with everything that an application derives from it. An edit replaces the program as a whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Program:
     """What an application runs: a topology, its plan, and what follows from both.
 
     Attributes:
-        renamed_stores: New name per old name of a store, including additional stores.
+        renamed_stores: Old names of stores, including additional stores, with their new names.
     """
 
     topology: Topology
@@ -29,7 +29,7 @@ class Program:
     renamed_stores: Mapping[str, str]
 
     def matching(self, settings: Settings, existing: Collection[str]) -> Plan:
-        """Return the plan for the existing topics that match its patterns."""
+        """Return the plan with the existing topics that match its patterns."""
         if not self.plan.has_patterns:
             return self.plan
         return planned(self.topology, self.plan.application_id, settings, existing)

@@ -1,7 +1,7 @@
 """Store engines: the library that keeps the local copy of each store.
 
-A store says it itself (``engine=...``), or the setting ``store_engine`` says it for all. An engine that is not installed is an
-error when the application is made, not in a worker.
+A store's ``engine=...`` takes precedence over the setting ``store_engine``. If an engine is not installed, the application cannot be
+created, so the error does not first appear in a worker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def copies_spec(plan: Plan, settings: Settings, directory: Path) -> CopiesSpec:
 
 
 def _opener(engine: str, engines: dict[str, str]) -> OpenLocalCopy:
-    try:  # an engine that needs a package of its own is an extra of the same name
+    try:  # an engine that needs a separate package is an extra of the same name
         opener: OpenLocalCopy = import_module(f"millstream.drivers.{engine}").open_local_copy
     except ModuleNotFoundError as error:
         stores = ", ".join(repr(store) for store, used in engines.items() if used == engine)

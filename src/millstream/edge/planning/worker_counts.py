@@ -1,4 +1,4 @@
-"""How many workers an application begins with that chooses the number itself, what work each has, and how many threads a task has."""
+"""Counts of workers and threads: the initial automatic number of workers, the work of each, and the threads of a task."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from millstream.edge.settings.settings import Settings
 
 
 def first_workers(plan: Plan, layout: Layout, before: int | None, cores: int) -> int:
-    """Return the number of workers of a start: that of the checkpoint, else one per task without key ranges, within the bounds.
+    """Return the initial number of workers, within the allowed bounds.
+
+    The number is that of the checkpoint or, without one, the number of tasks that there would be without key ranges.
 
     Args:
-        before: The number of Spark partitions of the checkpoint; None without one.
+        before: The checkpoint's number of Spark partitions; None without a checkpoint.
         cores: How many Spark tasks can run at the same time.
     """
     undivided = {
@@ -57,7 +59,7 @@ log = logging.getLogger("millstream.application")
 
 
 def threads_of(plan: Plan, layout: Layout, settings: Settings, session: SparkSession) -> dict[TaskId, int]:
-    """Return the number of threads of each task; Spark runs as many tasks at once as it has slots."""
+    """Return the number of threads of each task. Spark runs as many tasks at the same time as it has slots."""
     per_task, total = settings.num_threads_per_task, settings.num_stream_threads
     slots: int = session.sparkContext.defaultParallelism
     at_once = slots if plan.has_prefix else min(slots, max(len(layout.tasks), 1))

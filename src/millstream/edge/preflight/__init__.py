@@ -1,1 +1,1 @@
-"""What a start would find and do, without starting anything."""
+"""The preflight check: what a start would find and do, without starting anything."""

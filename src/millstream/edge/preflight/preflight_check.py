@@ -1,4 +1,4 @@
-"""The preflight check: topics, tasks, internal topics, permissions and the checkpoint of an application that is not started."""
+"""The preflight check: topics, tasks, internal topics, permissions and the checkpoint of an application, without starting it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PreflightReport:
 
 
 def preflight(application: Application) -> PreflightReport:
-    """Check the brokers and the checkpoint of an application like a start, without changes.
+    """Check the broker and the checkpoint of an application as a start does, but change nothing.
 
     Raises:
         BrokerUnavailableError: If no broker answers.

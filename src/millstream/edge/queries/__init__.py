@@ -1,1 +1,1 @@
-"""Interactive queries: the stores of a running application, read from its program, another process, a shell or over HTTP."""
+"""Interactive queries: read the stores of a running application from its program, another process, a shell or over HTTP."""

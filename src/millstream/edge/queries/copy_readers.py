@@ -13,11 +13,11 @@ _READERS: Final[Mapping[str, str]] = {
     "memory": "MemoryQueries",
     "rocksdb": "RocksQueries",
 }
-"""The class in ``millstream.drivers.<engine>.queries``, by engine; only engines that are used are imported."""
+"""The class in ``millstream.drivers.<engine>.queries``, by engine. Modules are imported on first use."""
 
 
 def open_reader(directory: str, task: str, engine: str) -> CopyReader:
-    """Open the reader of a task's copy.
+    """Open the reader of a task's local copy.
 
     Args:
         directory: The directory of all local copies.

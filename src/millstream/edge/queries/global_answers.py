@@ -1,7 +1,8 @@
-"""Answers about global stores, from the copy on one host.
+"""Answers about global stores, from the local copy on one host.
 
-Every host that runs tasks which may read a global store has a copy of it, filled up to the offsets of a micro-batch before its tasks
-run. So a copy may be ahead of what is committed. It is asked on the host whose tasks have reported the highest offsets.
+Every host with tasks that may read a global store has a copy of it. Before the tasks of a micro-batch run, the copy is filled up to the
+offsets of that micro-batch, so it may be ahead of the committed offsets. Questions go to the host whose tasks have reported the highest
+offsets.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Positions = Mapping[int, int]
 class GlobalAnswers:
     """Answers questions about global stores. Thread-safe.
 
-    An answer is never older than an earlier one, although copies may be filled anew and hosts may be lost.
+    An answer is never older than an earlier one, even if a copy is filled again or a host is lost.
     """
 
     def __init__(self, copies: Copies) -> None:
@@ -34,12 +35,12 @@ class GlobalAnswers:
         """Answer a question.
 
         Args:
-            part: The part that fills the store.
+            part: The part of the plan that fills the store.
             batch: The committed micro-batch.
             reports: The last reports of all tasks.
 
         Raises:
-            CopyMovedError: If the copy is being filled, or its host cannot be reached now.
+            CopyMovedError: If the copy is being filled, or its host cannot currently be reached.
             StoreError: If no task that may read the store has run, or the copy cannot answer.
         """
         spec, topic = part.stores[question.store], part.source_topics[0]

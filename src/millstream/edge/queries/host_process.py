@@ -1,7 +1,7 @@
-"""``python -m millstream.edge.queries.host_process``: reads the local copies of a host for an application elsewhere.
+"""``python -m millstream.edge.queries.host_process``: reads the local copies of a host for an application on another host.
 
-A Spark task starts it beside its executor when the application is first asked for a store whose copy is on that host. It connects to the
-application, so nothing listens on the executor's host, and it ends with the application or the executor.
+A Spark task starts this process beside its executor when the application first queries a store whose local copy is on that host. The
+process connects to the application, so nothing listens on the executor's host. It ends with the application or the executor.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from millstream.drivers.remote_stores.store_server import serve
 from millstream.edge.queries.copy_readers import open_reader
 
 _SPREAD_S: Final = 0.2
-"""How long a Spark task stays, so that the next one runs on another executor."""
+"""How long a Spark task occupies its executor, so that the next one runs on another executor."""
 
 
 @dataclass(frozen=True)
 class HostProcessSpec:
-    """What hosts need to know to connect to the application. Crosses as cloudpickle.
+    """What hosts need to connect to the application. Sent with cloudpickle.
 
     Attributes:
         address: Where the application listens.
-        directory: The directory of the local copies, on each host.
-        connected: Hosts that need no process.
+        directory: The directory of the local copies on each host.
+        connected: Hosts that already have a process or need none.
     """
 
     address: tuple[str, int]
@@ -48,7 +48,7 @@ class HostProcessSpec:
 
 
 def start_host_process(spec: HostProcessSpec, _: Iterable[int]) -> None:
-    """Start the process beside the executor of a Spark task, unless its host has one or has no copies."""
+    """Start the process beside the executor of a Spark task, unless the host already has one or has no local copies."""
     if socket.gethostname() not in spec.connected and Path(spec.directory).is_dir():
         with suppress(BlockingIOError), _lock(spec.key, spec.directory).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,18 +57,18 @@ def start_host_process(spec: HostProcessSpec, _: Iterable[int]) -> None:
 
 
 def _start(spec: HostProcessSpec, lock: int) -> None:
-    """Start the process, which holds the lock from now on."""
+    """Start the process; it inherits the lock and holds it."""
     started = subprocess.Popen(
         [sys.executable, "-m", __name__],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,  # Spark reads what its workers print
+        stdout=subprocess.DEVNULL,  # Spark parses the output of its workers
         pass_fds=[lock],
         start_new_session=True,
     )
     executor = int(os.environ.get(EXECUTOR) or os.getppid())
     assert started.stdin is not None
-    with started.stdin as given:  # not on the command line, which others can read
+    with started.stdin as given:  # not on the command line, where other users can read the key
         given.write(json.dumps([*spec.address, spec.key.hex(), spec.directory, executor]).encode())
 
 
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def _lock(key: bytes, directory: str) -> Path:
-    """Return the file that the process of a host locks; each run of an application has its own key."""
+    """Return the lock file of a host's process. Each run of an application has its own key, hence its own file."""
     return Path(directory, f"queries-{hashlib.sha256(key).hexdigest()[:8]}.lock")
 
 

@@ -1,4 +1,4 @@
-"""An application that runs in another process of this host: its stores and its status."""
+"""The stores and the status of an application in another process of this host."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from millstream.edge.taps.tap import DEFAULT_LIMIT, Tap
 from millstream.edge.taps.tap_buffers import QUESTION as TAP_QUESTION
 
 QUESTION: Final = "store"
-"""Name of the question about stores; its data is a question, or None for the list of stores."""
+"""The name of requests about stores; their data is a question, or None for the list of stores."""
 _TAP_LEASE_S: Final = 300.0
 
 
 class RemoteApplication:
-    """An application in another process. Made by :func:`connect`.
+    """An application in another process. Created by :func:`connect`.
 
     Args:
-        application_id: The application.
-        home: Its directory.
+        application_id: The application's id.
+        home: The application's directory.
     """
 
     def __init__(self, application_id: str, home: Path) -> None:
@@ -34,11 +34,11 @@ class RemoteApplication:
         self._home = home
 
     def store(self, name: str, *, timestamps: bool = False, max_lag: int | None = None) -> StoreReader:
-        """Return a store, to be read; see :meth:`RunningApplication.store`."""
+        """Return a reader of a store; see :meth:`RunningApplication.store`."""
         return StoreReader(name, self.ask, timestamps=timestamps, max_lag=max_lag)
 
     def stores(self) -> Mapping[str, str]:
-        """Return the stores that can be queried, with their kinds.
+        """Return the queryable stores, with their kinds.
 
         Raises:
             ControlError: If the application does not answer.
@@ -50,7 +50,7 @@ class RemoteApplication:
         """Ask a question about a store.
 
         Raises:
-            ControlError: If the application does not answer, or the answer has a class that this process cannot import.
+            ControlError: If the application does not answer, or the answer contains a class that this process cannot import.
             StoreError: If the store cannot answer.
         """
         answer: Answer = self._asked(question)
@@ -67,7 +67,7 @@ class RemoteApplication:
     def tap(self, node: str, *, limit: int = DEFAULT_LIMIT) -> Tap:
         """Sample the records that reach a node; see :meth:`RunningApplication.tap`.
 
-        A tap that is not read for five minutes ends.
+        A tap ends if it is not read for five minutes.
 
         Raises:
             ControlError: If the application does not answer, has no such node, or cannot keep so many samples.
@@ -92,11 +92,11 @@ def connect(application_id: str, state_dir: str | Path | None = None) -> RemoteA
     """Return an application that runs in another process of this host, under the same user.
 
     Args:
-        application_id: The application.
-        state_dir: The application's ``state_dir``; None: the setting of this process.
+        application_id: The application's id.
+        state_dir: The application's ``state_dir``; None for the setting of this process.
 
     Raises:
-        SettingsError: If a setting is wrong.
+        SettingsError: If a setting is invalid.
 
     Example:
         >>> connect("shop").store("counts").get("tea")

@@ -1,4 +1,4 @@
-"""A store of a stopped application as an Arrow table, read from its checkpoint."""
+"""Reads a store of a stopped application from its checkpoint as an Arrow table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FOREVER_MS: Final = 1 << 61
 _TIMESTAMPED: Final = "timestamped-"
 _SUB_TOPOLOGY: Final = re.compile(r"^sub-topology \d+, ")
 _KNOWN: Final = ("string", "bytes", "int16", "int32", "int64", "float32", "float64", "uuid", "json")
-"""Serdes that are known by their names."""
+"""Serdes without arguments, which are found by name."""
 
 _SPECS: Final[Mapping[str, Callable[..., StoreSpec]]] = {
     "key-value": KeyValueSpec,
@@ -39,7 +39,7 @@ _SPECS: Final[Mapping[str, Callable[..., StoreSpec]]] = {
         *given, retention=_FOREVER_MS, with_open=True, **more
     ),
 }
-"""Opens a store, by its kind."""
+"""Creates the spec of a store, by its kind."""
 
 
 def read_store(
@@ -47,23 +47,23 @@ def read_store(
 ) -> pa.Table:
     """Read a store of a stopped application from its checkpoint, on the active Spark session or a new local one.
 
-    Neither the application nor its local copies are needed. The content is that of the newest complete micro-batch, and is loaded into the
-    memory of this process.
+    This needs neither the application nor its local copies. It loads the content of the store as of the newest complete micro-batch into
+    the memory of this process.
 
     Args:
         checkpoint: The checkpoint: ``<state_dir>/<application id>/checkpoint``, or the application's ``checkpoint_location``.
-        name: The store.
-        key: Serde of the keys; None finds those of ``ms.serdes`` that have no arguments by name.
-        value: Serde of the values, likewise.
+        name: The name of the store.
+        key: Serde of the keys. None if it is a serde of ``ms.serdes`` without arguments, which is found by name.
+        value: Serde of the values; None as for keys.
 
     Returns:
-        A table with the columns ``key``, ``value``, and ``timestamp`` (ms) if the store has timestamps; ``start`` for windows, ``start`` and
-        ``end`` for sessions, ms since the epoch. Windows and sessions that have expired and are not deleted yet are in it. Values that are
-        no plain data of Arrow are text.
+        A table with the columns ``key`` and ``value``; ``timestamp`` if the store has timestamps; ``start`` for windows, and ``start`` and
+        ``end`` for sessions. Times are ms since the epoch. The table includes windows and sessions that have expired but are not yet
+        deleted. Values that Arrow cannot represent as plain data are text.
 
     Raises:
         CheckpointError: If the checkpoint is damaged.
-        StoreError: If no micro-batch is complete, there is no such store, its kind cannot be read, or a serde is needed.
+        StoreError: If no micro-batch is complete, there is no such store, its kind cannot be read, or a serde must be given.
     """
     import pyarrow as pa
 

@@ -1,8 +1,8 @@
-"""Answers: what the application answers to questions about its stores, from the local copies of its tasks.
+"""Answers questions about the application's stores, from the local copies of its tasks.
 
-A task reports the version of the state that it commits. Its copy is opened at that version, with the changes that are parked beside
-it, while the processes of the task go on writing it. So an answer is never older than one before, and never from a micro-batch that is
-not committed.
+A task reports the version of the state that it commits. Queries open its local copy at that version, with the parked changes beside it,
+while the task's processes continue to write the copy. Therefore an answer is never older than an earlier one, and never from an
+uncommitted micro-batch.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _WAIT_S: Final = 10.0
 _POLL_S: Final = 0.002
 _WAKE_S: Final = 0.3
 _WAKE_EVERY_S: Final = 2.0
-"""A query that waits for a copy wakes its tasks after a moment, and repeatedly."""
+"""A query that waits for a local copy wakes its tasks after ``_WAKE_S``, and then at this interval."""
 
 
 @dataclass(frozen=True)
 class _Committed:
-    """What the tasks of a sub-topology have committed, as of a revision of the reports."""
+    """What the tasks of a sub-topology have committed, at a revision of the reports."""
 
     revision: int
     batch: int
@@ -73,8 +73,8 @@ class Answers:
         """Answer a question.
 
         Raises:
-            StoreError: If there is no such store or method, the key does not fit, the lag is too large, or the copy cannot be
-                read: it is being restored, or its host cannot be reached.
+            StoreError: If there is no such store or method, the key does not fit, the lag is too large, or the local copy cannot be
+                read because it is being restored or its host cannot be reached.
         """
         sub = self._part_of(question.store)
         scope_of(question, sub.stores[question.store])
@@ -99,13 +99,14 @@ class Answers:
             time.sleep(_POLL_S)
 
     def committed(self) -> None:
-        """Release the views of the previous micro-batch; called after each commit."""
+        """Release the views of the previous micro-batch. Called after each commit."""
         self._copies.committed()
 
     def take_woken(self) -> frozenset[str]:
-        """Return the tasks, each once, that have to run: a query waits for their copies.
+        """Return, and forget, the tasks that must run because a query waits for their local copies.
 
-        A micro-batch shows on which host a task runs now, brings its copy up to date there, and has a copy in memory written to a file.
+        The micro-batch shows on which host a task now runs, and brings the local copy on that host up to date. A copy in memory is
+        then written to a file.
         """
         with self._lock:
             subtopologies = frozenset(self._waited_for)
@@ -126,7 +127,7 @@ class Answers:
         return sub
 
     def _parts(self) -> tuple[SubTopology, ...]:
-        """Return the parts that have stores: sub-topologies, and parts that fill global stores."""
+        """Return the parts of the plan that may have stores: the sub-topologies, and the parts that fill global stores."""
         plan = self._plan()
         return (*plan.subtopologies, *plan.global_parts)
 
@@ -158,7 +159,7 @@ class Answers:
     def _of_key(
         self, question: Question, spec: StoreSpec, sub: SubTopology, reports: Mapping[TaskId, TaskReport]
     ) -> Any:
-        """Ask the task of the key by the default partitioner, then the others, until one has it."""
+        """Ask the key's task by the default partitioner, then all other tasks, until one has a value."""
         first = TaskId(sub.id, _task_of(key_of(question, spec), sub, len(reports)))
         own = [reports[first]] if first in reports else []
         value = None
@@ -173,13 +174,13 @@ class Answers:
     def _of_all(self, question: Question, spec: StoreSpec, reports: Mapping[TaskId, TaskReport]) -> Any:
         copies = [(self._copies.of_task(spec.name, report), report) for report in reports.values()]
         with ExitStack() as locks:
-            # In the order of the tasks, so that two questions do not wait for each other.
+            # All questions lock in the order of the tasks, which prevents deadlocks.
             for copy, _ in copies:
                 locks.enter_context(copy.lock)
             return answer_of(question, spec, [copy.store(spec, report) for copy, report in copies])
 
 
 def _task_of(key: bytes, sub: SubTopology, tasks: int) -> int:
-    """Return the number of the task of a key, by the default partitioner."""
+    """Return the number of a key's task by the default partitioner."""
     partition = partition_of(key, max(tasks // sub.ranges, 1))
     return partition if sub.ranges == 1 else partition * sub.ranges + range_of(key, sub.ranges)

@@ -1,6 +1,6 @@
-"""The other hosts with local copies: the application listens, has Spark start a process on each of them, and asks these.
+"""Queries of local copies on other hosts: the application listens, Spark starts a process on each host, and these processes answer.
 
-Nothing listens and nothing runs before the first query of a store whose copy is on another host.
+Nothing listens or runs until the first query of a store whose local copy is on another host.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _CONNECT_S: Final = 2.0
 
 
 class StoreHosts:
-    """The processes that read local copies on other hosts. Thread-safe. Owned by the application.
+    """The processes that read local copies on other hosts. Thread-safe.
 
     Args:
         session: Returns the application's session.
         check_key: Raises a ``StoreError`` if Spark would send the key of the connections unprotected.
-        directory: Returns the directory of the local copies, on each host.
+        directory: Returns the directory of the local copies on each host.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class StoreHosts:
         self._closed = False
 
     def reader(self, host: str, task: str, engine: str) -> CopyReader:
-        """Return the reader of a task's copy on another host."""
+        """Return the reader of a task's local copy on another host."""
         return RemoteCopy(partial(self._ask, host), task, engine)
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class StoreHosts:
         return kind, value
 
     def _start(self, host: str) -> None:
-        """Have Spark start processes in the background, if that is not being done.
+        """Let Spark start the processes in the background, unless a start is already running.
 
         Raises:
             StoreError: If the application has ended, or the key would be sent unprotected.
@@ -123,5 +123,5 @@ class StoreHosts:
 
 
 def _driver_host(session: SparkSession) -> str:
-    """Return the address at which executors reach the driver."""
+    """Return the address at which executors reach the Spark driver."""
     return str(session.sparkContext.getConf().get("spark.driver.host"))

@@ -1,4 +1,4 @@
-"""The public face of interactive queries: a store, to be read."""
+"""The public interface of interactive queries: a reader of one store."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Ask = Callable[[Question], Answer]
 
 
 class StoreReader:
-    """A store of a running application, read-only. Made by :meth:`RunningApplication.store`.
+    """A store of a running application, read-only. Created by :meth:`RunningApplication.store`.
 
-    Every question is answered from the committed state of all tasks that keep the store. Entries are lists, ordered by serialised key,
-    windows and sessions as ``ms.WindowStore`` and ``ms.SessionStore`` order them. Without a limit, more than 10,000 entries are an
-    error. Times are int ms since the epoch; ranges include both ends.
+    Every answer comes from the committed state of all tasks that keep the store. Several entries are returned as a list, ordered by
+    serialised key; windows and sessions are ordered as in ``ms.WindowStore`` and ``ms.SessionStore``. Without a limit, more than 10,000
+    entries are an error. Times are int ms since the epoch; ranges include both ends.
 
-    All methods raise ``StoreError`` if the kind of store does not have them, or the store cannot be read.
+    All methods raise ``StoreError`` if this kind of store does not have the method, or if the store cannot be read.
 
     Args:
         name: The name of the store.
-        ask: Asks the application.
-        timestamps: Whether values of a timestamped store come as ``ValueAndTimestamp``.
-        max_lag: How many records the application may have left to process in the topics of the store; None is any number.
+        ask: Sends a question to the application and returns its answer.
+        timestamps: Whether to return values of a timestamped store as ``ValueAndTimestamp``.
+        max_lag: The maximum number of unprocessed records in the topics of the store; None for no limit.
 
     Source: ``org.apache.kafka.streams.state.ReadOnlyKeyValueStore``, ``ReadOnlyWindowStore``, ``ReadOnlySessionStore`` (KIP-67).
     """
@@ -37,11 +37,11 @@ class StoreReader:
         self._max_lag = max_lag
 
     def answer(self, method: str, *arguments: Any, limit: int | None = None) -> Answer:
-        """Ask a question, and hear what the answer stands for.
+        """Call a method by name, and return its value with the state to which it belongs.
 
         Args:
-            method: A method of this class, by name.
-            arguments: Its arguments.
+            method: The name of a method of this class.
+            arguments: The arguments of the method.
             limit: Maximum number of entries.
 
         Returns:
@@ -50,19 +50,19 @@ class StoreReader:
         return self._ask(Question(self.name, method, arguments, limit, self._timestamps, self._max_lag))
 
     def get(self, key: Any, as_of: int | None = None) -> Any:
-        """Return the value of a key, or None; of a versioned store, its ``VersionedRecord`` at a time."""
+        """Return the value of a key, or None. A versioned store returns the ``VersionedRecord`` of the key at a time."""
         return self.answer("get", *((key,) if as_of is None else (key, as_of))).value
 
     def range(self, low: Any = None, high: Any = None, *, limit: int | None = None) -> Any:
-        """Return the pairs of key and value with ``low <= key <= high``; None means no limit."""
+        """Return the pairs of key and value with ``low <= key <= high``; None for no bound."""
         return self.answer("range", low, high, limit=limit).value
 
     def reverse_range(self, low: Any = None, high: Any = None, *, limit: int | None = None) -> Any:
-        """Return the same backwards."""
+        """Return the same pairs as :meth:`range`, in reverse order."""
         return self.answer("reverse_range", low, high, limit=limit).value
 
     def prefix_scan(self, prefix: Any, *, limit: int | None = None) -> Any:
-        """Return the pairs whose serialised key begins with a prefix: bytes, or a key."""
+        """Return the pairs whose serialised key begins with a prefix; the prefix is bytes or a key."""
         return self.answer("prefix_scan", prefix, limit=limit).value
 
     def all(self, *, limit: int | None = None) -> Any:
@@ -70,7 +70,7 @@ class StoreReader:
         return self.answer("all", limit=limit).value
 
     def reverse_all(self, *, limit: int | None = None) -> Any:
-        """Return all entries backwards."""
+        """Return all entries in reverse order."""
         return self.answer("reverse_all", limit=limit).value
 
     def approximate_count(self) -> int:
@@ -81,15 +81,15 @@ class StoreReader:
     def fetch(
         self, key: Any, time_from: int | None = None, time_to: int | None = None, *, limit: int | None = None
     ) -> Any:
-        """Return the value of a key in the window that starts at a time; with two times, pairs of start and value.
+        """Return the value of a key in the window that starts at a time; with two times, the pairs of start and value between them.
 
-        Of a session store, and without times, return the pairs of session and value of a key.
+        For a session store, and without times, return the pairs of session and value of a key.
         """
         times = (time for time in (time_from, time_to) if time is not None)
         return self.answer("fetch", key, *times, limit=limit).value
 
     def fetch_all(self, time_from: int, time_to: int, *, limit: int | None = None) -> Any:
-        """Return the windows that start between two times, of all keys."""
+        """Return the windows of all keys that start between two times."""
         return self.answer("fetch_all", time_from, time_to, limit=limit).value
 
     def fetch_range(self, key_from: Any, key_to: Any, *times: int, limit: int | None = None) -> Any:

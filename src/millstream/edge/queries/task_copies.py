@@ -1,4 +1,4 @@
-"""The local copies of an application's tasks, as queries read them: on this host by itself, on others through their processes."""
+"""The local copies that queries read: directly on this host, and through a process on each other host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from millstream.edge.queries.store_hosts import StoreHosts
 
 @dataclass(frozen=True)
 class _Surroundings:
-    """The view of a task for a store that is only read."""
+    """The task, as seen by a store that is only read."""
 
     stream_time: int
 
@@ -33,11 +33,11 @@ class _Surroundings:
 
 
 class OpenGlobalStore(NamedTuple):
-    """A global store at the newest content of a host's copy.
+    """A global store with the newest content of a host's copy.
 
     Attributes:
         store: The opened store.
-        positions: By partition of its topic, the first offset that is not in the content.
+        positions: By partition of its topic, the first offset that the content does not include.
     """
 
     store: Any
@@ -45,7 +45,7 @@ class OpenGlobalStore(NamedTuple):
 
 
 class TaskCopy:
-    """The copy of a task or of a global store, with the stores that are open on its newest view. Hold its lock while using them."""
+    """The local copy of a task or a global store, with the stores that are open on its newest view. Hold its lock while using them."""
 
     def __init__(self, reader: CopyReader) -> None:
         self.lock = threading.Lock()
@@ -66,20 +66,20 @@ class TaskCopy:
         return opened[spec.name]
 
     def global_store(self, spec: StoreSpec, batch: int) -> OpenGlobalStore:
-        """Return a global store at the newest content, looked up once per micro-batch.
+        """Return a global store with the newest content, looked up once per micro-batch.
 
         Args:
             batch: The committed micro-batch.
 
         Raises:
-            CopyMovedError: If the copy is being filled, or cannot be reached now.
+            CopyMovedError: If the copy is being filled, or cannot currently be reached.
         """
         if self._global is None or self._global[0] != batch:
             self._global = batch, self._opened(spec)
         return self._global[1]
 
     def forget_global(self) -> None:
-        """Look the newest content up again for the next question."""
+        """Look up the newest content again for the next question."""
         self._global = None
 
     def _opened(self, spec: StoreSpec) -> OpenGlobalStore:
@@ -110,7 +110,7 @@ class _CopyId(NamedTuple):
 
 
 class Copies:
-    """The copies that queries have read. Thread-safe."""
+    """The local copies that queries have opened. Thread-safe."""
 
     def __init__(self, spec: Callable[[], CopiesSpec], hosts: StoreHosts) -> None:
         self._spec = spec
@@ -120,15 +120,15 @@ class Copies:
         self._lock = threading.Lock()
 
     def of_task(self, store: str, report: TaskReport) -> TaskCopy:
-        """Return the copy of a store in the task of a report."""
+        """Return the local copy of a report's task, for a store."""
         return self._of(report.task, store, report)
 
     def of_global(self, store: str, report: TaskReport) -> TaskCopy:
-        """Return the copy of a global store on the host of a report."""
+        """Return the local copy of a global store on the host of a report."""
         return self._of(directory_of_global(store), store, report)
 
     def committed(self) -> None:
-        """Release the views of the previous micro-batch on this host; no other host is waited for."""
+        """Release the views of the previous micro-batch on this host, without waiting for other hosts."""
         with self._lock:
             own = [copy for host, copy in self._open.values() if host == self._host]
         for copy in own:

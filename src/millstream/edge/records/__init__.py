@@ -1,1 +1,1 @@
-"""Records of topics, read and written by hand."""
+"""Reads and writes records of topics for the lab and the command line."""

@@ -1,6 +1,6 @@
-"""Records slices of topics into files, and replays them through a topology without a broker.
+"""Records slices of topics to files, and replays them through a topology without a broker.
 
-Reading commits nothing and joins no group. Only what is committed is read.
+Recording reads only committed records, commits no offsets and joins no group.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class RecordedRange:
 
     Attributes:
         partitions: Only these partitions; empty for all.
-        since_ms: From the first record with this timestamp or a later one, ms since the epoch; None for the beginning.
-        until_ms: Up to the first record with this timestamp or a later one; None for the end.
-        last: Only so many of the last records of each partition; None for all.
+        since_ms: Start at the first record with this timestamp or a later one, ms since the epoch; None for the beginning.
+        until_ms: Stop before the first record with this timestamp or a later one, ms since the epoch; None for the end.
+        last: Only this number of last records of each partition; None for all.
     """
 
     topics: Sequence[str]
@@ -53,7 +53,7 @@ def record(
     """Write a slice of topics to a new file that only this user may read; return the number of records by topic.
 
     Args:
-        limit: Maximum number of records, the earliest by timestamp; None for all.
+        limit: The maximum number of records, earliest timestamps first; None for all.
 
     Raises:
         SettingsError: If the file exists or cannot be written.
@@ -77,7 +77,7 @@ def record(
 
 
 def replayed(file: Path, topology: Topology) -> Iterator[str]:
-    """Process a slice in this process, and yield what the topology sends as tables of a test, line by line.
+    """Process a slice in this process; yield the results of the topology as lines of tables, in the format of tests.
 
     Raises:
         SettingsError: If the slice cannot be read.

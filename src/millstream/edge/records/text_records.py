@@ -1,4 +1,4 @@
-"""Reading a few records of a topic, and writing a few, for the command line."""
+"""Reads and writes records of a topic as text, for the command line."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from millstream.edge.records.topic_records import as_bytes, messages, write
 from millstream.edge.settings.settings import Settings
 
 SERDES: Final = ("auto", "string", "bytes", "int16", "int32", "int64", "float32", "float64", "uuid", "json")
-"""Formats by name; ``auto`` is text, or hexadecimal for other bytes."""
+"""The names of formats. ``auto`` is text, or hexadecimal for bytes that are not text."""
 
 
 @dataclass(frozen=True)
 class PeekOptions:
-    """Which records are read.
+    """Which records to read.
 
     Attributes:
-        last: How many per partition; None for all.
-        follow: Whether to wait for further records.
+        last: The number of last records per partition; None for all.
+        follow: Whether to wait for new records.
     """
 
     topic: str
@@ -34,7 +34,7 @@ class PeekOptions:
 
 
 class PeekedRecord(NamedTuple):
-    """A record as people read it: key, value and headers by their formats."""
+    """A record for display: key, value and headers are decoded by their formats."""
 
     partition: int | None
     offset: int | None
@@ -45,11 +45,11 @@ class PeekedRecord(NamedTuple):
 
 
 def peeked(options: PeekOptions, settings: Settings) -> Iterator[PeekedRecord]:
-    """Read records, and yield them; commits nothing.
+    """Yield records of a topic; commits no offsets.
 
     Raises:
-        TopicNotFoundError: If there is no such topic.
-        SettingsError: If there is no such format.
+        TopicNotFoundError: If the topic does not exist.
+        SettingsError: If a format does not exist.
     """
     _check(options.key, options.value)
     for message in messages(settings, options.topic, options.last, follow=options.follow):
@@ -74,7 +74,7 @@ def _shown(data: Any, form: str) -> Any:
             return raw.hex()
     try:
         found = getattr(serdes, form).deserialize(raw)
-    except Exception as error:  # another record may fit
+    except Exception as error:  # other records may fit the format
         return f"<no {form}: {error}>"
     return found if isinstance(found, str | int | float | bool | list | dict | None) else str(found)
 
@@ -89,8 +89,8 @@ def sent(
         forms: Formats of keys and values.
 
     Raises:
-        TopicNotFoundError: If there is no such topic.
-        SettingsError: If there is no such format, or text does not fit it.
+        TopicNotFoundError: If the topic does not exist.
+        SettingsError: If a format does not exist, or a text does not fit it.
         ProductionError: If a record is not acknowledged.
     """
     _check(*forms)

@@ -1,4 +1,4 @@
-"""Reading the last records of a topic, and writing some, as bytes or with serdes."""
+"""Reads the last records of a topic, and writes records, as bytes or with serdes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLL_S: Final = 0.2
 _FLUSH_S: Final = 60.0
 
 Raw = tuple[bytes | None, bytes | None, int | None]
-"""Key, value and timestamp, ms since the epoch; None for now."""
+"""Key, value and timestamp (ms since the epoch; None for the current time)."""
 Serdes = tuple[Serde[Any], Serde[Any]]
 
 
@@ -27,7 +27,7 @@ def broker_of(settings: Settings) -> Broker:
 
 
 def broker_with(settings: Settings, topic: str) -> Broker:
-    """Return a connection to brokers that have a topic.
+    """Return a broker after checking that it has a topic.
 
     Raises:
         TopicNotFoundError: If the topic does not exist.
@@ -39,14 +39,14 @@ def broker_with(settings: Settings, topic: str) -> Broker:
 
 
 def messages(settings: Settings, topic: str, last: int | None, *, follow: bool = False) -> Iterator[Message]:
-    """Read the last records of a topic; commits nothing.
+    """Yield the last records of a topic; commits no offsets.
 
     Args:
-        last: How many per partition; None for all.
-        follow: Whether to wait for further records.
+        last: The number of records per partition; None for all.
+        follow: Whether to wait for new records.
 
     Raises:
-        TopicNotFoundError: If there is no such topic.
+        TopicNotFoundError: If the topic does not exist.
     """
     broker = broker_with(settings, topic)
     counts = broker.partition_counts([topic])
@@ -87,7 +87,7 @@ def _until_read(
 
 
 def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
-    """Write records, and return their number when all are acknowledged.
+    """Write records; return their number when all are acknowledged.
 
     Raises:
         TopicNotFoundError: If the topic does not exist.
@@ -126,10 +126,10 @@ def as_bytes(data: str | bytes | None) -> bytes | None:
 def last_records(
     settings: Settings, topic: str, last: int, serdes: Serdes
 ) -> Iterator[tuple[int | None, int | None, int, Any, Any]]:
-    """Yield partition, offset, timestamp (ms since the epoch), key and value of the last records of each partition, by time.
+    """Yield partition, offset, timestamp (ms since the epoch), key and value of the last records of each partition, in order of time.
 
     Raises:
-        TopicNotFoundError: If there is no such topic.
+        TopicNotFoundError: If the topic does not exist.
         DeserializationError: If a record does not fit the serdes.
     """
     found = list(messages(settings, topic, last))
@@ -144,10 +144,13 @@ def last_records(
 
 
 def send_records(settings: Settings, topic: str, records: Iterable[Any], serdes: Serdes) -> int:
-    """Write records: values, pairs of key and value, or key, value and timestamp (ms since the epoch).
+    """Write records; return their number when all are acknowledged.
+
+    Args:
+        records: Each is a value, a pair of key and value, or a tuple of key, value and timestamp (ms since the epoch).
 
     Raises:
-        TopicNotFoundError: If there is no such topic.
+        TopicNotFoundError: If the topic does not exist.
         ProductionError: If a record is not acknowledged.
     """
     return write(settings, topic, [_raw(record, topic, serdes) for record in records])

@@ -1,8 +1,8 @@
-"""Settings of Kafka's clients: which may be given in ``kafka``, ``consumer`` and ``producer``, and what each means.
+"""Settings of Kafka's clients: which settings ``kafka``, ``consumer`` and ``producer`` accept, and what each means.
 
-Millstream's promises rest on a few settings of librdkafka. ``RULES`` lists every setting that touches one of them, with its
-aliases and what may be given; what would break a promise is refused where it is written. All other settings (connections,
-security, buffers, logs) go to the client as they are. ``docs/reference/settings.md`` shows the same table.
+Millstream's guarantees depend on a few settings of librdkafka. ``RULES`` lists each setting that affects a guarantee, with its aliases
+and allowed values; a value that would break a guarantee is refused when the settings are read. All other settings (connections, security,
+buffers, logs) are passed to the client unchanged. ``docs/reference/settings.md`` shows the same table.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Rule:
         """Refuse a value that is not allowed.
 
         Args:
-            name: The setting's name as given.
-            value: Its value; text from the environment counts as number or bool.
+            name: The setting's name, as the user wrote it.
+            value: Its value; text from the environment may stand for a number or a bool.
 
         Raises:
-            ValueError: If the value would break a guarantee; the message says what to use instead.
+            ValueError: If the value would break a guarantee; the message names the alternative.
         """
         if self.allowed is None or str(revealed(value)).strip().lower() in self.allowed:
             return
@@ -66,7 +66,7 @@ _COMMITTED = "nothing: offsets are committed after their records are processed"
 _NO_MEMBER = "nothing: Spark assigns partitions to tasks, and the application does not join the group"
 
 RULES: Final[tuple[Rule, ...]] = (
-    # Where to connect, and who it is.
+    # Connection and identity.
     _refused(
         "bootstrap_servers",
         "all clients must use one cluster: a transaction covers records and offsets",
@@ -261,7 +261,7 @@ def revealed(value: Any) -> Any:
 
 
 def _reference(name: str, written: Mapping[str, Any]) -> Secret:
-    """Return the reference to a secret from the form in settings files: ``{"env": "NAME"}`` or ``{"file": "/path"}``."""
+    """Return the reference to a secret that a settings file writes as ``{"env": "NAME"}`` or ``{"file": "/path"}``."""
     kinds = {"env": secret_references.env, "file": secret_references.file}
     if len(written) == 1 and (kind := next(iter(written))) in kinds and isinstance(written[kind], str):
         return kinds[kind](written[kind])
@@ -269,15 +269,15 @@ def _reference(name: str, written: Mapping[str, Any]) -> Secret:
 
 
 def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return client settings under librdkafka's names, from its own or Java's.
+    """Return client settings under librdkafka's names, from librdkafka's or Java's names.
 
-    A secret stays one, and a function is given its identity.
+    Secrets stay hidden, and functions become ``Callback`` objects.
 
     Args:
         settings: The user's ``kafka``, ``consumer`` or ``producer``.
 
     Raises:
-        ValueError: If a setting would break a guarantee, or only Java's clients have it; the message says what to use instead.
+        ValueError: If a setting would break a guarantee or exists only in Java's clients; the message names the alternative.
 
     Example:
         >>> sorted(librdkafka_settings({"sasl.jaas.config": 'x required username="u" password="p";'}))
@@ -309,4 +309,4 @@ def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 SECRET: Final = re.compile(r"password|secret|token|sasl\.jaas|key\.pem|oauthbearer\.config", re.IGNORECASE)
-"""Names of settings whose values are not shown."""
+"""Matches names of settings whose values are not shown."""

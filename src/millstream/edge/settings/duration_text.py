@@ -1,4 +1,4 @@
-"""Durations as people write them in settings and options, read by pydantic."""
+"""Durations in settings and options, in the forms that users write; validated by pydantic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def duration_ms(duration: Any) -> Any:
     """Return a ``timedelta`` or an ISO 8601 duration in ms, and any other value unchanged.
 
     Raises:
-        ValueError: If it looks like a duration but is not valid.
+        ValueError: If the value looks like an ISO 8601 duration but is not valid.
 
     Example:
         >>> duration_ms("P1DT2H"), duration_ms(timedelta(seconds=2)), duration_ms(250)

@@ -1,4 +1,4 @@
-"""Variables such as ``MILLSTREAM_KAFKA__SASL_USERNAME``: one entry of a setting that is a dictionary."""
+"""Environment variables such as ``MILLSTREAM_KAFKA__SASL_USERNAME``, which set one entry of a dictionary setting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def settings_file() -> str | None:
     """Return the path of the TOML file in MILLSTREAM_CONFIG; None if it is not set.
 
     Raises:
-        SettingsError: If it does not exist.
+        SettingsError: If the file does not exist.
     """
     file = os.environ.get(f"{PREFIX}CONFIG")
     if file is not None and not Path(file).exists():
@@ -31,7 +31,7 @@ def settings_file() -> str | None:
 def nested(variables: Mapping[str, str]) -> dict[str, Any]:
     """Return the dictionaries of settings that environment variables set entry by entry.
 
-    In names of clients' settings, an underscore stands for a dot. A third part names a secret: ``__FILE`` or ``__ENV``.
+    In the names of entries, an underscore stands for a dot. A third part, ``__FILE`` or ``__ENV``, makes the value a reference to a secret.
 
     Example:
         >>> nested({"MILLSTREAM_KAFKA__SASL_USERNAME": "orders", "MILLSTREAM_KAFKA__SASL_PASSWORD__FILE": "/run/secrets/kafka"})

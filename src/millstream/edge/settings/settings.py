@@ -39,10 +39,10 @@ Port = Annotated[int | None, Field(ge=0, lt=65_536)]
 
 
 class Settings(BaseSettings):
-    """The settings of an application. Keywords win over the environment, the environment over the file.
+    """The settings of an application. Keywords take precedence over the environment, and the environment over the file.
 
-    Durations are milliseconds, a ``timedelta``, or ISO 8601 text such as ``PT5M``. Kafka client settings (``consumer``, ``producer``, ``kafka``) have librdkafka's names;
-    the common security settings are understood in Java's spelling too.
+    Durations are milliseconds, a ``timedelta``, or ISO 8601 text such as ``PT5M``. Settings of Kafka's clients (``consumer``, ``producer``,
+    ``kafka``) have librdkafka's names; common security settings may also have Java's names.
     """
 
     model_config = SettingsConfigDict(
@@ -265,7 +265,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Order the sources: keywords, environment, the TOML file that MILLSTREAM_CONFIG names."""
+        """Order the sources: keywords, environment, and the TOML file from MILLSTREAM_CONFIG."""
         entries = InitSettingsSource(settings_cls, nested(os.environ))
         return init_settings, entries, env_settings, TomlConfigSettingsSource(settings_cls, settings_file())
 
@@ -333,7 +333,6 @@ class Settings(BaseSettings):
 
     @property
     def policies(self) -> ErrorPolicies:
-        """The error policies of all stages."""
         return ErrorPolicies(
             self.on_deserialize_error,
             self.on_process_error,
@@ -355,14 +354,13 @@ class Settings(BaseSettings):
 
     @property
     def waits(self) -> WaitSettings:
-        """How tasks wait for empty inputs."""
         return WaitSettings(
             self.max_task_idle_ms, self.buffered_records_per_partition, self.buffered_bytes_per_partition
         )
 
     @property
     def secrets_in_clients(self) -> tuple[str, ...]:
-        """The client settings that hold a secret itself, not a reference to it."""
+        """The client settings that contain a secret itself, not a reference to one."""
         given = {**self.kafka, **self.consumer, **self.producer}
         return tuple(
             name
@@ -389,7 +387,7 @@ class Settings(BaseSettings):
 
 
 def _checked_policy(policy: Any) -> Any:
-    """Return an error policy, or refuse it as an error of the setting."""
+    """Return a valid error policy; refuse an invalid one with a validation error of the setting."""
     try:
         check_policy("policy", policy)
     except SettingsError:

@@ -1,4 +1,4 @@
-"""Settings from keywords, with errors that say what to write instead."""
+"""Creates settings from keywords, with errors that name the correct form."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MAY_HOLD_SECRETS: Final = ("settings", "kafka", "consumer", "producer", "spark"
 
 
 def settings_from(given: Mapping[str, Any]) -> Settings:
-    """Return the settings; errors say what to use instead.
+    """Return the validated settings.
 
     Raises:
-        SettingsError: If a setting does not exist, or its value is impossible.
+        SettingsError: If a setting does not exist or has an invalid value; the message names the correct form.
     """
     for name in given:
         if name not in Settings.model_fields:

@@ -1,1 +1,1 @@
-"""What an application needs of Spark, and of a session that is not its own."""
+"""The Spark session of an application: its checks, errors and required packages; ``ms.spark`` for a user's own query."""

@@ -16,14 +16,14 @@ from millstream.edge.status.progress_log import ProgressLog
 
 
 class ApplicationSession:
-    """A session that is created on first use, and kept. Owned by the application.
+    """The session of an application, created on first use.
 
     Args:
-        log: File for Spark's output; None means this program's output.
+        log: File for Spark's output; None for this program's output.
 
     Attributes:
         made: The session; None before the first use.
-        lacking: What the session lacks, if the program has created it; one line per setting.
+        lacking: Settings that a session of the user's program lacks; one line per setting.
     """
 
     def __init__(self, application_id: str, progress: ProgressLog, log: Path | None) -> None:

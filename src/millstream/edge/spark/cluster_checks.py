@@ -1,7 +1,8 @@
-"""On a cluster: what has to hold before an application hands Spark its secrets and its state.
+"""Checks on a cluster, before an application sends secrets to Spark or keeps state in a checkpoint.
 
-A ``local`` master runs everything in this process, and ``local-cluster`` on this host. Any other sends what tasks need to
-other hosts, and each host reads and writes the checkpoint. A master that listens on the loopback interface has all its hosts here.
+A ``local`` master runs everything in this process, and ``local-cluster`` runs everything on this host. Any other master sends the
+settings of tasks to other hosts, and each host reads and writes the checkpoint. All executors of a master that listens on the loopback
+interface are on this host.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def check_secrets(settings: Settings, session: SparkSession) -> None:
     """Refuse to send secrets of Kafka's clients to Spark without authentication.
 
     Raises:
-        SettingsError: If client settings have a secret, and Spark would send it unprotected.
+        SettingsError: If client settings contain a secret, and Spark would send it unprotected.
     """
     context = session.sparkContext
     protected = context.getConf().get("spark.authenticate", "false") == "true"
@@ -68,7 +69,7 @@ def check_checkpoint(settings: Settings, application_id: str, session: SparkSess
     """Refuse a checkpoint that executors on other hosts cannot reach.
 
     Raises:
-        SettingsError: If it is on a local disk, and no setting says that all hosts share it.
+        SettingsError: If the checkpoint is on a local disk, and ``checkpoint_is_shared`` is not set.
     """
     location = settings.checkpoint(application_id)
     if not settings.checkpoint_is_shared and scheme_of(session, location) == "file":

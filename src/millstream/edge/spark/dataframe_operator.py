@@ -1,4 +1,4 @@
-"""A topology as an operator of the user's own Spark query: the public face of ``millstream.spark``."""
+"""A topology as an operator of a user's own Spark query: the implementation of ``millstream.spark``."""
 
 from __future__ import annotations
 
@@ -43,39 +43,39 @@ def transform(
     app_config: Mapping[str, Any] | None = None,
     py_modules: Collection[str] | None = None,
 ) -> DataFrame:
-    """Run a topology over streaming DataFrames, and return its results as one.
+    """Run a topology over streaming DataFrames, and return its results as one DataFrame.
 
-    The caller reads, writes and checkpoints. The delivery guarantee is that of the caller's sink; state is exactly once, as for any
-    stateful operator of Spark. Wall-clock punctuation is checked in micro-batches that bring records to the task.
+    The caller reads, writes and checkpoints. The caller's sink determines the delivery guarantee; state is exactly once, as for any
+    stateful operator of Spark. Wall-clock punctuation runs only in micro-batches that bring records to the task.
 
-    It works on a classic session and on Spark Connect. What the query needs of the state store is set in the session, but for what
-    is set there: the caller starts the query, so it cannot be set for the query alone. What the session lacks is a warning.
+    The session may be classic or Spark Connect. The caller starts the query, so the settings of the state store cannot be set for the
+    query alone: this function sets those that the session does not set itself. It logs a warning for each setting that the session lacks.
 
     Args:
         topology: The topology. A re-key after a stateful operator is refused, because it needs a Kafka topic.
-        inputs: For each topic of the topology, and each topic that one of its patterns should match, a streaming DataFrame with the columns of Spark's Kafka source: key (binary), value
-            (binary), partition (int), offset (long), timestamp, and headers if there are any.
-        name: Unique among the queries of this host that keep state; names the directory of local copies.
-        state_dir: Directory of local copies; None takes the setting ``state_dir``.
-        partitions: Number of tasks per sub-topology; None is the session's ``spark.sql.shuffle.partitions``. It must stay the
+        inputs: A streaming DataFrame for each topic of the topology, and for each topic that one of its patterns should match. Its
+            columns are those of Spark's Kafka source: key (binary), value (binary), partition (int), offset (long), timestamp and,
+            optionally, headers.
+        name: Unique among the stateful queries of this host; names the directory of local copies.
+        state_dir: Directory of local copies; None for the setting ``state_dir``.
+        partitions: Number of tasks per sub-topology; None for the session's ``spark.sql.shuffle.partitions``. It must stay the
             same as long as the query's checkpoint is used.
         policies: What happens to records that fail; None stops the query. Dead letters are rows of the result, so the record
             that stops the query has none.
-        app_config: What processors find in ``context.app_config``.
-        py_modules: Modules and packages of the program that are sent to Spark's workers; None: those that the topology's
-            functions come from and import, where workers cannot import them.
+        app_config: The value of ``context.app_config`` in processors.
+        py_modules: Modules and packages of the program that are sent to Spark's workers. None for those that the topology's
+            functions come from and import, if workers cannot import them.
 
     Returns:
-        A streaming DataFrame with the columns that Spark's Kafka sink takes, which are topic (string), key (binary), value (binary), timestamp
-        and headers.
+        A streaming DataFrame with the columns of Spark's Kafka sink: topic (string), key (binary), value (binary), timestamp and headers.
 
     Raises:
         TopologyError: If the topology is not valid, needs an internal Kafka topic, or has a sink with a partitioner.
         TopicNotFoundError: If a topic of the topology has no DataFrame.
-        SparkRuntimeError: If a DataFrame lacks a column, or the session keeps state where a topology cannot.
+        SparkRuntimeError: If a DataFrame lacks a column, or a topology cannot use the session's state store.
 
     Example:
-        Columns that are not binary are cast by the caller::
+        The caller casts columns that are not binary::
 
             lines = spark.readStream.format("kafka")...load()
             counts = ms.spark.transform(topology, {"lines": lines}, name="word-count")
@@ -139,16 +139,16 @@ def read_kafka(session: SparkSession, topics: str | list[str], **settings: Any) 
 
     Args:
         session: The session.
-        topics: One topic or several.
+        topics: The name of one topic, or a list of names.
         **settings: Settings of an ``Application``; ``bootstrap_servers`` is required.
 
     Returns:
-        A streaming DataFrame with key, value (binary), topic, partition, offset, timestamp, headers.
+        A streaming DataFrame with the columns key and value (binary), topic, partition, offset, timestamp and headers.
 
     Raises:
         TopicNotFoundError: If a topic does not exist.
-        SettingsError: If a setting is wrong, or would send a secret over a cluster that does not protect it.
-        SparkRuntimeError: If the session is one of Spark Connect.
+        SettingsError: If a setting is invalid, or a secret would cross a cluster unprotected.
+        SparkRuntimeError: If the session is a Spark Connect session.
     """
     names = [topics] if isinstance(topics, str) else list(topics)
     if not names:

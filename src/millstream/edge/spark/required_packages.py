@@ -1,4 +1,4 @@
-"""Packages: user is to be installed when something is missing that an extra brings."""
+"""Checks for packages that an extra of Millstream installs, and errors that name the missing package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_spark_packages() -> None:
     """Refuse to run on Spark without the packages that its workers import.
 
     Raises:
-        SettingsError: If one is missing; workers would end without an error message.
+        SettingsError: If a package is missing; without this check, workers would end without an error message.
     """
     missing = [module for module in SPARK if not _is_installed(module)]
     if missing:
@@ -25,7 +25,7 @@ def check_spark_packages() -> None:
 
 
 def explained(error: ModuleNotFoundError, user: str) -> ModuleNotFoundError:
-    """Return an import error that names the extra to install, if an extra of Millstream has the package."""
+    """Return an import error that names the extra to install, if an extra of Millstream contains the package."""
     name = error.name or ""
     if name.split(".")[0] not in {module.split(".")[0] for module in (*SPARK, "py4j")}:
         return error
@@ -43,5 +43,5 @@ def _message(user: str, module: str) -> str:
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package that it would be in
+    except ModuleNotFoundError:  # its parent package is missing
         return False

@@ -1,7 +1,8 @@
-"""What Spark says when a query ends, in words that name the place and what to do.
+"""Translates the errors with which Spark ends a query into errors that state the location and the next step.
 
-An error of ours that has gone through Spark is found again. Of Spark's own, those about the checkpoint are disks by what they mean: Spark
-names neither the disk that is full nor a way out. All others keep Spark's first part, without plans and offsets.
+An error of Millstream that passed through Spark is recovered unchanged. Spark's own errors about the checkpoint are explained as a full
+disk or as damage, because Spark names neither the full disk nor a remedy. All other errors keep the first part of Spark's message,
+without plans and offsets.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _DAMAGE: Final = (
     "org.apache.hadoop.fs.ChecksumException",
 )
 _NO_DAMAGE: Final = ("UNRELEASED_THREAD_ERROR", "OUT_OF_MEMORY")
-"""State could not be loaded because a thread or the memory of the JVM failed. The checkpoint is whole, and another query can read it."""
+"""State could not be loaded because of a thread or the memory of the JVM. The checkpoint is intact, and another query can read it."""
 
 _Trouble: TypeAlias = Literal["disk", "damage"]
 
@@ -55,9 +56,10 @@ def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> 
 
 
 def is_transient(text: str) -> bool:
-    """Return whether the exception of a query is about a lost process or connection of Spark, not about data or the checkpoint.
+    """Return whether a query ended because Spark lost a process or a connection, not because of data or the checkpoint.
 
-    Spark has no common class or condition for lost processes: some messages have only the SQL state.
+    Spark has no common class or error condition for lost processes: some messages contain only the SQL state. Therefore every error
+    counts that is neither Millstream's own nor about the checkpoint.
     """
     return wire.find_error(text) is None and _trouble(_message(text)) is None
 
@@ -68,7 +70,7 @@ def _message(text: str) -> str:
 
 
 def _trouble(message: str) -> _Trouble | None:
-    """Return what is wrong with the checkpoint; None if the message is not about it."""
+    """Classify a message about the checkpoint; return None for other messages."""
     if any(sign in message for sign in _DISK):
         return "disk"
     damaged = any(sign in message for sign in _DAMAGE) and not any(sign in message for sign in _NO_DAMAGE)
@@ -76,7 +78,7 @@ def _trouble(message: str) -> _Trouble | None:
 
 
 def _disks(checkpoint: str, usage: Usage) -> str:
-    """Return the free space where this host writes for a query, as text."""
+    """Return the free space of the disks to which this host writes for a query, as text."""
     disks_by_user = {"Spark's local files": tempfile.gettempdir()}
     url = urlparse(checkpoint)
     if url.scheme == "file":

@@ -12,12 +12,12 @@ from millstream.edge.status.async_status import CallStatus
 
 @dataclass(frozen=True)
 class ThreadStatus:
-    """What the threads of a task have done since the application was started.
+    """What the threads of a task have done since the application's start.
 
     Attributes:
-        threads: How many there are.
-        executed: Per thread, the records that it has executed: those whose functions it has called.
-        ended: How often a function has ended a thread.
+        threads: The number of threads.
+        executed: Per thread, the number of records for which it has called functions.
+        ended: How many times a function has ended a thread.
     """
 
     threads: int
@@ -30,7 +30,7 @@ def thread_status(figures: ThreadFigures) -> ThreadStatus:
 
 
 def thread_metrics(figures: Collection[ThreadFigures]) -> dict[str, int]:
-    """Return the metrics of all tasks together; empty if every task has one thread."""
+    """Return the metrics summed over all tasks; empty if every task has one thread."""
     if not figures:
         return {}
     return {
@@ -46,15 +46,15 @@ class RangeStatus:
 
     Attributes:
         number: Its number in its partition group, from 0.
-        of: Into how many ranges the group is divided.
+        of: The number of ranges into which the group is divided.
         first_hash: The first hash of its keys.
-        end_hash: The first hash behind them.
+        end_hash: The end of its hashes, exclusive.
         positions: By partition, as ``topic-partition``, the offset before which it has processed everything.
-        lag: Records of these partitions, of all ranges, behind that.
-        records_per_s: Records that it has processed per second, over the last ten seconds.
-        busy: Share of the last ten seconds that its tasks took on executors.
-        state_bytes: Bytes of the log of its stores.
-        placed: Host and executor on which it ran last.
+        lag: The number of records in these partitions, of all ranges, from these positions on.
+        records_per_s: Records that it processed per second, over the last ten seconds.
+        busy: The share of the last ten seconds during which its task worked.
+        state_bytes: The size of the log of its stores, bytes.
+        placed: The host and the executor on which it last ran.
     """
 
     number: int
@@ -75,27 +75,28 @@ class Status:
 
     Attributes:
         state: ``starting``, ``running``, ``waiting`` (for the broker), ``draining``, ``stopping``, ``stopped`` or ``failed``.
-        batch: Number of the last committed micro-batch, -1 before the first.
-        lag: Records that are in the topics and have not been processed, per topic.
+        batch: The number of the last committed micro-batch; -1 before the first.
+        lag: Unprocessed records, per topic.
         records_per_s: Records read per second, over the last ten seconds.
-        tasks: Tasks that have reported so far.
-        error: Why the application failed.
+        tasks: The number of tasks that have reported so far.
+        error: Why the application failed; None if it has not.
         restoring: One line for each store of a task that is being restored.
-        waiting: Why tasks that have records do not process them, and since when, one line per task.
-        enforced: Records that tasks took although an empty input might still have brought an earlier one, per task.
-        enforced_per_s: The same over all tasks per second, over the last ten seconds.
+        waiting: Why a task does not process its buffered records, and since when; one line per waiting task.
+        enforced: Records that a task processed although an empty input might still have brought an earlier one, per task.
+        enforced_per_s: The number of such records per second in all tasks, over the last ten seconds.
         buffered: Records that are buffered because tasks wait, per topic.
         paused: Topics that are paused.
-        throttled: Most records per second, per topic that has such a limit.
-        dropped: Records that were dropped on purpose, per task; those of global topics count for the part that fills the global stores,
-            which is numbered after the sub-topologies.
-        calls: What the asynchronous operators are doing, per task that has some.
-        threads: What the threads of tasks have done, per task that has several and something for them to do.
-        batch_s: Seconds that the last micro-batch took, from its plan to its commit; None before the first.
-        lacking: Settings that the Spark session lacks, and why they are needed: one line for each. Empty for a session that Millstream has created.
-        placed: Host and executor on which each task ran last, as ``host/executor``.
-        ranges: What the key ranges of partitions are doing, per task that has one.
-        workers: Spark partitions that run the tasks; 0 until this is known.
+        throttled: The maximum number of records per second, per throttled topic.
+        dropped: Records that were dropped on purpose, per task. Records of global topics count for the part that fills the global stores,
+            whose number follows those of the sub-topologies.
+        calls: What the asynchronous operators are doing, per task with such operators.
+        threads: What the threads of a task have done, per task with several threads and functions for them to call.
+        batch_s: How long the last micro-batch took from its plan to its commit, seconds; None before the first.
+        lacking: Settings that the Spark session lacks, and why they are needed; one line per setting. Empty for a session that
+            Millstream created.
+        placed: The host and the executor on which each task last ran, as ``host/executor``.
+        ranges: What the key ranges of partitions are doing, per task with a key range.
+        workers: The number of Spark partitions that run the tasks; 0 until it is known.
     """
 
     state: str

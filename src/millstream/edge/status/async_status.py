@@ -1,4 +1,4 @@
-"""The status and the metrics of asynchronous operators, from the reports of the tasks that have some."""
+"""The status and the metrics of asynchronous operators, from the reports of their tasks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MOST_PARKED: Final = 10_000
 
 @dataclass(frozen=True)
 class HotKey:
-    """The key that has most of the records lately.
+    """The key with the most records recently.
 
     Attributes:
-        key: The key, in short.
-        share: Which part of the records it has, from 0 to 1.
-        call_ms: How long a call took lately, on average.
-        ceiling_per_s: How many records per second, of all keys together, its share allows; None if calls take no time.
+        key: The key, abbreviated.
+        share: The key's share of all records, from 0 to 1.
+        call_ms: The average duration of recent calls.
+        ceiling_per_s: The maximum number of records per second, of all keys together, at this share; None if calls take no time.
     """
 
     key: str
@@ -37,7 +37,7 @@ class HotKey:
 
 
 class HotKeyStatuses:
-    """Sums up the samples that a task reports of an operator. Guarded by the lock of its owner.
+    """Sums up a task's samples of the records of one operator. Guarded by the lock of its owner.
 
     Example:
         >>> hot = HotKeyStatuses()
@@ -53,7 +53,6 @@ class HotKeyStatuses:
         self._last: HotKeySample | None = None
 
     def note(self, hottest: HotKeySample) -> None:
-        """Add the sample of a step."""
         self._last = hottest
         self._counts[hottest.key] += hottest.records
         self._of += hottest.of
@@ -76,18 +75,19 @@ class CallStatus:
     """What the asynchronous operators of a task are doing.
 
     Attributes:
-        running: Calls that run.
-        with_async_worker: Records that the async worker has: their calls run or will.
+        running: The number of running calls.
+        with_async_worker: Records in the async worker, whose calls run or are queued there.
         waiting: Records that wait for a retry or a delay.
-        reasons: Waiting records by reason: a ``retry`` or a ``delay``; in the async worker, earlier records of their ``line``, a ``place`` among
-            the running calls, the ``rate`` limit, a circuit ``breaker``, or their due ``time``, which is near.
-        parked: Records that could be called and were not sent to the async worker.
-        held: Records whose calls have ended, and that wait for earlier ones.
-        most_per_key: Unfinished records of the key with the most.
-        oldest_s: Age of the oldest unfinished record, seconds; None if there is none.
-        longest_s: For how long the oldest call that runs has been running, seconds.
-        loop_lag_ms: By how much the event loop of the async worker was late lately.
-        hottest: Per operator that calls keys in their order, the key that has most of the records, and what it allows.
+        reasons: Waiting records by reason. Records in the task wait for a ``retry`` or a ``delay``. Records in the async worker wait for
+            earlier calls of their ``key``, the ``limit`` of running calls (``max_in_flight``), the ``rate`` limit, an open circuit
+            ``breaker``, or their due ``time``, which is near.
+        parked: Records whose calls are due but which were not sent to the async worker.
+        held: Records whose calls have ended but which wait for earlier records.
+        most_per_key: The number of in-flight records of the key that has the most.
+        oldest_s: The age of the oldest in-flight record, seconds; None if there is none.
+        longest_s: How long the oldest running call has been running, seconds.
+        loop_lag_ms: The recent delay of the async worker's event loop.
+        hottest: The key with the most records and the maximum throughput that it allows, per operator that keeps the order of keys.
     """
 
     running: int
@@ -132,14 +132,14 @@ def _age_s(report: CallReport) -> float | None:
 def capacity_of(
     tasks: Mapping[str, TaskReport], in_front: Mapping[int, Collection[str]], positions: Offsets
 ) -> dict[TopicPartition, int]:
-    """Return how many more records of each partition tasks can take.
+    """Return how many more records of each partition the tasks can accept.
 
-    Records of a shuffle are spread evenly over the tasks behind it. So the partitions before it share the capacity of all these
-    tasks, each counted with the smallest one.
+    A shuffle spreads records evenly over the tasks after it. Therefore the partitions before it share the capacity of these tasks, and
+    each task counts with the smallest capacity among them.
 
     Args:
         in_front: Per sub-topology number, the topics that reach it through Spark's shuffle.
-        positions: How far topics have been read.
+        positions: The read positions of topics.
     """
     capacities: dict[int, list[int]] = {}
     ranges: dict[TopicPartition, list[CallReport]] = {}
@@ -157,10 +157,10 @@ def capacity_of(
 
 
 def _capacity_of_ranges(reports: Sequence[CallReport]) -> int:
-    """Return how many more records of a partition its key ranges can take; an undivided partition has one.
+    """Return how many more records of a partition its key ranges can accept; an undivided partition has one range.
 
-    Records are spread evenly over the ranges. A range without capacity, because its calls hang, stores its share, so that the
-    others continue; when it has stored too many, all of them wait.
+    Records are spread evenly over the ranges. A range whose calls hang has no capacity and parks its share of the records, so that the
+    other ranges continue. When it has parked too many, all ranges wait.
     """
     if len(reports) > 1 and any(report.parked >= _MOST_PARKED for report in reports):
         return 0
@@ -168,10 +168,10 @@ def _capacity_of_ranges(reports: Sequence[CallReport]) -> int:
 
 
 def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:
-    """Return the unfinished records of all tasks.
+    """Return the number of in-flight records of all tasks, and how many of them are awaited.
 
     Args:
-        until_ms: Records that are due later are not awaited; ms since the epoch, by the application's clock.
+        until_ms: Records that are due after this time are not awaited; ms since the epoch by the application's clock.
     """
     unfinished = awaited = 0
     for report in reports:
@@ -182,7 +182,7 @@ def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:
 
 
 def call_counts(report: CallReport) -> dict[str, int]:
-    """Return the counts that are summed over micro-batches."""
+    """Return the counts of one report, to be summed over micro-batches."""
     return {
         "settled": report.settled,
         "retries": report.retries,
@@ -195,7 +195,7 @@ def call_counts(report: CallReport) -> dict[str, int]:
 def call_metrics(
     reports: Iterable[CallReport], totals: Mapping[str, int], hottest: Iterable[HotKeyStatuses]
 ) -> dict[str, int]:
-    """Return the metrics of all tasks together; empty without asynchronous operators."""
+    """Return the metrics over all tasks; empty without asynchronous operators."""
     all_reports = list(reports)
     if not all_reports:
         return {}

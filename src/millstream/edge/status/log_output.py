@@ -1,8 +1,8 @@
-"""Output: what a program of an application shows in its terminal, if it has not configured logging itself.
+"""Output: what the program of an application shows in its terminal, unless it has configured logging.
 
-Lines of progress, warnings and errors go to the standard error. Everything else goes to a file beside the state: what Spark's
-JVM and its Python workers write, the lines of Kafka's clients, and tracebacks. A program that has configured logging gets the
-same lines as records of the loggers ``millstream.*``, and decides itself.
+Progress, warnings and errors go to the standard error. Everything else goes to a file beside the state: the output of Spark's JVM and
+Python workers, the logs of Kafka's clients, and tracebacks. A program that has configured logging receives the same lines as records of
+the loggers ``millstream.*``.
 """
 
 from __future__ import annotations
@@ -31,19 +31,17 @@ CLIENTS: Final = "millstream.librdkafka"
 
 _OWN: Final = "millstream"
 _JVM: Final = "py4j"
-_PANDAS: Final = (
-    "PySpark does not yet fully support pandas"  # which of its operators are used here is tested with it
-)
+_PANDAS: Final = "PySpark does not yet fully support pandas"  # tests cover the operators that are used here
 
 
 def attach(output: Output, file: Path) -> Path | None:
-    """Log to the terminal, unless the program has configured logging; the first application of a process decides.
+    """Log to the terminal, unless the program has configured logging. The first application of a process determines the output.
 
     Args:
-        file: File for everything else; an older file is renamed to ``<file>.1``.
+        file: File for everything that the terminal does not show; an older file is renamed to ``<file>.1``.
 
     Returns:
-        File for Spark's output; None means the standard error.
+        File for Spark's output; None for the standard error.
 
     Raises:
         SettingsError: If the file cannot be written.
@@ -61,7 +59,7 @@ def attach(output: Output, file: Path) -> Path | None:
     )
     terminal = Terminal(output, shown)
     own.addHandler(terminal)
-    if own.level == logging.NOTSET:  # otherwise the program has said what it wants of us
+    if own.level == logging.NOTSET:  # otherwise the program has set the level
         own.setLevel(logging.DEBUG)
     own.propagate = False
     if shown is not None:
@@ -80,7 +78,7 @@ def attach(output: Output, file: Path) -> Path | None:
 
 
 class Terminal(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes what a person wants to see to the standard error; the rest is in a file."""
+    """Writes progress, warnings and errors to the standard error."""
 
     def __init__(self, output: Output, file: Path | None) -> None:
         super().__init__(sys.stderr)
@@ -97,9 +95,9 @@ class Terminal(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 class _Kept(WatchedFileHandler):
-    """Writes to a file; on a full disk, records are dropped, and not shown in the terminal either."""
+    """Writes to a file. On a full disk it drops records, and shows no errors about them in the terminal."""
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name that logging has
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - overrides a method of logging
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
@@ -123,7 +121,7 @@ def _begun(file: Path) -> Path:
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show an error of Millstream as one message; the traceback goes to the file."""
+    """Show an error of Millstream as one message, and write its traceback to the file."""
     terminal = _attached()
     if not isinstance(error, MillstreamError) or terminal is None or terminal.file is None:
         sys.__excepthook__(kind, error, trace)

@@ -1,7 +1,7 @@
-"""The progress log: what an application logs while it starts and runs, for people and as facts for programs.
+"""The progress log: what an application logs while it starts and runs, as text for people and as fields for programs.
 
-One line per phase of the start, one every ten seconds while records are read, one a minute while nothing happens, and a
-summary at the end. Warnings that are alike are counted after the first one.
+It has one line per phase of the start, one line every ten seconds while records are read, one line per minute while nothing happens, and
+a summary at the end. Similar warnings are logged once, then counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BY_STATE: Final[Mapping[str, Sequence[str]]] = {
 
 
 class ProgressLog:
-    """Logs the progress of an application; thread-safe."""
+    """Logs the progress of an application. Thread-safe."""
 
     def __init__(self, application_id: str) -> None:
         self._id = application_id
@@ -45,9 +45,9 @@ class ProgressLog:
         """Log an event.
 
         Args:
-            name: A word for programs.
-            text: The same as text for people.
-            **facts: Further fields for programs.
+            name: The kind of event, for programs.
+            text: The event as text, for people.
+            **facts: Additional fields for programs.
         """
         all_facts = {"application": self._id, "event": name, "seconds": round(self.seconds, 1), **facts}
         log.info("%s: %s", self._id, text, extra={"facts": all_facts})
@@ -60,7 +60,8 @@ class ProgressLog:
         """Log the progress every ten seconds.
 
         Args:
-            then: Called after each time.
+            look: Returns the current status and metrics.
+            then: Called every ten seconds, after the progress.
         """
 
         def report() -> None:
@@ -130,7 +131,7 @@ def facts_of(status: Status, metrics: Mapping[str, int]) -> dict[str, object]:
 
 
 def summary(status: Status, metrics: Mapping[str, int], seconds: float) -> str:
-    """Return a line about what an application has done."""
+    """Return one line that summarises a run."""
     parts = [f"{metrics['read_records']:,} records read", f"{metrics['sent_records']:,} sent"]
     if metrics["dropped_records"]:
         parts.append(f"{metrics['dropped_records']:,} dropped")
@@ -138,9 +139,9 @@ def summary(status: Status, metrics: Mapping[str, int], seconds: float) -> str:
 
 
 class RepeatedWarnings:
-    """Repeated warnings: the first of a kind is logged, later ones are counted.
+    """Logs the first warning of each kind, and counts the others.
 
-    Warnings are of one kind if they differ only in numbers and quoted text.
+    Warnings are of the same kind if they differ only in numbers and quoted text.
     """
 
     def __init__(self, warn: Callable[[str], None]) -> None:
@@ -160,7 +161,7 @@ class RepeatedWarnings:
             self._warn(text)
 
     def flush(self) -> None:
-        """Log the counts of each kind since the last call."""
+        """Log how many warnings of each kind were counted since the last call."""
         with self._lock:
             counted = [(first, count) for first, count in self._more.values() if count]
             self._more = {kind: (first, 0) for kind, (first, _) in self._more.items()}

@@ -1,4 +1,4 @@
-"""The reports of an application's tasks, added up: its status and its metrics."""
+"""Sums up the reports of an application's tasks, for its status and its metrics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOG_EVERY_S = 10.0
 
 @dataclass
 class TaskReports:
-    """Sums up reports. Written by threads of the control server, read by any; guarded by its lock."""
+    """Sums up reports. Threads of the control server write it, any thread reads it, under its lock."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     plan: Plan | None = None
@@ -45,22 +45,22 @@ class TaskReports:
     ends: Offsets = field(default_factory=dict)
     positions: Offsets = field(default_factory=dict)
     commit_requested: bool = False
-    """Whether a processor asked for a commit in the last micro-batch."""
+    """Whether a processor requested a commit in the last micro-batch."""
     totals: Counter[str] = field(default_factory=Counter)
     tasks: dict[str, TaskReport] = field(default_factory=dict)
     first_record_ms: int | None = None
     last_batch_ms: int | None = None
     restores: dict[tuple[str, str], RestoreProgress] = field(default_factory=dict)
     numbers: Numbers = field(default_factory=Numbers)
-    """Counters and peaks since the start."""
+    """Counters and maxima since the start."""
     gauges: dict[str, Numbers] = field(default_factory=dict)
-    """Gauges of each task's last report."""
+    """The gauges of each task's last report."""
     threads: dict[str, ThreadFigures] = field(default_factory=dict)
     hottest: dict[str, dict[str, HotKeyStatuses]] = field(default_factory=dict)
     finished: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    """Finished and read offsets of topics whose records pass through Spark's shuffle and are finished later."""
+    """Finished and read offsets of topics whose records are finished later, after Spark's shuffle."""
     times: Offsets = field(default_factory=dict)
-    """Partition times of readers that extract timestamps."""
+    """Partition times from readers that extract timestamps, ms since the epoch."""
     _recent: Recent = field(default_factory=Recent)
     _work: TaskWork = field(default_factory=TaskWork)
     _recent_enforced: Recent = field(default_factory=Recent)
@@ -69,10 +69,10 @@ class TaskReports:
     _batch_s: float | None = None
     _executors: dict[str, str] = field(default_factory=dict)
     _asked_ms: int = 0
-    """Time of the last request for due tasks, by the application's clock."""
+    """Time of the last request for due tasks, ms since the epoch by the application's clock."""
 
     def planned(self, positions: Offsets, ends: Offsets | None, held_back_ms: int = 0) -> None:
-        """Note the planner's view; ``ends`` is None if no broker answers."""
+        """Record the planner's view; ``ends`` is None if no broker answers."""
         with self.lock:
             self.revision += 1
             self._planned_at = time.monotonic()
@@ -90,14 +90,14 @@ class TaskReports:
                 self.restores[progress.task, progress.store] = progress
 
     def committed(self, batch: int, reports: Sequence[TaskReport]) -> dict[TopicPartition, int]:
-        """Note a micro-batch; return the offsets to commit."""
+        """Record the reports of a micro-batch; return the offsets to commit."""
         offsets = offsets_of(reports)
         with self.lock:
             self.revision += 1
             self.batch = batch
             self._batch_s = time.monotonic() - self._planned_at
             self.commit_requested = any(report.commit_requested for report in reports)
-            self.restores.clear()  # those of an attempt that failed never end
+            self.restores.clear()  # a failed attempt never reports their end
             self.last_batch_ms = int(time.time() * 1000)  # noqa: TID251 - a metric
             for report in reports:
                 self._add(report)
@@ -110,7 +110,7 @@ class TaskReports:
         return offsets
 
     def oldest(self, behind: Mapping[str, Collection[str]]) -> dict[str, int]:
-        """Return the oldest micro-batch with an unfinished record, by topic before Spark's shuffle.
+        """Return the oldest micro-batch that has an in-flight record, by topic before Spark's shuffle.
 
         Args:
             behind: The topics before each repartition (see ``millstream.core.runtime.origins``).
@@ -123,16 +123,16 @@ class TaskReports:
             return oldest_by_topic(unfinished, behind)
 
     def finish(self, offsets: Offsets, read: Offsets) -> dict[TopicPartition, int]:
-        """Note the finished offsets of topics before Spark's shuffle; return those that changed and must be committed.
+        """Record the finished offsets of topics before Spark's shuffle; return the changed ones, which must be committed.
 
-        Offsets never go back, because a finished record stays finished.
+        Offsets never decrease, because a finished record stays finished.
         """
         news: dict[TopicPartition, int] = {}
         with self.lock:
             for partition, offset in flat(offsets).items():
                 until = read[partition.topic][partition.partition]
                 before = self.finished.get(partition, (0, 0))
-                again = before[0] > until  # the topic is another one
+                again = before[0] > until  # the topic was recreated
                 now = (offset if again else max(offset, before[0]), until)
                 if now != before:
                     self.finished[partition] = now
@@ -142,9 +142,8 @@ class TaskReports:
         return news
 
     def _measure(self, report: TaskReport) -> None:
-        if (
-            report.task not in self.tasks
-        ):  # a counter that appears with its first increment hides that one from rate()
+        # rate() misses the first increment of a counter that does not exist before it.
+        if report.task not in self.tasks:
             self.numbers.take((metric.name, (report.task,), 0) for metric in measures.OF_EACH_TASK)
         self.numbers.take(row for row in report.measured if kind_of(row[0]) != "gauge")
         self.gauges[report.task] = now = Numbers()
@@ -188,9 +187,9 @@ class TaskReports:
             return self.numbers.total(measures.READ_BYTES) / read if read else None
 
     def due(self, now_ms: int, resting: Collection[int] = ()) -> list[str]:
-        """Return the tasks to wake; those of resting sub-topologies only for their unfinished records.
+        """Return the tasks to wake. Tasks of resting sub-topologies wake only for their in-flight records.
 
-        When the clock goes back, all tasks that wait for a time are woken, because their wait may be shorter by the new clock.
+        If the clock goes back, all tasks that wait for a time wake, because the new clock may shorten their wait.
         """
         with self.lock:
             if now_ms < self._asked_ms:
@@ -204,11 +203,11 @@ class TaskReports:
             )
 
     def knows(self, topic: str) -> bool:
-        """Return whether a topic is read from the broker, so that the group has offsets for it."""
+        """Return whether a topic is read from the broker, and therefore has group offsets."""
         return topic in self.ends or topic in self.positions
 
     def buffered_inputs(self, in_front: Mapping[int, Collection[str]]) -> BufferedRecords:
-        """Return what the tasks have buffered.
+        """Return the records that tasks have buffered, and the tasks' remaining capacity.
 
         Args:
             in_front: Per sub-topology number, the topics that reach it through Spark's shuffle.
@@ -230,7 +229,7 @@ class TaskReports:
             )
 
     def left(self, until_ms: int) -> Left:
-        """Return the unfinished records of asynchronous operators, and how many of them may finish by a time."""
+        """Return the number of in-flight records, and how many of them may finish by a time."""
         with self.lock:
             return left_of((r.calls for r in self.tasks.values() if r.calls is not None), until_ms)
 
@@ -247,7 +246,7 @@ class TaskReports:
         return buffered
 
     def waiting_lines(self) -> list[str]:
-        """Return lines about waiting tasks for the log; each task at most every ten seconds."""
+        """Return log lines about waiting tasks, at most one per task every ten seconds."""
         with self.lock:
             waits = self._waiting()
             self._logged = {task: logged_at for task, logged_at in self._logged.items() if task in waits}

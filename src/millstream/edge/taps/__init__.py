@@ -1,1 +1,1 @@
-"""Taps of a running application: who looks at which node, and what was sampled."""
+"""Taps of a running application: which nodes are tapped, and the sampled records."""

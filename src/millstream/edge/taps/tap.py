@@ -1,4 +1,4 @@
-"""The public face of taps: the records that reach a node of a running application."""
+"""The public interface of taps: samples of the records that reach a node of a running application."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from millstream.edge.taps.tap_buffers import TapContent, TapCounts, TapRecord
 DEFAULT_LIMIT: Final = 1_000
 _POLL_S: Final = 0.1
 _NOTHING_NEW: Final = 1 << 62
-"""More samples than there ever are: a read after them brings none."""
+"""A number that samples never reach: a read after it returns no records."""
 _COLUMNS: Final = ("batch", "topic", "partition", "offset", "timestamp", "key", "value")
 
 AskTaps = Callable[[str, Mapping[str, Any]], Any]
-"""Asks the application; see ``TapBuffers.answer``."""
+"""Sends an action to the application; see ``TapBuffers.answer``."""
 
 
 class Tap:
-    """Samples of the records that reach a node. Made by :meth:`RunningApplication.tap`; a context manager.
+    """Samples of the records that reach a node. Created by :meth:`RunningApplication.tap`; a context manager.
 
-    Iterating returns the samples in the buffer, waits for further ones, and ends with the tap or the application.
+    Iteration returns the samples in the buffer, then waits for new ones. It ends with the tap or the application.
 
     Args:
-        node: The node.
-        limit: How many samples are kept.
-        ask: Asks the application.
-        lease_s: After how many seconds without a read the tap ends; None is never.
+        node: The name of the node.
+        limit: How many of the newest samples are kept.
+        ask: Sends an action to the application.
+        lease_s: The tap ends after this time without a read, seconds; None for never.
     """
 
     def __init__(self, node: str, limit: int, ask: AskTaps, *, lease_s: float | None = None) -> None:
@@ -38,7 +38,7 @@ class Tap:
         self._final: TapContent | None = None
 
     def records(self) -> tuple[TapRecord, ...]:
-        """Return the samples in the buffer, the oldest first.
+        """Return the samples in the buffer, oldest first.
 
         Raises:
             ControlError: If the application does not answer, or the tap has ended.
@@ -46,7 +46,7 @@ class Tap:
         return self._read(0).records
 
     def counts(self) -> TapCounts:
-        """Return how many records reached the node, were sampled, and were pushed out of the buffer.
+        """Return how many records reached the node, were sampled, and were dropped from the buffer.
 
         Raises:
             ControlError: If the application does not answer, or the tap has ended.
@@ -54,7 +54,7 @@ class Tap:
         return self._read(_NOTHING_NEW).counts
 
     def close(self) -> None:
-        """Switch the tap off; its samples can still be read. Closing it twice is harmless.
+        """Close the tap; its samples can still be read. Closing it twice is harmless.
 
         Raises:
             ControlError: If the application does not answer, or the tap has ended.

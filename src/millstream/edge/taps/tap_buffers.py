@@ -1,7 +1,7 @@
 """Tap buffers: the newest samples of each tap of a running application.
 
-The planner is told which nodes are tapped, and the tasks of the next micro-batch sample them. What they sampled comes with their
-reports, and only reports of finished micro-batches come. A micro-batch that is repeated gives nothing a second time.
+The planner receives the names of the tapped nodes, and the tasks of the next micro-batch sample these nodes. The samples arrive with the
+reports of the tasks, after the micro-batch has finished. A repeated micro-batch adds no samples a second time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millstream.core.topology.plan import Plan
 log = logging.getLogger("millstream.application")
 
 QUESTION: Final = "tap"
-"""Name of the question about taps; its data is an action with its arguments."""
+"""The name of requests about taps; their data is an action with its arguments."""
 MAX_LIMIT: Final = 10_000
 
 
@@ -33,18 +33,18 @@ class TapRecord:
     """A record that reached a tapped node.
 
     Attributes:
-        node: The node.
-        task: The task.
+        node: The name of the node.
+        task: The task's id.
         batch: The number of the micro-batch.
-        passed_ms: When it reached the node: the wall clock of the micro-batch, ms since the epoch.
-        topic: The topic from which the task read the record that led to it; None if a punctuator sent it.
-        partition: The partition of that record, -1 without one.
-        offset: The offset of that record, -1 without one.
+        passed_ms: When the record reached the node: the wall-clock time of the micro-batch, ms since the epoch.
+        topic: The topic of the input record that led to this record; None if a punctuation forwarded it.
+        partition: The partition of the input record; -1 without one.
+        offset: The offset of the input record; -1 without one.
         key: The key, as plain data.
-        value: The value, as plain data; of a change of a table the new one.
+        value: The value, as plain data; for a change of a table, the new value.
         timestamp: The record's timestamp, ms since the epoch.
         headers: Pairs of name and value, as plain data.
-        cut: Whether something was too large to be shown as a whole.
+        cut: Whether some data was too large and was truncated.
     """
 
     node: str
@@ -62,12 +62,12 @@ class TapRecord:
 
 
 class TapCounts(NamedTuple):
-    """What a tap has seen.
+    """Counts of the records at a tap.
 
     Attributes:
-        passed: Records that reached the node since the tap is on.
-        sampled: Those of them that were sampled.
-        dropped: Samples that newer ones have pushed out of the buffer.
+        passed: Records that reached the node since the tap was opened.
+        sampled: How many of them were sampled.
+        dropped: Samples that newer samples have replaced in the buffer.
     """
 
     passed: int
@@ -79,9 +79,9 @@ class TapContent(NamedTuple):
     """Samples of a tap.
 
     Attributes:
-        records: The samples, the oldest first.
-        counts: What the tap has seen.
-        ended: Whether nothing more will come.
+        records: The samples, oldest first.
+        counts: The counts of the tap.
+        ended: Whether no more samples will arrive.
     """
 
     records: tuple[TapRecord, ...]
@@ -89,14 +89,14 @@ class TapContent(NamedTuple):
     ended: bool
 
     def after(self, sampled: int) -> TapContent:
-        """Return it without the samples that were there when so many had been sampled."""
+        """Return the content without the first ``sampled`` samples."""
         known = len(self.records) - (self.counts.sampled - sampled)
         return self._replace(records=self.records[max(known, 0) :])
 
 
 @dataclass
 class _Buffer:
-    """The samples of one tap. Guarded by the lock of the buffers."""
+    """The samples of one tap. Guarded by the lock of ``TapBuffers``."""
 
     node: str
     records: deque[TapRecord]
@@ -111,7 +111,7 @@ class _Buffer:
     def add(self, batch: int, task: str, report: TapReport) -> None:
         self.passed += report.passed
         self.sampled += len(report.samples)
-        # All but the newest would be pushed out again.
+        # The buffer would drop all but the newest immediately.
         skipped = max(len(report.samples) - (self.records.maxlen or 0), 0)
         for sample in islice(report.samples, skipped, None):
             self.records.append(TapRecord(self.node, task, batch, report.now_ms, *sample))
@@ -125,8 +125,8 @@ class TapBuffers:
     """The taps of a running application. Safe to use from several threads.
 
     Args:
-        application_id: The application.
-        plan: Returns the plan that runs.
+        application_id: The application's id.
+        plan: Returns the running plan.
     """
 
     def __init__(self, application_id: str, plan: Callable[[], Plan]) -> None:
@@ -143,12 +143,12 @@ class TapBuffers:
         return actions[action](**arguments)
 
     def open(self, node: str, limit: int, lease_s: float | None = None) -> str:
-        """Tap a node from the next micro-batch on.
+        """Tap a node, beginning with the next micro-batch.
 
         Args:
-            node: The node.
-            limit: How many samples are kept.
-            lease_s: After how many seconds without a read the tap ends; None is never.
+            node: The name of the node.
+            limit: How many of the newest samples are kept.
+            lease_s: The tap ends after this time without a read, seconds; None for never.
 
         Returns:
             The id of the tap.
@@ -172,7 +172,7 @@ class TapBuffers:
 
         Args:
             tap: The id of the tap.
-            after: How many had been sampled at the last read; only newer ones are returned.
+            after: How many records had been sampled at the last read; only newer samples are returned.
 
         Raises:
             ControlError: If the tap has ended.
@@ -186,7 +186,7 @@ class TapBuffers:
         """End a tap; return all its samples.
 
         Raises:
-            ControlError: If it has ended before.
+            ControlError: If the tap has already ended.
         """
         with self._lock:
             buffer = self._buffer(tap)
@@ -195,7 +195,7 @@ class TapBuffers:
         return buffer.content(ended=True)
 
     def nodes(self) -> tuple[str, ...]:
-        """Return the nodes that are tapped; taps that nobody reads any more end."""
+        """Return the tapped nodes; ends taps that are no longer read."""
         if not self._buffers:
             return ()
         with self._lock:
@@ -204,7 +204,7 @@ class TapBuffers:
             return tuple(sorted({buffer.node for buffer in self._buffers.values()}))
 
     def committed(self, batch: int, reports: Sequence[TaskReport]) -> None:
-        """Take the samples of a micro-batch that has finished."""
+        """Add the samples of a finished micro-batch."""
         if batch == self._batch:
             return
         self._batch = batch
@@ -216,7 +216,7 @@ class TapBuffers:
                         buffer.add(batch, task, tap)
 
     def end(self) -> None:
-        """Take no more samples; what there is can still be read."""
+        """Accept no more samples; existing ones can still be read."""
         with self._lock:
             self._ended = True
 

@@ -1,1 +1,1 @@
-"""What an application answers over HTTP, if it is asked to listen: metrics, health, and its page."""
+"""The HTTP endpoints of an application, if the settings open them: metrics, health, and its page."""

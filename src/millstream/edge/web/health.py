@@ -1,4 +1,4 @@
-"""``/metrics``, ``/healthz`` and ``/readyz``: what Prometheus and Kubernetes ask an application."""
+"""``/metrics``, ``/healthz`` and ``/readyz``: the endpoints for Prometheus and Kubernetes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READY: Final = ("running", "draining")
 
 
 class Viewer:
-    """Views the application for requests, in one thread: each thread that calls Spark opens a connection to the JVM."""
+    """Takes views of the application for requests, in one thread, because each thread that calls Spark opens a JVM connection."""
 
     def __init__(self, application: Measured) -> None:
         self._application = application
@@ -40,7 +40,6 @@ def metrics_routes(viewer: Viewer) -> Mapping[tuple[str, str], Route]:
 
 
 def health_routes(viewer: Viewer) -> Mapping[tuple[str, str], Route]:
-    """Return the routes for liveness and readiness."""
 
     def healthz(request: HttpRequest) -> HttpResponse:
         state = viewer.now().status.state

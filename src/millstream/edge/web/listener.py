@@ -1,7 +1,7 @@
-"""A small HTTP server in threads of the program, for requests of one host's people and tools.
+"""A small HTTP server in threads of the program, for people and tools.
 
-A browser carries requests of any page that a person visits. So a listener on this host answers only to names of this host, which
-keeps pages out that rebind their name to it, and never to another origin. Who may ask is decided before a route is looked for.
+A browser sends requests on behalf of any page that a person visits. Therefore the server refuses requests from other origins. On a
+loopback address it also refuses host names that are not its own, which prevents DNS rebinding. These checks run before routing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """A request; names of headers are in lower case, the JSON body is decoded, and empty if missing."""
+    """A request. Header names are in lower case; the body is decoded JSON, empty if missing."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class HttpResponse:
 
 Route = Callable[[HttpRequest], HttpResponse]
 Guard = Callable[[str, HttpRequest], HttpResponse | None]
-"""Takes path and request; returns a response if it refuses the request, else None."""
+"""Checks the path and the request; returns a response to refuse the request, else None."""
 
 
 def allow_all(path: str, request: HttpRequest) -> None:
@@ -70,15 +70,15 @@ def allow_all(path: str, request: HttpRequest) -> None:
 
 
 class Listener:
-    """Serves requests until it is closed; each connection has its own thread.
+    """Serves requests until closed; each connection has its own thread.
 
     Args:
-        port: The port; 0 for any free one.
+        port: The port; 0 for any free port.
         routes: Handlers by method and path.
         guard: Refuses requests.
 
     Raises:
-        SettingsError: If it cannot listen there.
+        SettingsError: If it cannot listen on this address.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Listener:
         self._server.own_only = is_loopback(host)
         name = f"[{host}]" if ":" in host else host
         self.url = f"http://{name}:{self.port}"
-        """Its URL for a browser on this host."""
+        """The URL for a browser on this host."""
         threading.Thread(
             target=self._server.serve_forever,
             kwargs={"poll_interval": 0.2},
@@ -144,7 +144,7 @@ class _PageHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._reply(self._answered("POST"))
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server has
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - overrides a method of http.server
         log.debug("%s", format % args)
 
     def _answered(self, method: str) -> HttpResponse:
@@ -187,7 +187,7 @@ class _PageHandler(BaseHTTPRequestHandler):
         return HttpRequest(headers, body)
 
     def _of_another_origin(self, request: HttpRequest) -> HttpResponse | None:
-        """Refuse requests of pages of another origin and, on this host, for other host names than its own."""
+        """Refuse requests from other origins and, on a loopback address, requests for other host names."""
         host = request.headers.get("host", "")
         name = urlsplit(f"//{host}").hostname or ""
         server = self.server

@@ -1,4 +1,4 @@
-"""The ports of an application: metrics, health and its page. None is open unless a setting asks for it."""
+"""The ports of an application: metrics, health and its page. Each is open only if a setting requires it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGES: Final = {"prometheus_client": "prometheus-client", "opentelemetry": "
 
 
 class Listeners:
-    """The listeners of an application. Their modules are imported only if a setting asks for them.
+    """The listeners of an application. Their modules are imported only if a setting requires them.
 
     Attributes:
         urls: The URLs by name: ``metrics`` and ``page``.
@@ -31,14 +31,14 @@ class Listeners:
     def open(
         self, application: Shown, settings: Settings, say: Callable[..., None], plan: Callable[[], Plan]
     ) -> None:
-        """Listen as the settings say.
+        """Open the listeners that the settings require.
 
         Args:
-            say: Logs a URL: takes event, text and fields.
+            say: Logs a URL; its arguments are the event, the text and fields.
             plan: Returns the running plan; called after the start.
 
         Raises:
-            SettingsError: If a package is missing, or a port cannot be listened on.
+            SettingsError: If a package is missing, or a port cannot be opened.
         """
         if settings.metrics_port is not None:
             url = self._metrics(application, settings.http_host, settings.metrics_port)

@@ -1,8 +1,8 @@
-"""The page of an application: what it does, on its topology, with buttons to pause, throttle and resume.
+"""The page of an application: shows its activity on its topology, with buttons to pause, throttle and resume.
 
-The files of the page have no data, and everybody who reaches the port gets them. Data and commands need a token, which is new
-at each start and is in a file that only the user of the application may read. The browser gets it behind ``#`` in the address,
-which it does not send, and sends it in a header, which a page of another origin cannot do.
+The files of the page contain no data, and anyone who can reach the port can load them. Data and commands need a token. Each start creates
+a new token, in a file that only the application's user may read. The URL contains the token after ``#``, a part that browsers do not send;
+the page sends the token in a header, which pages of other origins cannot do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from millstream.edge.web.health import Viewer
 from millstream.edge.web.listener import Guard, HttpRequest, HttpResponse, Route
 
 FILE: Final = "page.url"
-"""File with the URL of the page, in the application's directory."""
+"""The file with the URL of the page, in the application's directory."""
 
 _API: Final = "/api/"
 _STATIC: Final = Path(__file__).with_name("static")
@@ -39,10 +39,10 @@ _FILES: Final = {
 
 
 class Shown(Measured, Controllable, Protocol):
-    """An application that has a page."""
+    """An application with a page."""
 
     def stores(self) -> Mapping[str, str]:
-        """Return the stores that can be queried, with their kinds."""
+        """Return the queryable stores, with their kinds."""
 
     def ask(self, question: Question) -> QueryAnswer:
         """Answer a question about a store."""
@@ -53,7 +53,7 @@ def new_token() -> str:
 
 
 def guard_of(token: str) -> Guard:
-    """Return a guard that refuses requests for data, and commands, without the token."""
+    """Return a guard that refuses data and commands to requests without the token."""
     expected = f"Bearer {token}".encode()
 
     def guard(path: str, request: HttpRequest) -> HttpResponse | None:
@@ -99,10 +99,10 @@ def announce(home: Path, url: str, token: str) -> Path:
 
 
 def address_of(home: Path, application_id: str) -> str:
-    """Return the page's URL, with its token, of an application on this host.
+    """Return the URL, with the token, of the page of an application on this host.
 
     Raises:
-        ControlError: If it has no page, or the file cannot be read.
+        ControlError: If the application has no page, or the file cannot be read.
     """
     try:
         return (home / FILE).read_text(encoding="utf-8").strip()

@@ -1,7 +1,7 @@
-"""``millstream demo``: word count on a real broker, through Spark, checked against Python, in one terminal.
+"""``millstream demo``: counts words on a real broker, through Spark, in one terminal, and checks the counts with Python.
 
-Who does what: the *main thread* shows the board and takes signals (:mod:`command`, :mod:`display`); the *conductor*
-starts, watches, checks and stops everything (:mod:`conductor`); one thread writes lines and one reads counts
-(:mod:`traffic`). They meet on the *board* (:mod:`board`). Only the conductor speaks with Spark: a KeyboardInterrupt in
-the middle of a Py4J call would leave its connection with an answer nobody reads, which the next call takes for its own.
+The *main thread* shows the board and handles signals (:mod:`demo_command`, :mod:`display`). The *conductor* starts, watches, checks and
+stops everything (:mod:`conductor`). One thread writes lines, and one reads counts (:mod:`traffic`). All threads share the *board*
+(:mod:`board`). Only the conductor calls Spark: a KeyboardInterrupt during a Py4J call would leave an unread answer on the connection,
+and the next call would read it as its own.
 """

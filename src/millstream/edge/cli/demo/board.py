@@ -1,6 +1,6 @@
-"""What the demo shows: one frozen scene, replaced as things happen.
+"""What the demo shows: one immutable scene, which each change replaces.
 
-The threads of the demo write, the main thread reads; a scene is taken as a whole, so a picture never mixes two moments.
+The threads of the demo write the scene, and the main thread reads it as a whole, so a picture never mixes two moments.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class BoardStep:
-    """A step of the demo; times are monotonic seconds.
+    """A step of the demo. Times are monotonic seconds.
 
     Attributes:
-        ended: None while it lasts.
-        result: The address of what it started.
+        ended: None while the step runs.
+        result: The result, such as the address of what the step started.
     """
 
     name: str
@@ -37,10 +37,11 @@ class Scene:
     """Everything that is shown.
 
     Attributes:
-        steps: In the order of their beginnings.
+        total: The number of lines to write.
+        steps: The steps, in the order in which they began.
         written: Lines that the broker has acknowledged.
         counted: Lines whose offsets the application has committed.
-        records_per_s: Records that its tasks process per second.
+        records_per_s: Records that the application reads per second.
         counts: Words with their counts, as read from the output topic.
     """
 
@@ -58,12 +59,12 @@ class Scene:
         return max(self.written - self.counted, 0)
 
     def top(self, number: int) -> list[tuple[str, int]]:
-        """Return the most frequent words; ties are in alphabetical order."""
+        """Return the most frequent words; words with equal counts are in alphabetical order."""
         return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))[:number]
 
 
 class Board:
-    """The current scene; thread-safe."""
+    """The current scene. Thread-safe."""
 
     def __init__(self, total: int) -> None:
         self._lock = threading.Lock()

@@ -1,8 +1,8 @@
-"""The thread that starts broker and Spark, lets the application count, checks the counts and stops everything.
+"""The thread that starts the broker and Spark, lets the application count, checks the counts and stops everything.
 
-It is done with counting when three things hold: the broker has acknowledged every line, the application's group has
-committed every line, and the reader has read the output topic to its end. Then the counts must be those of a plain
-``Counter`` over the same lines. If they are not yet, a few seconds of stillness are awaited before they are called wrong.
+Counting is complete when the broker has acknowledged every line, the application's group has committed every line, and the reader has
+read the output topic to its end. The counts must then equal a ``Counter`` over the same lines. If they differ, they count as wrong only
+after a few seconds without progress.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from millstream.testing.kafka import EmbeddedKafka
 
 APPLICATION_ID = "millstream-demo"
 PARTITIONS = 4
-_BATCH_RECORDS = 5_000  # several batches, so that there is something to see
+_BATCH_RECORDS = 5_000  # several micro-batches, so that the display shows progress
 _POLL_S = 0.2
 _STILL_S = 5.0
 _STUCK_S = 120.0
@@ -56,8 +56,8 @@ class Verdict:
     """The result of the check of the counts.
 
     Attributes:
-        wrong: Words whose counts differ: word, right count, count in the topic.
-        seconds: From the first line written to the last count read.
+        wrong: Words whose counts differ: word, correct count, count in the topic.
+        seconds: The time from the first written line to the last read count.
     """
 
     words: int
@@ -66,7 +66,7 @@ class Verdict:
     seconds: float
 
 
-class Interrupted(Exception):  # noqa: N818 - it is no error
+class Interrupted(Exception):  # noqa: N818 - not an error
     """The user wants to stop."""
 
 
@@ -86,11 +86,11 @@ class Conductor(threading.Thread):
 
     @property
     def interrupted(self) -> bool:
-        """Whether the user stopped it before the counts were checked."""
+        """Whether the user stopped the demo before the counts were checked."""
         return self._interrupts > 0 and self.verdict is None
 
     def interrupt(self) -> None:
-        """Stop: in order if the application runs; otherwise, or at the second call, by killing Spark."""
+        """Stop gracefully if the application runs; otherwise, or at the second call, kill Spark."""
         self._interrupts += 1
         self._halt.set()
         if self._running is None or self._interrupts > 1:
@@ -101,7 +101,7 @@ class Conductor(threading.Thread):
         self._halt.set()
 
     def run(self) -> None:
-        """Run the demo, and stop everything in any case."""
+        """Run the demo, and stop everything at its end."""
         ending = ExitStack()
         try:
             try:
@@ -144,7 +144,7 @@ class Conductor(threading.Thread):
             observer = Observer(
                 self.servers, APPLICATION_ID, read=LINES, written=COUNTS, partitions=PARTITIONS
             )
-            observer.committed()  # makes the broker create its topic of offsets now, while Spark starts
+            observer.committed()  # makes the broker create its offsets topic now, while Spark starts
             result.append(f"{LINES} and {COUNTS}, {PARTITIONS} partitions each")
         ending.callback(observer.close)
         ending.callback(reader.halt)
@@ -188,7 +188,7 @@ class Conductor(threading.Thread):
         self.verdict = Verdict(expected.total(), len(expected), differences(expected, counts), seconds)
 
     def _watch(self, running: RunningApplication, traffic: Traffic, expected: int) -> Mapping[str, int]:
-        """Watch until everything has been counted and read, or nothing moves any more."""
+        """Watch until everything has been counted and read, or until there is no more progress."""
         last, moved = (-1, -1, -1), monotonic()
         while True:
             self._check_halt()
@@ -207,7 +207,7 @@ class Conductor(threading.Thread):
             sleep(_POLL_S)
 
     def _show(self, running: RunningApplication, traffic: Traffic) -> Scene:
-        """Show the current figures; raise the errors of threads."""
+        """Show the current figures; raise errors of the other threads."""
         for error in (traffic.feeder.error, traffic.reader.error):
             if error is not None:
                 raise error
@@ -236,7 +236,7 @@ class Conductor(threading.Thread):
 
 
 def differences(expected: Counter[str], counts: Mapping[str, int]) -> tuple[tuple[str, int, int], ...]:
-    """Return the words whose counts differ, in alphabetical order: word, right count, count found.
+    """Return the words whose counts differ, in alphabetical order: word, correct count, found count.
 
     Example:
         >>> differences(Counter({"to": 2, "be": 2}), {"to": 2, "be": 1, "or": 1})
@@ -250,12 +250,12 @@ _END_S = 10.0
 
 
 def settings_in(home: Path) -> dict[str, str]:
-    """Return the Spark settings that keep the warehouse of a session inside a directory."""
+    """Return the Spark settings that place the session's warehouse in a directory."""
     return {"spark.sql.warehouse.dir": (home / "warehouse").as_uri()}
 
 
 def start_spark(application_id: str, master: str, settings: dict[str, str]) -> tuple[str, int | None]:
-    """Start Spark, with its session active in this thread; return the UI's URL, and the process id of the JVM if it is a child.
+    """Start Spark, with its session active in this thread; return the UI's URL, and the JVM's process id if it is a child.
 
     Raises:
         SparkRuntimeError: If Spark does not start.
@@ -266,10 +266,10 @@ def start_spark(application_id: str, master: str, settings: dict[str, str]) -> t
 
 
 def stop_spark() -> None:
-    """Stop the session and end the JVM, which PySpark would leave to the end of this Python process; harmless without one."""
+    """Stop the session and end the JVM, which PySpark would keep until this Python process ends; harmless without a JVM."""
     context, process = SparkContext._active_spark_context, _jvm()
     if context is not None and process is not None and process.poll() is None:
-        with suppress(Exception):  # a JVM that is dying is ended below
+        with suppress(Exception):  # a dying JVM is ended below
             context.stop()
     if process is None:
         return
@@ -283,7 +283,7 @@ def stop_spark() -> None:
 
 
 def kill_spark() -> None:
-    """Kill the JVM; calls that wait for it fail."""
+    """Kill the JVM; waiting calls fail."""
     process = _jvm()
     if process is not None:
         process.kill()

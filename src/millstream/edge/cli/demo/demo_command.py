@@ -1,8 +1,8 @@
-"""The main thread of ``millstream demo``: shows the board, takes signals, and says how it went.
+"""The main thread of ``millstream demo``: shows the board, handles signals, and reports the result.
 
-Exit codes: 0 if the counts are right, 1 if they are wrong or something failed, 130 after Ctrl-C (or SIGTERM, SIGHUP).
-The settings of the user's own applications (``MILLSTREAM_...``) are set aside: the demo must not run with their
-credentials, and must not write to their checkpoint.
+Exit codes: 0 if the counts are correct, 1 if they are wrong or the demo failed, 130 after Ctrl-C (or SIGTERM, SIGHUP). The demo removes
+the settings of the user's own applications (``MILLSTREAM_...``) from its environment: it must not use their credentials or write to their
+checkpoint.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def demonstrate(options: Options) -> int:
 
 
 def set_settings_aside() -> None:
-    """Remove the settings of applications from the environment; those of the embedded broker stay."""
+    """Remove the settings of applications from the environment, but keep those of the embedded broker."""
     names = {f"MILLSTREAM_{name.upper()}" for name in (*Settings.model_fields, "config")}
     for name in [name for name in os.environ if name.upper() in names]:
         del os.environ[name]
@@ -76,7 +76,7 @@ def _conducted(options: Options, console: Console) -> int:
 
 
 class _Watch:
-    """Waits for the conductor, and passes signals to it. Owned by the main thread."""
+    """Waits for the conductor, and passes signals to it. Used only by the main thread."""
 
     def __init__(self, conductor: Conductor, received: list[int]) -> None:
         self._conductor = conductor
@@ -94,7 +94,7 @@ class _Watch:
 
 
 def _result(console: Console, options: Options, conductor: Conductor) -> int:
-    """Print the end, unless it was printed already; return the exit code."""
+    """Print the result, unless it was already printed; return the exit code."""
     if conductor.interrupted:
         say(console, "Interrupted. Everything that was started is stopped.")
         return 130
@@ -114,7 +114,7 @@ def _text_of(error: Exception) -> str:
 
 
 def report(console: Console, options: Options, verdict: Verdict) -> int:
-    """Print whether the counts are right; return the exit code."""
+    """Print whether the counts are correct; return the exit code."""
     what = f"{verdict.words:,} words ({verdict.different:,} different) in {options.lines:,} lines"
     if not verdict.wrong:
         say(
@@ -135,7 +135,7 @@ def report(console: Console, options: Options, verdict: Verdict) -> int:
 
 
 def commands(servers: str, java: str, jars: Path) -> list[tuple[str, str]]:
-    """Return commands that show what the demo left in the broker, each with a description."""
+    """Return commands, each with a description, that inspect the demo's topics and group."""
     tool = f"{java} -Dlog4j2.level=OFF -cp '{jars}/*' org.apache.kafka.tools."
     bootstrap = f"--bootstrap-server {servers}"
     longs = "value.deserializer=org.apache.kafka.common.serialization.LongDeserializer"
@@ -153,7 +153,7 @@ def commands(servers: str, java: str, jars: Path) -> list[tuple[str, str]]:
 
 
 def _wait_for_user(console: Console, conductor: Conductor, received: list[int]) -> None:
-    """Print the commands, and wait for Enter, a signal, or the end of the conductor."""
+    """Print the commands, and wait for Enter, a signal or the end of the conductor."""
     for what, command in commands(conductor.servers, find_java(), kafka_jars()):
         say(console, f"\n{what}:\n  {command}")
     say(console, "\nBroker and application keep running. Press Enter or Ctrl-C to stop them.")
@@ -164,14 +164,14 @@ def _wait_for_user(console: Console, conductor: Conductor, received: list[int]) 
         elif select.select([sys.stdin], [], [], _JOIN_S)[0]:
             if sys.stdin.readline():
                 break
-            listening = False  # there is nobody to press Enter; signals remain
+            listening = False  # the standard input has ended; only signals remain
     say(console, "Stopping ...")
     conductor.release()
 
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect the signals to stop, in place of being interrupted."""
+    """Collect stop signals instead of being interrupted by them."""
     received: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
@@ -188,7 +188,7 @@ def _signals() -> Iterator[list[int]]:
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print a line unchanged: no markup, no colours, and no breaks inside a command."""
+    """Print a line unchanged: without markup, highlighting or line breaks inside a command."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -196,8 +196,7 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 def quiet(log: Path) -> Iterator[TextIO]:
     """Redirect the standard output and error of this process and its children to a file; yield the original output.
 
-    The JVM, its Python workers and librdkafka write to the file descriptors 1 and 2 that they inherit, so replacing ``sys.stderr`` would
-    not reach them.
+    Replacing ``sys.stderr`` is not enough: the JVM, its Python workers and librdkafka write to the inherited file descriptors 1 and 2.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""Pictures of a scene: a live one for terminals, lines for everything else.
+"""Displays of a scene: a live picture for terminals, lines of text for other outputs.
 
-Both are driven by the main thread. The live picture is redrawn four times a second, which costs about a hundredth of a
-core; the plain form says what has changed every two seconds.
+The main thread drives both. The live picture is redrawn four times per second, which takes about one percent of a core; the text form
+prints the progress every two seconds.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _BAR_WIDTH = 40
 
 
 class Display(Protocol):
-    """Shows the board while it is entered."""
+    """Shows the board; a context manager."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exc: object) -> None: ...
 
     def refresh(self) -> None:
-        """Show what is new."""
+        """Show what has changed."""
 
 
 def display_for(console: Console, look: Callable[[], Scene]) -> Display:
@@ -42,7 +42,7 @@ def display_for(console: Console, look: Callable[[], Scene]) -> Display:
 
 
 class LiveDisplay:
-    """A picture that is redrawn in place. Owned by the main thread."""
+    """A picture that is redrawn in place. Used only by the main thread."""
 
     def __init__(self, console: Console, look: Callable[[], Scene]) -> None:
         self._look = look
@@ -70,7 +70,7 @@ class LiveDisplay:
 
 
 class PlainDisplay:
-    """Lines, as things happen. Owned by the main thread."""
+    """Lines of text, printed as the demo proceeds. Used only by the main thread."""
 
     def __init__(self, console: Console, look: Callable[[], Scene]) -> None:
         self._console = console
@@ -86,7 +86,7 @@ class PlainDisplay:
         self.refresh()
 
     def refresh(self) -> None:
-        """Print the steps that began or ended, and the progress now and then."""
+        """Print steps that began or ended, and periodically the progress."""
         scene, now = self._look(), monotonic()
         news = [f"{step.name} ..." for step in scene.steps]
         news += [_step_line(step, now) for step in scene.steps if step.ended is not None]
@@ -115,7 +115,7 @@ def progress_line(scene: Scene) -> str:
 
 
 def picture(scene: Scene, now: float, spinner: Spinner) -> RenderableType:
-    """Draw a scene at a time in monotonic seconds."""
+    """Draw a scene; ``now`` is in monotonic seconds."""
     steps = Table.grid(padding=(0, 1))
     for step in scene.steps:
         steps.add_row(

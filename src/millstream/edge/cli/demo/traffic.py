@@ -1,7 +1,7 @@
-"""The two ends of the demo: a thread that writes lines into the topic, and one that reads the counts.
+"""The two ends of the demo: one thread writes lines to a topic, and one reads the counts.
 
-Both are ordinary Kafka clients that know nothing of Spark. The reader keeps the last count of each word, which is how a
-changelog is read: of two records with one key the later one holds.
+Both are ordinary Kafka clients, independent of Spark. The reader keeps the last count of each word, as any reader of a changelog does:
+a later record replaces an earlier record with the same key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LINES_PER_S = 5_000.0
 """Writing rate: slow enough to see several micro-batches, fast enough to keep Spark busy."""
 
 _TICK_S = 0.02
-_UNACKNOWLEDGED = 50_000  # half of what the producer's queue holds
+_UNACKNOWLEDGED = 50_000  # half the capacity of the producer's queue
 _POLL_S = 0.1
 _POLL_RECORDS = 2_000
 _ANSWER_S = 10.0
@@ -32,7 +32,7 @@ class DemoError(MillstreamError):
 
 
 class LineFeeder(threading.Thread):
-    """Writes lines at a steady pace. Its producer connects at once, so that the first line does not wait for it."""
+    """Writes lines at a constant rate. Its producer connects early, so that the first line need not wait for the connection."""
 
     def __init__(self, servers: str, topic: str, lines: Sequence[str], stop: threading.Event) -> None:
         super().__init__(name="millstream-demo-feeder", daemon=True)
@@ -67,7 +67,7 @@ class LineFeeder(threading.Thread):
             self._producer.poll(_TICK_S)
 
     def halt(self) -> None:
-        """Wait for the end of the writing, which ``stop`` causes; harmless if it never began."""
+        """Wait until writing has ended; set ``stop`` first. Harmless if writing never began."""
         if self.is_alive():
             self.join()
 
@@ -128,12 +128,11 @@ class Reader(threading.Thread):
 
 
 class Observer:
-    """What any client can see of a group and a topic: the group's progress, and the topic's end.
+    """Reads the progress of a group and the end offsets of a topic. Used by one thread at a time.
 
-    It asks through a consumer of its own. Another thread's consumer would not do, because the client lets one call in at
-    a time and a thread that polls without a pause keeps all others out; the admin client would not do either, because
-    its ``list_consumer_group_offsets`` crashes the process while the group's coordinator moves or has just been made
-    (librdkafka issue 5040). Used by one thread at a time.
+    It has its own consumer. Another thread's consumer is not suitable: a client executes one call at a time, so a thread that polls
+    continuously blocks all others. The admin client is not suitable either: its ``list_consumer_group_offsets`` crashes the process while
+    the group's coordinator moves or has just been created (librdkafka issue 5040).
     """
 
     def __init__(self, servers: str, group: str, *, read: str, written: str, partitions: int) -> None:
@@ -144,7 +143,7 @@ class Observer:
         self._written = [TopicPartition(written, partition) for partition in range(partitions)]
 
     def committed(self) -> int:
-        """Return the group's committed offsets, summed over all partitions; 0 while unknown."""
+        """Return the sum of the group's committed offsets over all partitions; 0 while unknown."""
         try:
             found = self._consumer.committed(self._read, timeout=_ANSWER_S)
         except KafkaException:
@@ -163,7 +162,7 @@ class Observer:
 
 @dataclass(frozen=True)
 class Traffic:
-    """All clients of the broker besides the application."""
+    """All Kafka clients except the application."""
 
     feeder: LineFeeder
     reader: Reader

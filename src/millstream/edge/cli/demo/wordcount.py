@@ -1,4 +1,4 @@
-"""The topology of the demo, as a user would write it (see also ``examples/wordcount.py``), and its lines."""
+"""The topology of the demo, as a user would write it (see also ``examples/wordcount.py``), and its input lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COUNTS = "counts"
 
 
 def words(line: str) -> list[str]:
-    """Split a line into words, without case and punctuation.
+    """Split a line into lower-case words without punctuation.
 
     Example:
         >>> words("O, no! it is an ever-fixed mark,")
@@ -23,7 +23,7 @@ def words(line: str) -> list[str]:
 
 
 def topology() -> ms.Topology:
-    """Count the words of a topic's lines into another topic."""
+    """Count the words in the lines of a topic; write the counts to another topic."""
     builder = ms.StreamsBuilder()
     lines = builder.stream(LINES, key=ms.serdes.string, value=ms.serdes.string)
     counts = lines.flat_map_values(words).group_by(lambda _, word: word).count(store="counts")
@@ -37,7 +37,7 @@ def sonnet_lines() -> list[str]:
 
 
 def repeated(count: int) -> list[str]:
-    """Return a number of lines; after the end, from the beginning again.
+    """Return a number of lines; repeats the text if it has fewer.
 
     Example:
         >>> repeated(1)

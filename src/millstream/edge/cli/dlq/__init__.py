@@ -1,1 +1,1 @@
-"""``millstream dlq``: look at dead letters, and send their records back."""
+"""``millstream dlq``: inspects dead letters, and sends their records back."""

@@ -1,4 +1,4 @@
-"""Dead letters in the terminal. What a record brings is data: characters that control a terminal are never printed as they are."""
+"""Dead letters in the terminal. Records contain untrusted data, so control characters are always escaped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chosen(
     partitions: Sequence[int] | None = None,
     offsets: Sequence[int] | None = None,
 ) -> Chosen:
-    """Return the filter of the options.
+    """Return the filter that the options describe.
 
     Raises:
         SettingsError: If a time or the regular expression is invalid.
@@ -56,10 +56,10 @@ def chosen(
 def print_list(
     found: Iterable[tuple[Envelope, bool]], choice: Chosen, limit: int | None, *, as_json: bool
 ) -> None:
-    """Print letters, and whether each was replayed, one per line.
+    """Print dead letters, one per line, each with whether it was replayed.
 
     Args:
-        limit: Maximum number; None for all.
+        limit: The maximum number; None for all.
     """
     letters = islice(((letter, was) for letter, was in found if choice.has(letter)), limit)
     if as_json:
@@ -73,7 +73,7 @@ def print_list(
 
 
 def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
-    """Print everything about a letter, and whether it was replayed."""
+    """Print all details of a dead letter, and whether it was replayed."""
     if as_json:
         typer.echo(json.dumps(plain(*found)))
         return
@@ -106,10 +106,10 @@ def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
 
 
 def replay(queue: DeadLetterQueue, request: ReplayRequest, sure: Callable[[], bool] | None) -> None:
-    """Print what a replay will do, ask, and do it.
+    """Print what a replay will do, ask for confirmation, and execute it.
 
     Args:
-        sure: Asks for confirmation; None only prints.
+        sure: Asks for confirmation; None only to print.
     """
     tally = queue.tally(request)
     typer.echo(f"Replay of dead letters of {queue.topic} (group {queue.group})")
@@ -127,7 +127,6 @@ def replay(queue: DeadLetterQueue, request: ReplayRequest, sure: Callable[[], bo
 
 
 def tally_lines(tally: Tally) -> Iterator[str]:
-    """Describe a replay, line by line."""
     for topic, count in sorted(tally.sent.items()):
         yield f"  {count:,} to {printable(topic)}"
     if tally.before:
@@ -137,7 +136,7 @@ def tally_lines(tally: Tally) -> Iterator[str]:
 
 
 def plain(letter: Envelope, was: bool) -> dict[str, object]:
-    """Return a letter as JSON values; bytes that are not UTF-8 are in base64."""
+    """Return a dead letter as JSON values; bytes that are not UTF-8 are encoded in base64."""
     facts = letter.facts
     own = [[name, json_value(value)] for name, value in letter.headers if not name.startswith((OURS, THEIRS))]
     return {
@@ -155,7 +154,7 @@ def plain(letter: Envelope, was: bool) -> dict[str, object]:
 
 
 def printable(text: str) -> str:
-    r"""Return text with non-printing characters escaped.
+    r"""Return text with unprintable characters escaped.
 
     Example:
         >>> printable("größer" + chr(27) + "[31m")

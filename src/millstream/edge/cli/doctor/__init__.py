@@ -1,6 +1,6 @@
-"""``millstream doctor``: what Millstream needs on a machine, one finding each, with the exact thing to do.
+"""``millstream doctor``: checks what Millstream needs on a machine, and reports a finding for each, with the exact fix.
 
-A check is a function from an ``Inquiry`` to findings, and knows nothing of printing; what it judges is mostly done by
-small functions of plain values (:mod:`machine`), which is where the limits are and what the tests call. The table of
-checks is in :mod:`report`. Nothing is changed on the machine, and nothing is downloaded.
+A check is a function from an ``Inquiry`` to findings; it prints nothing. Checks leave most decisions to small functions of plain values
+(:mod:`machine`), which contain the limits and which the tests call. :mod:`doctor_report` has the table of checks. The doctor changes
+nothing on the machine and downloads nothing.
 """

@@ -1,7 +1,7 @@
-"""Checks of Kafka: brokers that answer, at addresses that can be reached; topics; the jars of the embedded broker.
+"""Checks of Kafka: brokers, their addresses, topics, and the jars of the embedded broker.
 
-The classical trap has a check of its own: a bootstrap server answers, but the addresses it *advertises*, which clients
-use from then on, cannot be reached from here.
+A separate check covers a common problem: a bootstrap server answers, but this machine cannot reach the addresses that it *advertises*,
+which clients use for all further requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAVEN = ("repo1.maven.org", 443)
 
 
 def check_brokers(inquiry: Inquiry) -> list[Finding]:
-    """Check that brokers answer at their advertised addresses, and have the topics."""
+    """Check that brokers answer, that their advertised addresses are reachable, and that the topics exist."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -50,7 +50,7 @@ def check_brokers(inquiry: Inquiry) -> list[Finding]:
 
 
 def broker_finding(servers: str, brokers: int | None, problems: Sequence[str]) -> Finding:
-    """Judge an answer: the number of brokers, None if none answered."""
+    """Judge the number of brokers in the cluster; None if none answered."""
     fix = (
         f"start a broker at {servers}, or say where it is with --bootstrap-servers; if it wants TLS or SASL, put the "
         """settings into the environment, for example MILLSTREAM_KAFKA='{"security.protocol": "SASL_SSL", ...}'"""
@@ -64,7 +64,6 @@ def broker_finding(servers: str, brokers: int | None, problems: Sequence[str]) -
 def advertised_finding(
     addresses: Sequence[tuple[str, int]], unreachable: Mapping[tuple[str, int], str]
 ) -> Finding:
-    """Judge the advertised addresses."""
     name = "advertised addresses"
     if not unreachable:
         return Finding(name, True, f"{_shown(addresses)} can be reached")
@@ -79,7 +78,6 @@ def advertised_finding(
 
 
 def topic_finding(topic: str, partition_counts: Mapping[str, int], servers: str) -> Finding:
-    """Judge whether a topic exists."""
     count = partition_counts.get(topic)
     fix = f"kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 4"
     detail = "does not exist" if count is None else f"{count} partition{'' if count == 1 else 's'}"
@@ -101,7 +99,7 @@ def _shown(addresses: Iterable[tuple[str, int]]) -> str:
 
 
 def check_jars(inquiry: Inquiry) -> Findings:
-    """Check that the embedded broker has its jars, or can get them."""
+    """Check that the embedded broker has its jars or can download them."""
     from millstream.drivers.cache import cache_directory
     from millstream.testing._jars import KAFKA_VERSION
 

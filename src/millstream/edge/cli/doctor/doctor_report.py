@@ -1,4 +1,4 @@
-"""The table of checks, and how findings are printed."""
+"""The table of checks, and the output of findings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NO_SERVERS = "localhost:9092"
 
 @dataclass(frozen=True)
 class DoctorEntry:
-    """A check in the table; ``required`` if Millstream cannot work without it."""
+    """A check in the table. ``required`` if Millstream cannot work when the check fails."""
 
     check: Check
     required: bool = True
@@ -60,11 +60,11 @@ def examine(
     *,
     master: str | None = None,
 ) -> int:
-    """Run all checks, print the findings, and return the exit code: 1 if something required is missing.
+    """Run all checks, print the findings, and return the exit code: 1 if a required check fails.
 
     Args:
-        bootstrap_servers: Brokers to reach; None for those of the settings, if any.
-        master: Spark master whose executors are checked; None skips them.
+        bootstrap_servers: Brokers to check; None for the brokers of the settings, if any.
+        master: Spark master whose executors are checked; None to skip them.
     """
     console = console or Console()
     show = _printer(console)
@@ -88,7 +88,7 @@ def examine(
 
 
 def inquiry_for(bootstrap_servers: str | None, topics: tuple[str, ...]) -> tuple[Inquiry, Finding]:
-    """Return the inquiry from environment and settings file, and the finding about these."""
+    """Return the inquiry from the environment and the settings file, and a finding about these settings."""
     from millstream.edge.settings.settings import Settings
     from millstream.edge.settings.settings_loading import settings_from
 
@@ -99,7 +99,7 @@ def inquiry_for(bootstrap_servers: str | None, topics: tuple[str, ...]) -> tuple
         settings = settings_from(given)
         return _inquiry(settings, settings.bootstrap_servers, topics), about
     except SettingsError:
-        pass  # perhaps only because nobody named a broker
+        pass  # perhaps only because no broker is set
     try:
         settings = settings_from({"bootstrap_servers": _NO_SERVERS, **given})
     except SettingsError as error:
@@ -114,7 +114,7 @@ def _inquiry(settings: Settings, servers: str | None, topics: tuple[str, ...]) -
 
 
 def _listed(entry: DoctorEntry, inquiry: Inquiry) -> list[Finding]:
-    """Return the findings of a check, also if its package cannot be imported."""
+    """Return the findings of a check; one finding if its package cannot be imported."""
     try:
         found = entry.check(inquiry)
     except ImportError as error:

@@ -1,6 +1,7 @@
-"""Checks of the executors of a cluster: Python, packages, ports and directories there, beside what the driver has.
+"""Checks of a cluster's executors: compares Python and packages with the Spark driver's, and checks ports and directories.
 
-One barrier stage with a task per core comes to every executor at once. What it finds is judged here, by functions of plain values.
+One barrier stage with one Spark task per core reaches all executors at the same time. Functions of plain values in this module judge the
+results.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SAME: Final = ("millstream", "pyspark", "pyarrow")
-"""Packages that must have the driver's version, because they read each other's data."""
+"""Packages that must have the Spark driver's version, because they exchange data with it."""
 _EXECUTORS_TIMEOUT_S: Final = 60.0
 _SETTLED_S: Final = 5.0
 _POLL_S: Final = 0.2
 _CONF: Final = {
-    "spark.python.daemon.module": "pyspark.daemon",  # Millstream's may be what is missing
+    "spark.python.daemon.module": "pyspark.daemon",  # Millstream, with its own daemon, may be missing
     "spark.ui.enabled": "false",
 }
 
 
 def check_executors(inquiry: Inquiry) -> list[Finding]:
-    """Check every executor of a master; nothing without a master."""
+    """Check every executor of a master; skipped without a master."""
     from millstream.drivers.spark.driver.launch import is_local
     from millstream.drivers.spark.driver.spark_session import session_for
 
@@ -45,12 +46,12 @@ def check_executors(inquiry: Inquiry) -> list[Finding]:
             return _probed(session, inquiry)
         finally:
             session.stop()
-    except Exception as error:  # of Spark, py4j or Python: the text is all that is common to them
+    except Exception as error:  # errors of Spark, Py4J and Python have only a text in common
         return [refused_finding(master, str(error))]
 
 
 def refused_finding(master: str, error: str) -> Finding:
-    """Judge Spark's error if nothing runs on a cluster."""
+    """Judge Spark's error when no job runs on a cluster."""
     output_lines = [
         line.strip() for line in error.splitlines() if line.strip() and not line.lstrip().startswith("at ")
     ]
@@ -103,9 +104,9 @@ def _probed(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
 
 
 def _cores(context: Any) -> int:
-    """Wait until no more executors come; return the number of slots.
+    """Wait until no more executors register; return the number of slots.
 
-    A barrier stage with more tasks never begins, and ``defaultParallelism`` is at least 2 in any case.
+    A barrier stage with more tasks than slots never begins. ``defaultParallelism`` is not suitable, because it is always at least 2.
     """
     scala = context._jsc.sc()
     profile = scala.resourceProfileManager().defaultResourceProfile()
@@ -126,7 +127,7 @@ def _required() -> Sequence[str]:
 
 
 def _own() -> dict[str, str]:
-    """Return the driver's versions of what must be equal."""
+    """Return the Spark driver's versions of Python and of packages that must be equal."""
     found = {"python": platform.python_version()}
     for package in _SAME:
         try:
@@ -144,16 +145,17 @@ def _wanted(inquiry: Inquiry, packages: Iterable[str]) -> Wanted:
 
 
 def _address(server: str) -> tuple[str, int] | None:
-    """Return host and port; None for an invalid address, which the check of brokers reports."""
+    """Return host and port; None for an invalid address, which the broker check reports."""
     host, _, port = server.strip().rpartition(":")
     return (host.strip("[]"), int(port)) if port.isdigit() else None
 
 
 def executor_findings(facts: Facts, limits: dict[str, str], own: dict[str, str]) -> list[Finding]:
-    """Return a finding for each problem of an executor, or one that describes it.
+    """Return one finding for each problem of an executor; without problems, one finding that describes it.
 
     Args:
-        own: The driver's versions of Python, and of packages that must be equal.
+        limits: The allowed versions of packages.
+        own: The Spark driver's versions of Python and of packages that must be equal.
     """
     name = f"executor {facts['executor']} on {facts['host']}"
     wrong = list(_wrong_packages(name, facts, limits, own))

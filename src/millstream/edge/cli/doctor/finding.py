@@ -1,4 +1,4 @@
-"""What a check asks and what it finds."""
+"""The input and the output of checks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """The finding of a check."""
-
     name: str
     ok: bool
     detail: str
@@ -23,9 +21,9 @@ class Inquiry:
     """What to check.
 
     Attributes:
-        bootstrap_servers: Brokers to reach; None skips them.
+        bootstrap_servers: Brokers to check; None to skip them.
         timeout_s: Timeout of a network request, seconds.
-        master: Spark master whose executors are checked; None skips them.
+        master: Spark master whose executors are checked; None to skip them.
     """
 
     bootstrap_servers: str | None

@@ -1,6 +1,6 @@
 """Checks of this machine: Python, Java, packages, memory, disk, LMDB, loopback.
 
-What might be missing is imported by the check that needs it.
+Each check imports the packages that it needs, because they may be missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MINIMUM_PYTHON = (3, 11)
 MINIMUM_MEMORY = 2 << 30
 MINIMUM_DISK = 1 << 30
 
-_MODULES = {"protobuf": "google.protobuf"}  # packages whose module is not called like them
+_MODULES = {"protobuf": "google.protobuf"}  # packages whose module has a different name
 _LOOPBACK = "127.0.0.1"
 
 
@@ -44,7 +44,7 @@ def python_finding(found: tuple[int, ...]) -> Finding:
 
 
 def check_java(_: Inquiry) -> Finding:
-    """Check that there is a Java for Spark and the embedded broker."""
+    """Check that Java is installed, for Spark and the embedded broker."""
     from millstream.drivers.java import MINIMUM_JAVA
     from millstream.testing._java import find_java
 
@@ -58,7 +58,7 @@ def check_java(_: Inquiry) -> Finding:
 
 
 def check_packages(_: Inquiry) -> list[Finding]:
-    """Check the packages in Millstream's own metadata."""
+    """Check the packages that Millstream's metadata requires."""
     try:
         wanted = requires("millstream") or ()
     except PackageNotFoundError:
@@ -74,7 +74,7 @@ def check_packages(_: Inquiry) -> list[Finding]:
 
 
 def requirements(lines: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the packages that running on Spark requires, with their version limits; other extras are skipped.
+    """Return the packages that are required to run on Spark, with their version limits; other extras are skipped.
 
     Example:
         >>> requirements(["lmdb>=1.6", "pandas>=2.2; extra == 'spark'", "typer; extra == 'cli'", "x; python_version < '3'"])
@@ -122,7 +122,7 @@ def satisfies(found: str, limits: str) -> bool:
 
 
 def check_memory(_: Inquiry) -> Finding:
-    """Check the memory that is free for Spark's JVM and its Python workers."""
+    """Check the memory that is available to Spark's JVM and its Python workers."""
     return memory_finding(available_memory())
 
 
@@ -138,7 +138,7 @@ def memory_finding(available: int | None) -> Finding:
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Return the memory available to new processes, bytes: the kernel's figure, or the rest of the container's limit."""
+    """Return the memory available to new processes, bytes: the kernel's figure or, if less, the rest of the container's limit."""
     known = []
     meminfo = root / "proc/meminfo"
     if meminfo.exists():
@@ -151,7 +151,7 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 
 def check_disk(inquiry: Inquiry) -> Finding:
-    """Check that state can be written, and has space."""
+    """Check that the state directory is writable and has free space."""
     why, free = written(inquiry.state_dir)
     fix = "choose another directory: state_dir=... or the environment variable MILLSTREAM_STATE_DIR"
     if why:
@@ -160,14 +160,14 @@ def check_disk(inquiry: Inquiry) -> Finding:
 
 
 def disk_finding(directory: Path, free: int) -> Finding:
-    """Judge the free space, bytes, of a directory or its future parent."""
+    """Judge the free space, bytes, for a directory that may not exist yet."""
     fix = "free some space, or choose another directory: state_dir=... or the environment variable MILLSTREAM_STATE_DIR"
     detail = f"{directory} can be written, {free / 2**30:.1f} GiB free"
     return Finding("state_dir", free >= MINIMUM_DISK, detail, fix)
 
 
 def check_lmdb_file(inquiry: Inquiry) -> Finding:
-    """Check that LMDB can open a local copy in the state directory: it maps a large sparse file."""
+    """Check that LMDB, which maps a large sparse file, can open a local copy in the state directory."""
     from millstream.drivers.lmdb import open_local_copy
 
     fix = "use a local disk for state_dir (no network file system), and lift limits of address space (ulimit -v unlimited)"
@@ -186,7 +186,7 @@ def check_lmdb_file(inquiry: Inquiry) -> Finding:
 
 
 def check_loopback(inquiry: Inquiry) -> list[Finding]:
-    """Check names and ports of this machine, which Spark, its workers and the embedded broker use."""
+    """Check the names and ports of this machine that Spark, its workers and the embedded broker use."""
     return [_localhost(), _own_name(), _ports(inquiry.timeout_s)]
 
 

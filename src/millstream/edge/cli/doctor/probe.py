@@ -1,6 +1,6 @@
 """Checks that run on this machine and on executors.
 
-Executors get them by value, so they import the standard library alone: Millstream may be missing there.
+Executors receive this module by value. It imports only the standard library, because Millstream may be missing on executors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class Wanted:
     """What to probe.
 
     Attributes:
-        addresses: Host and port of what must be reachable.
+        modules: The module to import, by package.
+        addresses: Hosts and ports that must be reachable.
         timeout_s: Timeout of a connection, seconds.
     """
 
@@ -38,9 +39,9 @@ class Facts(TypedDict):
     """What was found on an executor.
 
     Attributes:
-        versions: By package: version, and why it cannot be used.
+        versions: By package: its version, and why it cannot be used.
         unreachable: By address: why it cannot be reached.
-        directories: By directory: why it cannot be used, and free bytes.
+        directories: By directory: why it cannot be used, and its free bytes.
     """
 
     host: str
@@ -67,14 +68,14 @@ def look(wanted: Wanted, executor_in: Callable[[Mapping[str, str]], str]) -> Fac
 
 
 def imported(package: str, module: str) -> tuple[str, str]:
-    """Return the version of a package, and why it cannot be used; each empty if there is none."""
+    """Return the version of a package, and why it cannot be used; either may be empty."""
     try:
         found = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "", "not installed"
     try:
         importlib.import_module(module)
-    except Exception as error:  # whatever a broken package raises
+    except Exception as error:  # a broken package may raise anything
         return found, f"{module} cannot be imported: {error!r}"
     return found, ""
 
@@ -88,7 +89,7 @@ def _tried(host: str, port: int, wanted: Wanted) -> str:
 
 
 def _directory(directory: str) -> tuple[str, int]:
-    """Return what is wrong with a directory, and the free bytes of it or its future parent."""
+    """Return why a directory cannot be used, and the free bytes of it or its nearest existing parent."""
     path = Path(directory).absolute()
     why, free = written(path)
     if not why and path.is_dir() and path.stat().st_mode & 0o022:
@@ -97,7 +98,7 @@ def _directory(directory: str) -> tuple[str, int]:
 
 
 def written(directory: Path) -> tuple[str, int]:
-    """Write to a directory or its future parent; return why that fails, and the free bytes."""
+    """Try to write to a directory or its nearest existing parent; return why that fails, and the free bytes."""
     existing = existing_part(directory)
     free = shutil.disk_usage(existing).free
     try:
