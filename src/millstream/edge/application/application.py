@@ -205,6 +205,7 @@ class Application:
             standing_by.leave()
 
     def _launch(self, running: RunningApplication, environment: Environment) -> StreamingQuery:
+        running._run.resources.group_offsets.query_starts()
         return Launch(running._run, environment, self._program, self.settings).start()
 
     def _keep_up(self, running: RunningApplication, environment: Environment) -> None:

@@ -5,8 +5,7 @@ checkpoint is written. A crash between the two repeats the micro-batch. The repe
 whose results were lost with their async worker. The group's offsets do not go back then: the results were sent, so a record that was
 finished once stays finished for external tools.
 
-Only the first micro-batch after a start can be such a repetition, and it runs before this process plans one. Micro-batches that this
-process has planned are not repeated. An application that has lost its checkpoint starts over, with new offsets.
+Only the first micro-batch of a query can be such a repetition. An application that has lost its checkpoint starts over, with new offsets.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class GroupOffsets:
         self._ours: dict[TopicPartition, int] = {}
         """The last committed offsets."""
         self._before: dict[TopicPartition, int] = {}
-        """Offsets that were committed before this start and are ahead of the records finished since."""
+        """Offsets that were committed before the query started and are ahead of the records finished since."""
         self._planned = False
 
     def commit(
@@ -70,6 +69,11 @@ class GroupOffsets:
             }
             self._uncommitted.clear()
             self._taken.clear()
+
+    def query_starts(self) -> None:
+        """Keep what is committed as a lower limit, because the query may repeat the last micro-batch and finish fewer records."""
+        with self._lock:
+            self._before.update(self._ours)
 
     def by_others(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return the partitions that another process has committed, each with the last offset from here and the current offset.

@@ -182,8 +182,8 @@ _CALLS: Final = (
         Metric(
             "task_calls_waiting",
             ("task", "reason"),
-            "in-flight records whose call waits, by reason: retry, delay, line (earlier records of the key), "
-            "place (max_in_flight), rate (rate limit), breaker (open circuit breaker), time (due within two seconds)",
+            "in-flight records whose call waits, by reason: retry, delay, key (earlier records of the key), "
+            "limit (max_in_flight), rate (rate limit), breaker (open circuit breaker), time (due within two seconds)",
         ),
         _waiting,
     ),

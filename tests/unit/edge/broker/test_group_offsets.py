@@ -55,6 +55,19 @@ def test_a_micro_batch_that_is_done_again_and_finishes_less_does_not_take_offset
     assert broker.asked == 1
 
 
+def test_offsets_do_not_go_back_when_a_restarted_query_repeats_a_micro_batch() -> None:
+    broker = Kept({})
+    group = GroupOffsets(broker)
+    for offset in (10, 20):
+        group.commit({FIRST: offset})
+        group.planned({"in": {0: 30}})
+    group.query_starts()
+    for offset, committed in ((15, 20), (18, 20), (25, 25), (24, 24)):
+        group.commit({FIRST: offset})
+        group.planned({"in": {0: 30}})
+        assert broker.offsets == {FIRST: committed}
+
+
 def test_what_was_committed_beyond_what_has_been_read_counts_until_that_is_known() -> None:
     broker = Kept({FIRST: 5_000, SECOND: 5_000})
     group = GroupOffsets(broker)

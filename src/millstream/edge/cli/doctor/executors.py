@@ -62,7 +62,7 @@ def refused_finding(master: str, error: str) -> Finding:
     )
     fix = (
         "set PYSPARK_PYTHON to a Python of the driver's minor version at the same path on every host; check the log of the master "
-        "and, in the work directory of a worker, at stderr of the executor"
+        "and, in the work directory of a worker, stderr of the executor"
     )
     return Finding("executors", False, f"nothing runs on {master}: {why}", fix)
 
