@@ -111,7 +111,9 @@ def check_jars(inquiry: Inquiry) -> Findings:
         return Finding("Kafka jars", True, f"in {folder}")
     ivy = os.environ.get("MILLSTREAM_IVY_SETTINGS")
     if ivy:
-        return Finding("Kafka jars", True, f"not present yet; the first use resolves them with the settings in {ivy}")
+        return Finding(
+            "Kafka jars", True, f"not present yet; the first use resolves them with the settings in {ivy}"
+        )
     fix = (
         "for `millstream demo` and EmbeddedKafka: set MILLSTREAM_IVY_SETTINGS to an Ivy settings file that names your mirror, "
         "or MILLSTREAM_KAFKA_JARS to the directory libs of a Kafka distribution"
