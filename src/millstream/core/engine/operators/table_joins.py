@@ -49,7 +49,9 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
     ):  # rows change between the records of a batch
         return None
     spec = table.store
-    if type(spec) is not KeyValueSpec or spec.ttl_ms is not None:  # a lookup may change the result of the next one
+    if (
+        type(spec) is not KeyValueSpec or spec.ttl_ms is not None
+    ):  # stores of other types may answer differently at the next record
         return None
     fetch, left, runtime = compiled.runtime.stores[spec.name].fetch, node.kind == "left", compiled.runtime
     row, apply = row_of(node, compiled), applying(node, compiled, form, node.joiner, _with_results)
