@@ -27,7 +27,7 @@ from millstream.core.model.errors import ProcessingError
 
 _NOT_CALLED = (skip, retry, delay, dead_letter)
 LEAST_MS: Final = 1
-"""Minimum wait of a record, so that no function is called twice within one millisecond."""
+"""Minimum wait before the next attempt, so that a record is not called again at once."""
 
 
 class Ticket(NamedTuple):
@@ -96,7 +96,7 @@ class Raised(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The result of a call."""
+    """The call has returned a result."""
 
     value: Any
 

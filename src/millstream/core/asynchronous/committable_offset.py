@@ -43,7 +43,6 @@ class UnfinishedOffsets:
         self._heap: list[int] = []
 
     def begin(self, offset: int, times: int = 1) -> None:
-        """Add an offset, once or several times."""
         count = self._counts.get(offset, 0)
         if not count:
             heappush(self._heap, offset)

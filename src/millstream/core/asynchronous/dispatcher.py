@@ -164,7 +164,7 @@ class Dispatcher:
         self._key_queues.unblock(tickets)
 
     def take_settled(self) -> list[tuple[Ticket, Settled]]:
-        """Return the results since the last call, in order."""
+        """Return the results since the last call of this method, in order."""
         settled, self._settled = self._settled, []
         return settled
 

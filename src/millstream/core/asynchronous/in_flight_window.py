@@ -155,7 +155,7 @@ class InFlightWindow:
             self.wait(number, due_ms)
 
     def end(self, number: int) -> None:
-        """Remove an in-flight record."""
+        """Remove a finished record, which was in flight."""
         key, queue = self._back(number)
         del self._key_of[number]
         queue.size -= 1

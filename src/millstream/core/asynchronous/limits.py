@@ -83,7 +83,7 @@ class Breaker:
         return self._opens_ms is None or (now_ms >= self._opens_ms and not self._trying)
 
     def began(self) -> None:
-        """Record that a call begins."""
+        """Count a call that begins. If the breaker is open, the call is the trial."""
         self._trying = self._opens_ms is not None
 
     def failed(self, now_ms: int) -> None:
@@ -125,7 +125,7 @@ class Endpoints:
             self._breakers[endpoint].began()
 
     def ended(self, endpoint: str, now_ms: int, *, failed: bool) -> Collection[WaitingCall]:
-        """Record the end of a call; return the calls that may begin now."""
+        """Update the breaker after a call has ended. Return the calls that may begin now."""
         breaker = self._breakers.get(endpoint)
         if breaker is None:
             return ()

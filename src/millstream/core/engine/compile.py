@@ -195,9 +195,9 @@ class Compiled:
     def needs_old(self, node: n.Node) -> bool:
         """Return True if a node downstream of a table needs the old values of its rows.
 
-        A filter forwards a deletion only if the old value passed the filter. A join ignores the deletion of a row that did not exist; a
-        foreign-key join unsubscribes from the row that the old value referred to. A node that holds updates back still has the old
-        row downstream.
+        A filter forwards a deletion only if the old value passed the filter. A join ignores the deletion of a row that did not exist. A
+        foreign-key join unsubscribes from the row that the old value referred to. A suppressed table forwards the old value of the first
+        update that it holds back.
         """
         return any(
             isinstance(child, (n.GroupTable, n.TableStore, n.TableFilter, j.TableJoin, Subscribe, Suppress))

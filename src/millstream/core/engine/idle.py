@@ -63,7 +63,7 @@ class IdleClock:
         return watched
 
     def note_input(self) -> None:
-        """Record input that did not pass through the operator's function."""
+        """Report input that did not pass through the operator's function."""
         self._fresh = True
 
     def step(self, now_ms: int, *, quiet: bool) -> None:

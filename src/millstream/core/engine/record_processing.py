@@ -112,7 +112,7 @@ class Processing:
             self._run_block(self.threads)
 
     def leave_records(self) -> None:
-        """Unset the current record."""
+        """Leave the current record: afterwards, no record is current."""
         self._runtime.partition = None
         self._runtime.chunk = None
 

@@ -64,7 +64,7 @@ class Recorder(Runtime):
         self.effects, self.stops = [], False
 
     def do(self, call: Callable[..., object], *args: Any) -> None:
-        """Record an effect, which the task applies later."""
+        """Append an effect, which the task applies later."""
         self.effects.append((call, args))
 
     def ended_by(self, error: BaseException) -> None:
@@ -97,7 +97,7 @@ class Recorder(Runtime):
         self.do(self._task.drop, reason, count)
 
     def settle(self, failure: Failure, fate: Fate, handled: str = "") -> None:
-        """Record the fate of a failed record that is not retried."""
+        """Append the fate of a failed record as an effect."""
         self.stops = self.stops or fate == "fail"
         self.do(self._task.settle, failure, fate, handled)
 

@@ -57,8 +57,8 @@ class Task:
         cache_bytes: Limit of the total size of all caches; with 0, every update is forwarded.
         snapshot: The last return value of :meth:`snapshot`; None for a new task.
         epoch: Identifies the attempt at the micro-batch, to distinguish calls of different attempts.
-        repeats_sends: True if a repeated step may send again, with other results of calls. If False, results of calls are stored in one
-            step and applied in the next, so that the sends of a step depend only on committed state.
+        repeats_sends: True if a repeated micro-batch sends its records again. If False, the sends of a failed attempt may be final, so
+            results of calls are stored in one step and applied in the next: the sends of a step depend only on committed state.
         threads: The threads that call the functions of stateless operators; None for the thread that owns the task.
         taps: Nodes whose records are sampled. Nodes of other sub-topologies are ignored.
 

@@ -125,7 +125,7 @@ class Backlog:
         self.spilled.put(group_bytes(group), record.number, record.label, record.row())
 
     def refill(self) -> Iterator[StoredRecord]:
-        """Take spilled records of keys or partitions for which memory is at most half full."""
+        """Take spilled records of each key or partition that has at most half of its limit in memory."""
         for packed in self.spilled.groups:
             group = group_from(packed)
             size, limit = self._size_in_memory(group), self._max_in_memory(group)

@@ -76,10 +76,10 @@ class BacklogStore(ABC):
 
     @abstractmethod
     def _counts(self) -> Memory:
-        """Return the counts of this kind of queue."""
+        """Return the further counts of the summary, by the suffix of their names."""
 
     def _count(self, row_key: bytes, entry: Any, change: int) -> Label:
-        """Count a record in or out, and return its label."""
+        """Update the summary for an added (1) or removed (-1) record. Return the record's label."""
         label = Label(*entry[-2])
         self._offsets.count(label.origin, change)
         self._ages.count(label.came_ms, change)

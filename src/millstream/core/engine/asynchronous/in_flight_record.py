@@ -205,7 +205,7 @@ class InFlightStore:
         self._next = 0
 
     def read(self) -> list[InFlightRecord]:
-        """Return all records, by number."""
+        """Return all records, in the order of their numbers."""
         entries = dict(self._store.all())
         self._gone = {key // 2: set(numbers) for key, numbers in entries.items() if key % 2}
         self._beside = set(self._gone)

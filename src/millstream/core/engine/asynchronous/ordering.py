@@ -18,7 +18,7 @@ class Ordering:
         by_key: True if effects are applied in the order of the records of each key.
         by_partition: True if effects are applied in the order of the records of each partition. Waiting records then hold up others, and
             stay in memory.
-        queues_by_key: True if the calls per key are limited, so that the records of a key queue.
+        queues_by_key: True if the number of calls per key is limited, so that each key has a queue.
         spills_by: The groups by which records move to the spill queue; None if records never spill.
     """
 

@@ -51,7 +51,7 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
     spec = table.store
     if (
         type(spec) is not KeyValueSpec or spec.ttl_ms is not None
-    ):  # stores of other types may answer differently at the next record
+    ):  # a lookup changes an LRU store; rows of others may depend on time
         return None
     fetch, left, runtime = compiled.runtime.stores[spec.name].fetch, node.kind == "left", compiled.runtime
     row, apply = row_of(node, compiled), applying(node, compiled, form, node.joiner, _with_results)

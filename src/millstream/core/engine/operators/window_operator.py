@@ -88,7 +88,7 @@ class Windower:
     """The part of an aggregation that depends on the kind of windows.
 
     Attributes:
-        open_ms: Stream time minus this is the ``first_open`` that ``add`` compares with the start or end of a window, ms.
+        open_ms: The difference between stream time and the ``first_open`` that ``add`` receives, ms.
         open: The windows whose results have not been emitted; None if each update is emitted.
         closes_after_ms: How long after its end a window closes, ms of stream time. A window that includes its end closes 1 ms
             later.

@@ -41,7 +41,6 @@ class PendingSteps:
         self._next = 0
 
     def append(self, steps: TimeSteps) -> None:
-        """Append steps."""
         if self._next == len(self._steps.time):
             self._steps, self._complete, self._complete_times, self._next = TimeSteps(), [], [], 0
         first = len(self._steps.time)
@@ -270,7 +269,7 @@ class PartitionGroup:
         self.queues = queues
 
     def queue(self, queue_id: QueueId) -> RecordQueue:
-        """Return a queue. It is created on first use."""
+        """Return a queue, which is created on first use."""
         queue = self.queues.get(queue_id)
         if queue is None:
             queue = self.queues[queue_id] = RecordQueue(queue_id)

@@ -1,7 +1,8 @@
 """Readiness: decides whether a task may process records or must wait for an empty input.
 
 A task with several *inputs* takes the record with the smallest timestamp (``millstream.core.engine.records.queue``). This choice is
-correct only if no input can still deliver a smaller timestamp. Every input is therefore checked before records are taken:
+correct only if no input can still deliver a smaller timestamp. The task therefore checks all inputs at the
+beginning of a step, and again whenever a queue becomes empty:
 
 * An input with a buffered record is ready.
 * An empty input that *lags*, with records on the broker beyond this micro-batch, is waited for without limit, because its records will
@@ -129,7 +130,7 @@ class Readiness:
 
     @property
     def quiet(self) -> bool:
-        """True if all inputs are known to have no more records after this micro-batch, and none is paused."""
+        """True if no input lags, may lag or is paused after this micro-batch, as far as the facts show; True without facts."""
         facts = self._facts
         if facts is None:
             return True
@@ -153,7 +154,7 @@ class Readiness:
         return None if self._blocked else group.choose(self._bounds)
 
     def taken(self, queue: RecordQueue) -> None:
-        """Record that records were taken from a queue. If the queue is empty now, check all inputs again."""
+        """Update the state after records were taken from a queue. If the queue is empty now, all inputs are checked again."""
         self.waiting = None
         if not queue.chunks:
             self._looked = False
