@@ -7,7 +7,8 @@ the same rules apply in both.
 * At most ``max_in_flight`` calls run. Calls of a key run one at a time, or up to ``max_in_flight_per_key`` at once; the calls behind
   them wait in the key queue and do not count.
 * A batch takes calls from the run queue and, at order ``key``, the calls behind them in their key queues.
-* A call that arrives before it is due begins when it is due. Until then, it counts at most against the limit of its key.
+* A call that arrives before it is due begins when it is due. Until then, it counts against the limit of its key at order ``key``, and
+  against no other limit.
 * A record that has to wait returns to the task, which stores it durably. ``call_queues`` describes what happens to the records behind it.
 * An answer that arrives after the timeout is ignored.
 """
@@ -190,7 +191,7 @@ class Dispatcher:
         return Queued(line, ready_ahead, rate, breaker, len(self._early))
 
     def _admit(self, call: Call, now_ms: int) -> None:
-        """Queue a call that counts against the limit of its key."""
+        """Queue a call that the limit of its key does not hold back."""
         if call.due_ms > now_ms:
             self._put_off(call)
         elif call.due_ms:
@@ -240,9 +241,7 @@ class Dispatcher:
     def _deadline(self, calls: Sequence[Call], now_ms: int) -> int | None:
         options = self._calls
         deadline = None if options.timeout is None else now_ms + millis(options.timeout)
-        if (
-            options.total_timeout is not None
-        ):  # the call with the most time left determines the deadline of the batch
+        if options.total_timeout is not None:  # the call with the most time left determines the deadline
             begun = max(now_ms if call.begun_ms is None else call.begun_ms for call in calls)
             deadline = earliest(deadline, last_ms(options, begun))
         return None if deadline is None else max(deadline, now_ms)

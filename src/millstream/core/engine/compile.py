@@ -85,9 +85,7 @@ class Compiled:
     def _tapped(self, node: n.Node, call: Call) -> Call:
         """Wrap the function of a node so that its records are sampled, if the node is tapped."""
         point = self.runtime.taps.get(node.name)
-        if point is None or isinstance(
-            node, Border
-        ):  # the node of this name in the task's main thread has the tap
+        if point is None or isinstance(node, Border):  # the node in the task's main thread has the tap
             return call
         (sample, note, _), metadata = point, self.runtime.metadata
 

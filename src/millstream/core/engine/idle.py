@@ -29,7 +29,7 @@ class IdleClock:
     Args:
         clocks: The clocks of the task, which calls :meth:`step` of each at the end of a step. This clock is appended.
         memory: The operator's memory; its entry ``time`` is the operator's time.
-        idle_ms: How long no record must arrive before the wall clock advances the operator's time.
+        idle_ms: How long the operator must be without input before the wall clock advances its time.
         next_close: Returns the next closing time of the operator, in the operator's time; NEVER if nothing is open.
         close: Closes everything that is due at a time of the operator, and stores that time as ``time``.
 
@@ -70,7 +70,7 @@ class IdleClock:
         """End a step of the task.
 
         Args:
-            quiet: True if the task has nothing left to process.
+            quiet: True if the task has no buffered records and none of its inputs has more.
         """
         memory = self._memory
         if self._fresh or not quiet:

@@ -1,8 +1,8 @@
 """Recorder: a runtime that records effects instead of applying them.
 
-The operators of a front (``millstream.core.topology.analysis.threads_and_caches``) are compiled for each thread, by the same compilers as for
-the task itself. A recorder replaces the task's runtime. Drops, sends, failures and records that leave the front become a list of *effects*,
-in program order. The task's own thread applies them later, when it is the record's turn.
+The operators of a front (``millstream.core.topology.analysis.threads_and_caches``) are compiled for each thread, by the same compilers as
+for the task itself. A recorder replaces the task's runtime. Drops, sends, failures and records that leave the front become a list of
+*effects*, in program order. The task's own thread applies them later, when it is the record's turn.
 """
 
 from __future__ import annotations

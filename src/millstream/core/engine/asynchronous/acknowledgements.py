@@ -118,9 +118,7 @@ class Acknowledgements(AsyncOperatorState):
         """Pass the records that were unacknowledged at the last commit to the processor again."""
         records, self._restored = self._restored, []
         for record in records:
-            if (
-                record.number not in self._unfinished
-            ):  # acknowledged while the processor received another record
+            if record.number not in self._unfinished:  # acknowledged with another record
                 continue
             self._runtime.override = record
             try:

@@ -317,10 +317,8 @@ class InFlightRecords:
         records, reloaded = self._records, self._reloaded
         while reloaded and reloaded[0] not in records:
             heappop(reloaded)
-        numbers = [
-            next(iter(records), None),
-            reloaded[0] if reloaded else None,
-        ]  # all but the reloaded records are in order
+        # All records are in order, except those that were reloaded.
+        numbers = [next(iter(records), None), reloaded[0] if reloaded else None]
         received_ms = [records[number].came_ms for number in numbers if number is not None]
         return earliest(*received_ms, self._backlog.oldest_ms)
 

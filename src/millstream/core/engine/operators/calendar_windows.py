@@ -30,7 +30,7 @@ def _compile(node: CalendarAggregate, compiled: Compiled) -> Call:
 
 
 def _observing(node: CalendarAggregate, compiled: Compiled) -> Callable[[int], None]:
-    """Return a function that advances the time of the store to the last window of a timestamp, perhaps of another key range's record."""
+    """Return a function that advances the time of the store to the last window of a record, which may belong to another key range."""
     store, windows_of = compiled.runtime.stores[node.store.name], node.windows.checked
 
     def observe(time: int) -> None:

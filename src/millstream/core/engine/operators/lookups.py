@@ -99,9 +99,7 @@ def _kept_session_spec(spec: SessionSpec, store: Any) -> Lookup:
 
     def in_session(key: Any, time: int) -> tuple[Any, int] | None:
         value = fetch(*_checked(spec, key))
-        return (
-            None if value is None else (value, key.end)
-        )  # the timestamp of a session's row is the session's end
+        return None if value is None else (value, key.end)  # the timestamp of a session is its end
 
     return in_session
 

@@ -49,9 +49,8 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
     ):  # rows change between the records of a batch
         return None
     spec = table.store
-    if (
-        type(spec) is not KeyValueSpec or spec.ttl_ms is not None
-    ):  # a lookup changes an LRU store; rows of others may depend on time
+    # A lookup changes an LRU store. In other stores, the row may depend on the time of the record.
+    if type(spec) is not KeyValueSpec or spec.ttl_ms is not None:
         return None
     fetch, left, runtime = compiled.runtime.stores[spec.name].fetch, node.kind == "left", compiled.runtime
     row, apply = row_of(node, compiled), applying(node, compiled, form, node.joiner, _with_results)

@@ -15,7 +15,7 @@ If ``JoinTimes.final`` is False, unmatched results are emitted exactly as by Kaf
 * A scan that leaves records in the store remembers the timestamp of the last record that it read, which may not be the first remaining
   one.
 * An empty store counts as due, because the length of the window is added to the largest long and overflows. The scan finds nothing, but
-  the next scan must wait for the interval. The sum does not overflow only if a window closes with its own record.
+  the next scan must wait for the interval. There is no overflow if a window closes with its own record, because its length is 0.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ is added to its windows, and how long after its end a window closes.
 
 As in Kafka Streams, a record without a key is dropped, and in sliding windows also a record without a value. In other windows, a count
 includes a record without a value, and a user's function receives None. Sum, minimum, maximum and mean, which Kafka Streams does not have,
-ignore a record without a value.
+drop it.
 
 By default, the results of closed windows are emitted *before* the record that closes them is added. The results are the same, because a
 record is never added to a closed window. But the time of the store has not advanced yet, so no closed window has expired, however far
@@ -93,7 +93,7 @@ class Windower:
         closes_after_ms: How long after its end a window closes, ms of stream time. A window that includes its end closes 1 ms
             later.
         no_key: Reason under which records without a key are counted as dropped.
-        observe: Advances the time of the store to the timestamp of a record, perhaps of another key range.
+        observe: Advances the time of the store to the timestamp of a record, which may belong to another key range.
     """
 
     add: Add

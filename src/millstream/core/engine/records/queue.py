@@ -1,12 +1,12 @@
 """Record queues, and the choice between them.
 
 A task has one *record queue* per partition of its group, or several for a partition that is read through lanes. A queue is never
-re-sorted. The next record is the one whose queue has the *head* with the smallest timestamp (KIP-28, "Stream Synchronization"). Queues
-with equal timestamps are taken in the order of topic and partition, so that a run can be repeated exactly.
+re-sorted. The task takes the next record from the queue whose *head* has the smallest timestamp (KIP-28, "Stream Synchronization"). Among
+equal timestamps, topic and partition decide, so that a run can be repeated exactly.
 
 *Partition time* is the largest timestamp taken from a queue. *Stream time* is the largest timestamp taken from any queue of the task.
-Both never decrease. KIP-28 defined them as the smallest buffered timestamp. Kafka Streams uses the largest timestamp taken since version
-2.1; KIP-353 and Millstream build on that.
+Neither ever decreases. KIP-28 defined them as the smallest buffered timestamp. Since version 2.1, Kafka Streams uses the largest timestamp
+taken; KIP-353 and Millstream build on that.
 
 Records are taken in *runs*. The same queue is chosen again until its head passes the heads of the other queues, so a run needs one choice
 instead of one per record.

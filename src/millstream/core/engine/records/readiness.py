@@ -1,8 +1,8 @@
 """Readiness: decides whether a task may process records or must wait for an empty input.
 
 A task with several *inputs* takes the record with the smallest timestamp (``millstream.core.engine.records.queue``). This choice is
-correct only if no input can still deliver a smaller timestamp. The task therefore checks all inputs at the
-beginning of a step, and again whenever a queue becomes empty:
+correct only if no input can still deliver a smaller timestamp. The task therefore checks all inputs at the beginning of a step, and again
+whenever a queue becomes empty:
 
 * An input with a buffered record is ready.
 * An empty input that *lags*, with records on the broker beyond this micro-batch, is waited for without limit, because its records will
