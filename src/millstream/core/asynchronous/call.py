@@ -1,9 +1,9 @@
 """Call: one attempt for one record, as a task sends it to the async worker, and its result.
 
 A *ticket* identifies a call, so that its result can be matched to the record. It consists of the operator, the number of the record in
-that operator, the *turn* (how often the record has been sent) and the *epoch* of the attempt at a micro-batch that sent it. A number
-alone is not enough: a repeated micro-batch may assign it to another record, and a record is sent again if its async worker dies. The
-result of a ticket that is no longer in flight is ignored.
+that operator, the *turn* (how often the record has been sent) and the *epoch* of the attempt at a micro-batch that sent it. The number
+alone is not unique: a repeated micro-batch may assign it to another record, and a record may be sent again. The result of a ticket that
+is no longer in flight is ignored.
 
 A ticket is *settled* in one of these ways:
 
@@ -90,14 +90,10 @@ class Call(NamedTuple):
 
 
 class Raised(NamedTuple):
-    """The exception that a call raised."""
-
     error: Exception
 
 
 class Done(NamedTuple):
-    """The call has returned a result."""
-
     value: Any
 
 
@@ -105,7 +101,6 @@ class Start(NamedTuple):
     """One execution of a function, for one call or a batch of calls.
 
     Attributes:
-        number: Identifies the start in its dispatcher.
         begun_ms: When it began, ms since the epoch.
         deadline_ms: When it times out, ms since the epoch; None for never.
         batch: True if the function takes lists.

@@ -61,7 +61,6 @@ class RunQueue:
         self._new.append(queued)
 
     def add_due(self, queued: WaitingCall) -> None:
-        """Append a call whose due time has come."""
         self._due.append(queued)
 
     def add_first(self, queued: Iterable[WaitingCall]) -> None:
@@ -175,7 +174,6 @@ class _KeyQueue:
 
 
 def drop(queue: deque[WaitingCall], tickets: Collection[Ticket]) -> list[Call]:
-    """Remove the calls with the given tickets, and return them."""
     dropped = [call for call, _ in queue if call.ticket in tickets]
     if dropped:
         kept = [queued for queued in queue if queued[0].ticket not in tickets]

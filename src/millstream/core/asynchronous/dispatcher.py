@@ -203,7 +203,6 @@ class Dispatcher:
         heappush(self._early, (call.due_ms, next(self._numbers), call))
 
     def _release(self, now_ms: int) -> None:
-        """Move due calls to the run queue."""
         while self._early and self._early[0][0] <= now_ms:
             call = heappop(self._early)[2]
             if self._holds_slot(call):

@@ -184,8 +184,6 @@ class Acting:
 
 
 class _Awaited:
-    """An awaitable whose result is mapped by a function."""
-
     def __init__(self, result: Any, finish: Callable[[Any], Any]) -> None:
         self._result = result
         self._finish = finish

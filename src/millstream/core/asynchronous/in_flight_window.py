@@ -74,7 +74,6 @@ class InFlightWindow:
         return max((queue.size for key, queue in self._queues.items() if key is not None), default=0)
 
     def size(self, key: Hashable) -> int:
-        """Return the number of unfinished records of a key."""
         queue = self._queues.get(key)
         return 0 if queue is None else queue.size
 
@@ -123,7 +122,6 @@ class InFlightWindow:
         self._give_turn(key, queue)
 
     def wait(self, number: int, due_ms: int) -> None:
-        """Let an in-flight record wait until it is due."""
         key, queue = self._back(number)
         if self._blocking and key is not None:
             queue.waiting.add(number)

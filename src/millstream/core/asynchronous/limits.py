@@ -149,7 +149,6 @@ class Endpoints:
         return [time for time in times if time is not None]
 
     def drop(self, tickets: Collection[Ticket]) -> list[Call]:
-        """Remove the waiting calls with the given tickets, and return them."""
         dropped = [call for waiting in self._waiting.values() for call in drop(waiting, tickets)]
         self._waiting = {endpoint: waiting for endpoint, waiting in self._waiting.items() if waiting}
         return dropped

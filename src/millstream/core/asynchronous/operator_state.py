@@ -79,7 +79,7 @@ def together(figures: Collection[CallCounts]) -> CallCounts:
 
 
 class AsyncOperatorState(Protocol):
-    """The in-flight records of an operator, as the task sees them. The defaults are for a processor that does its own asynchronous work."""
+    """The in-flight records of an operator. The defaults are for a processor that does its own asynchronous work."""
 
     name: str
 

@@ -29,7 +29,6 @@ class ReorderBuffer:
         return len(self._finished)
 
     def size(self, group: Hashable) -> int:
-        """Return how many records of a group have not retired."""
         waiting = self._groups.get(group)
         return 0 if waiting is None else len(waiting)
 

@@ -65,13 +65,11 @@ class Column:
         return Column(self.serde, data, None if self.known is None else list(compress(self.known, kept)))
 
     def take(self, rows: Sequence[int]) -> Column:
-        """Return the rows at the given indices."""
         data = None if self.data is None else list(map(self.data.__getitem__, rows))
         known = None if self.known is None else list(map(self.known.__getitem__, rows))
         return Column(self.serde, data, known)
 
     def part(self, start: int, end: int) -> Column:
-        """Return the rows from ``start`` up to, but not including, ``end``."""
         data = None if self.data is None else self.data[start:end]
         return Column(self.serde, data, None if self.known is None else self.known[start:end])
 
@@ -130,7 +128,6 @@ class Columns:
         )
 
     def part(self, start: int, end: int) -> Columns:
-        """Return the records from ``start`` up to, but not including, ``end``."""
         return Columns(
             self.keys.part(start, end),
             self.values.part(start, end),

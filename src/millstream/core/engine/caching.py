@@ -85,7 +85,6 @@ class Caches:
         return self._of.get(node.name)
 
     def flush(self) -> None:
-        """Forward all waiting rows."""
         if any(cache.waits for cache in self._of.values()):
             self._note_size()
             for level in self._levels:
@@ -166,7 +165,6 @@ class Cache:
 
     @property
     def waits(self) -> bool:
-        """True if any update waits."""
         return bool(self._rows) or self._block is not None
 
     def forwarded(self, key: Any) -> tuple[Any] | None:

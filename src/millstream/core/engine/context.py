@@ -106,7 +106,6 @@ class NodeContext:
         return schedule
 
     def scheduled(self, callback: Punctuator) -> tuple[Cancellable, ...]:
-        """Return the active schedules of this processor that call ``callback``."""
         schedules = self._runtime.punctuations.schedules
         return tuple(
             s for s in schedules if s.node == self._node and s.callback == callback and not s.cancelled

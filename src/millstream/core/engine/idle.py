@@ -31,7 +31,7 @@ class IdleClock:
         memory: The operator's memory; its entry ``time`` is the operator's time.
         idle_ms: How long the operator must be without input before the wall clock advances its time.
         next_close: Returns the next closing time of the operator, in the operator's time; NEVER if nothing is open.
-        close: Closes everything that is due at a time of the operator, and stores that time as ``time``.
+        close: Closes what is due at a time of the operator, and stores that time as ``time``.
 
     Attributes:
         wake_at_ms: When the operator must close something if no record arrives, ms since the epoch; None if nothing is open.

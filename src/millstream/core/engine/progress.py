@@ -29,7 +29,6 @@ class TaskProgress:
         return before | {q.partition: offset for q in queues if (offset := q.committable()) is not None}
 
     def committable(self) -> dict[TopicPartition, int]:
-        """Return the committable offset of each partition."""
         unfinished = self._unfinished
         return {
             partition: unfinished[partition].committable(position) if partition in unfinished else position

@@ -1,9 +1,8 @@
 """Punctuation: functions that are called when stream time or wall-clock time advances.
 
-Due times are on a grid. In stream time, they are multiples of the interval from 0, so the first record causes the first call. In
-wall-clock time, they are one interval apart, from the time of scheduling. ``start_time`` moves the grid. If several grid points have
-passed, the function is called once, with the current time. The next due time is the first grid point after the current time (Kafka
-Streams: ``PunctuationQueue``, ``PunctuationSchedule``).
+Due times are on a grid. It begins at 0 in stream time, so the first record causes the first call, and at the time of scheduling in
+wall-clock time, or at ``start_time``. If several grid points have passed, the function is called once, with the current time. The next due
+time is the first grid point after the current time (Kafka Streams: ``PunctuationQueue``, ``PunctuationSchedule``).
 
 A schedule outlives the micro-batch that created it. A schedule from ``init`` is identified by its node and its number in ``init``. A
 schedule from ``process`` or a punctuator must call a method of its processor, and is identified by the name of the method.

@@ -40,8 +40,6 @@ class Processing:
     Attributes:
         columnar: The columnar entries of the sources that have one, by name.
         threads: The part of the sub-topology that threads run; None if there is none.
-        processed: Number of processed records.
-        punctuated: Number of punctuations.
     """
 
     def __init__(
@@ -112,7 +110,7 @@ class Processing:
             self._run_block(self.threads)
 
     def leave_records(self) -> None:
-        """Leave the current record: afterwards, no record is current."""
+        """Unset the current record."""
         self._runtime.partition = None
         self._runtime.chunk = None
 

@@ -34,9 +34,7 @@ class Recorder(Runtime):
 
     Attributes:
         beyond: Returns the task's function of a node, by name, for the borders of the front.
-        effects: The effects of the current record.
         stops: True if the failure of the current record stops the application.
-        node: The node that was called last.
     """
 
     def __init__(self, compiled: Compiled) -> None:
@@ -64,7 +62,6 @@ class Recorder(Runtime):
         self.effects, self.stops = [], False
 
     def do(self, call: Callable[..., object], *args: Any) -> None:
-        """Append an effect, which the task applies later."""
         self.effects.append((call, args))
 
     def ended_by(self, error: BaseException) -> None:
@@ -97,7 +94,6 @@ class Recorder(Runtime):
         self.do(self._task.drop, reason, count)
 
     def settle(self, failure: Failure, fate: Fate, handled: str = "") -> None:
-        """Append the fate of a failed record as an effect."""
         self.stops = self.stops or fate == "fail"
         self.do(self._task.settle, failure, fate, handled)
 

@@ -153,7 +153,6 @@ class Runtime:
         return RecordMetadata(*self.partition, self.chunk.raw.offsets[self.chunk.row(self.index)])
 
     def context(self, timestamp: int, headers: Headers) -> RecordContext:
-        """Return the context for a record that a sink sends."""
         origin = self.metadata()
         topic, partition, offset = origin if origin is not None else (None, -1, -1)
         return RecordContext(topic, partition, offset, timestamp, headers)

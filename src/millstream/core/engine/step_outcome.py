@@ -104,14 +104,12 @@ class Snapshot:
     """The state of a task besides its stores, from which it continues after a restart.
 
     Attributes:
-        partition_times: The partition time of each queue.
         schedules: The schedules (``Punctuations.to_data``).
         buffered: The unprocessed records of each queue.
         positions: For queues with buffered records, the offset after the last record that was fed.
         stores: The memories of the stores, as JSON values.
         operators: The memories of the nodes, such as their stream time, by ``remembered_as``; as JSON values.
         deadlines: The deadlines of empty inputs, ms since the epoch.
-        waiting: Why the task waits for an input; None if it does not wait.
         progress: The progress of each partition, if the task has asynchronous operators.
         taken: For queues that are read again from the committable offsets because the task was rebuilt without its checkpoint, the offset
             before which the task already knows all records.

@@ -235,14 +235,12 @@ class Task:
             operators_by_name[ticket.operator].lost(ticket)
 
     def _issue(self) -> tuple[AsyncCall, ...]:
-        """Return the calls to issue, and store the unfinished records."""
         issue = tuple(call for operator in self._async_operators for call in operator.issue())
         for operator in self._async_operators:
             operator.save()
         return issue
 
     def _take_all(self, budget: int | None) -> None:
-        """Process buffered records without waiting for inputs."""
         left = budget
         while (chosen := self._group.choose()) is not None and (left != 0 or chosen[0].at_time):
             left = self._take(*chosen, left)

@@ -51,7 +51,6 @@ class ThreadFigures:
     ended: int = 0
 
     def __add__(self, other: ThreadFigures) -> ThreadFigures:
-        """Add the metrics of the same threads at another time, or of other threads."""
         executed = zip_longest(self.executed, other.executed, fillvalue=0)
         return ThreadFigures(tuple(map(sum, executed)), self.ended + other.ended)
 

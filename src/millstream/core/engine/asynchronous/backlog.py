@@ -63,7 +63,6 @@ class Backlog:
         return max(self.delayed.last_number(), self.spilled.last_number())
 
     def save(self) -> None:
-        """Store the changed summaries and the order by which the records are stored."""
         self._memory["parks_by"], self._memory["order"] = self._ordering.spills_by, self._order
         self.delayed.save()
         self.spilled.save()

@@ -186,7 +186,6 @@ class SpillQueue(BacklogStore):
         return max(self._by_group.values(), default=0)
 
     def put(self, group: bytes, number: int, label: Label, row: Any) -> None:
-        """Append a record to its group."""
         row_key, entry = _prefix(group) + _NUMBER.pack(number), (tuple(label), row)
         self._rows.put(row_key, entry)
         self._count(row_key, entry, 1)

@@ -123,7 +123,6 @@ class InFlightRecords:
     def take(
         self, key: Any, value: Any, timestamp: int, headers: Headers, request: Request | None = None
     ) -> None:
-        """Add the current record."""
         origin, now_ms = self._runtime.metadata(), self._runtime.now_ms
         record = InFlightRecord(
             self._next, origin, key, value, timestamp, headers=headers, request=request, came_ms=now_ms

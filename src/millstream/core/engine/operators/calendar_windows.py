@@ -97,7 +97,6 @@ class _OpenCalendarWindows:
         self._due = min(self._due, end + self._grace)
 
     def close(self, stream_time: int, headers: Headers) -> None:
-        """Emit the results of the windows that are closed at a stream time."""
         if stream_time < self._due:
             return
         self._due = NEVER
@@ -115,7 +114,6 @@ class _OpenCalendarWindows:
         return NEVER if first is None else int(first[0].end) + self._grace
 
     def gone_at(self) -> int:
-        """Return the stream time at which the first window whose result has not been emitted expires."""
         return int(self._store.gone_at(self._closed + 1))
 
     def _open(self) -> Iterator[tuple[Windowed[Any], Any]]:

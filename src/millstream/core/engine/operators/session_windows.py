@@ -117,7 +117,6 @@ class _OpenSessions:
             self._timeline.put(_entry_key(key, start, end), b"", known=False)
 
     def close(self, stream_time: int, headers: Headers) -> None:
-        """Emit the results of the sessions that are closed at a stream time."""
         before = stream_time - self._wait
         while self._timeline.next < before:
             entry_key, _ = self._timeline.take()
@@ -130,7 +129,6 @@ class _OpenSessions:
         return NEVER if end >= NEVER - self._wait else end + self._wait + 1
 
     def gone_at(self) -> int:
-        """Return the stream time at which the first session whose result has not been emitted expires."""
         return int(self._store.gone_at(self._timeline.next))
 
 

@@ -209,7 +209,6 @@ class _OpenSlidingWindows:
             self._timeline.put(entry_key, b"", known=False)
 
     def close(self, stream_time: int, headers: Headers) -> None:
-        """Emit the results of the windows that are closed at a stream time."""
         before = stream_time - self._wait
         while self._timeline.next < before:
             entry_key, _ = self._timeline.take()
@@ -225,5 +224,4 @@ class _OpenSlidingWindows:
         return NEVER if start >= NEVER - self._wait else start + self._wait + 1
 
     def gone_at(self) -> int:
-        """Return the stream time at which the first window whose result has not been emitted expires."""
         return int(self._store.gone_at(self._timeline.next))

@@ -111,7 +111,6 @@ class Buffer:
                 self._add(entry_key, before, -1)
 
     def take(self) -> tuple[Any, Held]:
-        """Remove the first row and return it."""
         entry_key, update = self._rows.take()
         if self._times is not None:
             self._times.write(entry_key[8:], None)

@@ -289,7 +289,6 @@ class _Aggregation:
         return pairs.only(kept, LATE)
 
     def _starts(self, timestamps: list[int]) -> list[range]:
-        """Return the starts of each record's windows."""
         size, advance = self._windows.size_ms, self._windows.advance_ms
         width = advance if size % advance == 0 else 1
         buckets = [timestamp // width for timestamp in timestamps]

@@ -5,10 +5,10 @@ correct only if no input can still deliver a smaller timestamp. The task therefo
 whenever a queue becomes empty:
 
 * An input with a buffered record is ready.
-* An empty input that *lags*, with records on the broker beyond this micro-batch, is waited for without limit, because its records will
-  arrive. An input whose lag is unknown is waited for, too.
-* An empty input that lags but is known to have no records before a time has a *virtual head* at that time. Records before the virtual
-  head may be processed; the others wait.
+* An empty input that *lags*, with records on the broker beyond this micro-batch, is waited for without limit, as is an empty input whose
+  lag is unknown.
+* An empty input that lags but has no records before a known time has a *virtual head* at that time. Records before the virtual head may be
+  processed.
 * An empty input that has *ended*, because a run to a fixed end has read it up to that end, is not waited for. This is not a guess.
 * An empty input without lag is waited for until its *deadline*, ``max_task_idle_ms`` after it was first found empty, by the clock of the
   micro-batches. A deadline that has passed remains passed until the input has records or lag again, so the task idles only once.
@@ -154,7 +154,7 @@ class Readiness:
         return None if self._blocked else group.choose(self._bounds)
 
     def taken(self, queue: RecordQueue) -> None:
-        """Update the state after records were taken from a queue. If the queue is empty now, all inputs are checked again."""
+        """Update the state after records were taken. If the queue is now empty, all inputs are checked again."""
         self.waiting = None
         if not queue.chunks:
             self._looked = False
