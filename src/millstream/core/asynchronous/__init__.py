@@ -1,1 +1,1 @@
-"""Asynchronous: what may run, wait or end next among many records that are under way at once. Values; time is an argument."""
+"""Asynchronous: decides which of many in-flight calls start, wait, time out and retire. Pure values; time is an argument."""

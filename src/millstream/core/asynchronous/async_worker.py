@@ -1,11 +1,11 @@
-"""Async worker: where calls run between two micro-batches, as a task sees it.
+"""Async worker: runs calls between micro-batches. This module defines the interface that a task uses.
 
-A task asks twice in a micro-batch: first for the results of its in-flight calls, then to make new calls. The first question names
-*every* in-flight ticket of the task, so the two agree each time, whichever of them has been restarted in between:
+A task sends two requests per micro-batch. The first fetches the results of its in-flight calls; the second sends new calls. The first
+request lists *every* in-flight ticket of the task. This keeps both sides consistent after either of them restarts:
 
-* an in-flight ticket that the async worker does not know is *lost*: the task issues the call again;
-* a call that the async worker has and that is not in flight (it has been applied, or comes from a failed attempt at a micro-batch) is
-  forgotten. Until then it is kept, so that a micro-batch that is run again gets the same results.
+* A ticket that the async worker does not know is *lost*: the task issues the call again.
+* The async worker forgets a call whose ticket is not in flight: its effects have been applied, or a failed attempt at a micro-batch
+  issued it. Until then, it keeps the result, so that a repeated micro-batch receives the same results.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from millstream.core.model.calls import Calls
 
 
 class Queued(NamedTuple):
-    """Calls that have not begun, by what they wait for.
+    """Numbers of calls that have not begun, by the reason for the wait.
 
     Attributes:
-        key: Earlier calls of their key.
-        limit: The end of other calls: as many are running as ``max_in_flight`` allows.
+        key: Earlier calls of the same key.
+        limit: ``max_in_flight`` calls are running.
         rate: The rate limit.
         breaker: An open circuit breaker.
-        time: Their due time, which is near.
+        time: A due time in the near future.
     """
 
     key: int = 0
@@ -38,14 +38,14 @@ class Queued(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """The state of an operator of a task in its async worker.
+    """The state of one operator of a task in the async worker.
 
     Attributes:
-        longest_ms: How long the oldest running call has been running.
-        shortest_ms: The same of the newest one.
-        call_ms: Recent average duration of a call; 0 before the first has ended.
-        early_ms: In how many ms the first delayed call is due; None if there are none.
-        next_ms: In how many ms a call may begin or time out, 0 if there are results to fetch; None if only results are awaited.
+        longest_ms: Age of the oldest running call.
+        shortest_ms: Age of the newest running call.
+        call_ms: Recent average duration of a call; 0 before the first call has ended.
+        early_ms: Time until the first delayed call is due; None if no call is delayed.
+        next_ms: Time until a call may begin or time out; 0 if there are results to fetch; None if only an answer can change the state.
     """
 
     running: int
@@ -62,10 +62,10 @@ class Answered:
     """The answer of an async worker.
 
     Attributes:
-        settled: The in-flight tickets whose calls have ended, in that order, with their results.
-        lost: The in-flight tickets that it does not know.
+        settled: In-flight tickets whose calls have ended, with their results, in the order in which the calls ended.
+        lost: In-flight tickets that the async worker does not know.
         work: The state of each operator.
-        loop_lag_ms: How late the event loop was lately; a function that blocks it delays all others.
+        loop_lag_ms: Recent lag of the event loop. A function that blocks the loop delays all other calls.
     """
 
     settled: tuple[tuple[Ticket, Settled], ...] = ()
@@ -87,15 +87,15 @@ class AsyncWorker(Protocol):
         *,
         options: Mapping[str, Calls] | None = None,
     ) -> Answered:
-        """Report the in-flight tickets of a task, send calls, and return the results.
+        """Report the in-flight tickets of a task, send calls, and return results.
 
         Args:
-            batch: Number of the micro-batch; questions of earlier micro-batches than the last are refused.
+            batch: Number of the micro-batch. Requests of a micro-batch before the latest one are refused.
             now_ms: The application's wall clock, ms since the epoch.
-            in_flight: All in-flight tickets of the task, including those of ``calls``; None if the task has reported them in
-                this micro-batch, and then no results are returned.
+            in_flight: All in-flight tickets of the task, including those of ``calls``. None if the task has already reported them in
+                this micro-batch; then no results are returned.
 
         Raises:
-            AsyncWorkerError: If no async worker can be reached or started, a function cannot be pickled, or the question is too
-                late.
+            AsyncWorkerError: If no async worker can be reached or started, a function cannot be pickled, or the request belongs to an
+                earlier micro-batch.
         """

@@ -1,17 +1,17 @@
-"""Call: one attempt for one record, as it goes to the async worker; and what comes back.
+"""Call: one attempt for one record, as a task sends it to the async worker, and its result.
 
-A *ticket* names a call so that its result finds the record: operator, number of the record in that operator, the *turn* (how
-often the record was sent to an async worker) and the *epoch* of the attempt at a micro-batch that sent it. A micro-batch
-that is repeated may number other records alike, and a record may be sent again because its async worker died; the result
-of a ticket that is no longer in flight is ignored.
+A *ticket* identifies a call, so that its result can be matched to the record. It consists of the operator, the number of the record in
+that operator, the *turn* (how often the record has been sent) and the *epoch* of the attempt at a micro-batch that sent it. The number
+alone is not unique: a repeated micro-batch may assign it to another record, and a record may be sent again. The result of a ticket that
+is no longer in flight is ignored.
 
-What comes back for a ticket is *settled*:
+A ticket is *settled* in one of these ways:
 
-* :class:`Done`: the result;
-* :class:`Waits`: another attempt is due at a time;
-* :class:`Failed`: no more attempts;
-* :class:`Skipped`: there is nothing to do;
-* :class:`Returned`: not called, because a record of the same key in front of it waits.
+* :class:`Done`: the call has returned a result.
+* :class:`Waits`: another attempt is due at a later time.
+* :class:`Failed`: there are no more attempts.
+* :class:`Skipped`: the function skips the record.
+* :class:`Returned`: the call was not made, because an earlier record of the same key waits.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from millstream.core.model.errors import ProcessingError
 
 _NOT_CALLED = (skip, retry, delay, dead_letter)
 LEAST_MS: Final = 1
-"""The least wait of a record, so that a function is not called again in the same moment."""
+"""Minimum wait before the next attempt, so that a record is not called again at once."""
 
 
 class Ticket(NamedTuple):
-    """The name of a call.
+    """The identity of a call.
 
     Attributes:
         number: The number of the record in its operator and task.
         turn: How often the record has been sent, from 1.
-        epoch: The attempt at a micro-batch that has sent it.
+        epoch: The attempt at a micro-batch that sent the record.
     """
 
     operator: str
@@ -46,14 +46,14 @@ class Ticket(NamedTuple):
 
 
 TicketGroup: TypeAlias = tuple[str, int]
-"""What tickets of one operator share that were sent together: epoch and turn."""
+"""Epoch and turn, which tickets of one operator share if they were sent together."""
 
 InFlightTickets: TypeAlias = Mapping[TicketGroup, Set[int]]
-"""Tickets of one operator: the numbers by group. A micro-batch may send tens of thousands of them."""
+"""Tickets of one operator: record numbers by group. Compact, because a micro-batch may send tens of thousands."""
 
 
 def grouped(tickets: Iterable[Ticket]) -> dict[str, dict[TicketGroup, set[int]]]:
-    """Group tickets for sending, by operator."""
+    """Group tickets by operator, for sending."""
     groups: dict[str, dict[TicketGroup, set[int]]] = {}
     for operator, number, turn, epoch in tickets:
         groups.setdefault(operator, {}).setdefault((epoch, turn), set()).add(number)
@@ -61,22 +61,22 @@ def grouped(tickets: Iterable[Ticket]) -> dict[str, dict[TicketGroup, set[int]]]
 
 
 def tickets(operator: str, in_flight: InFlightTickets) -> Iterator[Ticket]:
-    """Return the tickets of an operator one by one, those of each group by number."""
+    """Return the tickets of an operator, in each group by number."""
     for (epoch, turn), numbers in in_flight.items():
         for number in sorted(numbers):
             yield Ticket(operator, number, turn, epoch)
 
 
 class Call(NamedTuple):
-    """A call that the async worker is to make.
+    """A call for the async worker.
 
     Attributes:
-        args: Its arguments; in a batch, each is a list.
-        queue_key: Calls with the same key wait for each other; None waits for no other.
+        args: The arguments for one record. A function of a batch receives a list for each argument.
+        queue_key: Calls with the same key wait for each other; a call with None waits for no other.
         attempt: The number of the attempt, from 1.
-        begun_ms: When the first attempt began; None if this is the first.
-        endpoint: Names its circuit breaker.
-        due_ms: When it may begin, ms since the epoch; 0 is at once.
+        begun_ms: When the first attempt began, ms since the epoch; None if this is the first.
+        endpoint: The name of the circuit breaker that applies.
+        due_ms: When the call may begin, ms since the epoch; 0 for at once.
     """
 
     ticket: Ticket
@@ -90,25 +90,20 @@ class Call(NamedTuple):
 
 
 class Raised(NamedTuple):
-    """The exception of a call, in place of a result."""
-
     error: Exception
 
 
 class Done(NamedTuple):
-    """The result of a call."""
-
     value: Any
 
 
 class Start(NamedTuple):
-    """One execution of a function: calls that begin together.
+    """One execution of a function, for one call or a batch of calls.
 
     Attributes:
-        calls: One call, or those of a batch.
-        begun_ms: When they began, ms since the epoch.
+        begun_ms: When it began, ms since the epoch.
         deadline_ms: When it times out, ms since the epoch; None for never.
-        batch: Whether the function takes lists.
+        batch: True if the function takes lists.
     """
 
     number: int
@@ -118,15 +113,15 @@ class Start(NamedTuple):
     batch: bool
 
     def run(self) -> Any:
-        """Call the function; its result may be an awaitable."""
+        """Call the function. The result may be an awaitable."""
         if not self.batch:
             return self.calls[0].function(*self.calls[0].args)
         return self.calls[0].function(*(list(column) for column in zip(*(call.args for call in self.calls))))
 
     def answers(self, result: Any) -> list[Any]:
-        """Return the answer to each call from the function's result.
+        """Split the function's result into one answer per call.
 
-        A batch's function gives a list with a result per record; an exception in it is what that record raised.
+        The function of a batch returns a list with one result per record. An exception in the list counts as raised for that record.
         """
         if not self.batch:
             return [result]
@@ -139,9 +134,9 @@ class Start(NamedTuple):
         return [Raised(answer) if isinstance(answer, Exception) else answer for answer in result]
 
     def raised(self, error: BaseException) -> list[Any]:
-        """Return the answer to each call from the function's exception.
+        """Return the function's exception as the answer to each call.
 
-        What would end a thread or cancel a task (``CancelledError``, ``SystemExit``) is a failed attempt like any other.
+        Exceptions that would end a thread or cancel a task (``CancelledError``, ``SystemExit``) count as failed attempts, too.
         """
         if not isinstance(error, Exception):
             error = ProcessingError(f"the call ended with {in_words(error)}")
@@ -153,13 +148,14 @@ Why: TypeAlias = Literal["retry", "delay", "until"]
 
 @dataclass(frozen=True)
 class Waits:
-    """Another attempt is due, or the call is delayed.
+    """The call is to be repeated later, as a retry or because the function asked for a delay.
 
     Attributes:
-        due_ms: When it is due, ms since the epoch.
-        begun_ms: When the first attempt began; None if the next one counts as the first.
-        why: Whether an attempt failed, or the function asked for a delay, or named a time.
-        cause: Why it failed, as text for people; empty for a delay.
+        due_ms: When the next attempt is due, ms since the epoch.
+        attempt: The number of the next attempt.
+        begun_ms: When the first attempt began, ms since the epoch; None if the next attempt counts as the first.
+        why: "retry" after a failed attempt; "delay" or "until" if the function asked for a delay or chose a time.
+        cause: The failure, as text for users; empty for a delay.
     """
 
     due_ms: int
@@ -169,7 +165,7 @@ class Waits:
     cause: str = ""
 
     def moved(self, by_ms: int) -> Waits:
-        """Shift times to a clock that is ahead; a time that the function named stays."""
+        """Shift the times to a clock that is ahead by ``by_ms``. A time that the function chose stays the same."""
         if self.why == "until":
             return self
         begun_ms = None if self.begun_ms is None else self.begun_ms + by_ms
@@ -178,12 +174,12 @@ class Waits:
 
 @dataclass(frozen=True)
 class Failed:
-    """The call has failed for good.
+    """The call has failed and is not repeated.
 
     Attributes:
-        cause: Why, as text for people.
-        error: What was raised; None if nothing was.
-        to_dead_letters: Whether the function asked for the dead-letter topic.
+        cause: The failure, as text for users.
+        error: The exception; None if none was raised.
+        to_dead_letters: True if the function asked for the dead-letter topic.
     """
 
     attempts: int
@@ -199,7 +195,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Returned:
-    """The record was not called, because an earlier one of its key waits."""
+    """The call was not made, because an earlier record of its key waits."""
 
 
 Settled: TypeAlias = Done | Waits | Failed | Skipped | Returned
@@ -210,15 +206,16 @@ def failed_attempt(answer: Any) -> bool:
 
 
 def settle(calls: Calls, call: Call, answer: Any, *, begun_ms: int, now_ms: int, seed: str) -> Settled:
-    """Decide what follows from an answer.
+    """Decide how an answer settles its ticket.
 
     Args:
-        answer: A result, one of the answers of ``millstream.core.model.answers``, or :class:`Raised`.
+        answer: A result, an answer of ``millstream.core.model.answers``, or :class:`Raised`.
         begun_ms: When the first attempt began, ms since the epoch.
-        now_ms: When the answer came, ms since the epoch.
+        now_ms: When the answer arrived, ms since the epoch.
+        seed: Seed of the jitter of retries.
 
     Returns:
-        ``Waits`` only if the next attempt begins within the total timeout; otherwise ``Failed``.
+        After a failed attempt, ``Waits`` if the next attempt can begin within the total timeout; otherwise ``Failed``.
     """
     if isinstance(answer, Skip):
         return Skipped()
@@ -240,12 +237,12 @@ def settle(calls: Calls, call: Call, answer: Any, *, begun_ms: int, now_ms: int,
 
 
 def lacks_parentheses(answer: Any) -> bool:
-    """Return whether an answer is a function such as ``ms.skip``, where ``ms.skip()`` was meant."""
+    """Return True for a function such as ``ms.skip``, returned in place of ``ms.skip()``."""
     return callable(answer) and any(answer is each for each in _NOT_CALLED)
 
 
 def in_words(error: BaseException) -> str:
-    """Return an error as text for people, also if its text cannot be computed.
+    """Return an error as text for users, even if its ``__str__`` fails.
 
     Example:
         >>> in_words(ValueError("no such customer"))
@@ -258,7 +255,7 @@ def in_words(error: BaseException) -> str:
 
 
 def past_deadline(calls: Calls, call: Call, now_ms: int) -> Failed | None:
-    """Return the failure of a call that would begin after its total timeout; None if it is in time."""
+    """Return the failure of a call that would begin after its total timeout; None if the call is in time."""
     if call.begun_ms is None or (deadline := last_ms(calls, call.begun_ms)) is None or now_ms < deadline:
         return None
     total_ms = deadline - call.begun_ms
@@ -278,7 +275,7 @@ def _failed(call: Call, answer: TryAgain | Raised) -> Failed:
 
 
 def _wait_ms(calls: Calls, call: Call, answer: TryAgain | Raised, seed: str) -> int | None:
-    """Return the wait after a failed attempt, ms; None if it is not retried."""
+    """Return the wait after a failed attempt, ms; None if there is no retry."""
     if isinstance(answer, TryAgain):
         if answer.in_ms is not None:
             return max(answer.in_ms, LEAST_MS)
@@ -289,7 +286,7 @@ def _wait_ms(calls: Calls, call: Call, answer: TryAgain | Raised, seed: str) -> 
 
 
 def _retried(calls: Calls, failed: Failed, begun_ms: int, due_ms: int) -> Waits | Failed:
-    """Return another attempt, or the failure if it would be too late."""
+    """Return the next attempt; the failure if the next attempt would be too late."""
     if not (calls.retry or Retry()).allows(failed.attempts, begun_ms, due_ms):
         return failed
     if (deadline := last_ms(calls, begun_ms)) is not None and due_ms >= deadline:

@@ -1,11 +1,12 @@
-"""Queues of the calls of an operator where they run: behind other calls of their key, and in the run queue.
+"""Queues of an operator's calls in the async worker: one key queue per key, and the run queue.
 
-The calls of one key follow each other, one by one or a few at a time. At order ``key``, a record that has to wait *blocks* its key: the
-calls behind it are returned to the task, and so are those that still arrive, until the task knows of it or the record itself comes again.
+The calls of a key run one at a time, or a few at once. At order ``key``, a record that has to wait *blocks* its key: the calls behind it
+are returned to the task, and so are calls that arrive later. The key stays blocked until the task has learned of the wait, or until the
+record itself is sent again.
 
-The *run queue* holds the calls that begin as soon as the operator may run another one, in two classes. A call whose time has come does not
-stand behind all new calls: there may be thousands, and a retry would be late by as long as they take. But it does not go first either, or
-records that fail again and again would leave no room for any other. The two classes take turns.
+The *run queue* holds the calls that may begin as soon as the operator has capacity. It has two classes, new calls and due calls
+(retries and delayed calls), which take turns. If due calls went last, thousands of new calls could delay a retry. If they went first,
+records that fail again and again would leave no capacity for others.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from millstream.core.asynchronous.call import Call, Ticket
 from millstream.core.model.calls import Calls
 
 WaitingCall: TypeAlias = tuple[Call, int]
-"""A call, and since when it waits, ms since the epoch."""
+"""A call, and when it began to wait, ms since the epoch."""
 
 
 class RunQueue:
@@ -53,18 +54,17 @@ class RunQueue:
 
     @property
     def since(self) -> int:
-        """Since when the oldest call waits, ms since the epoch."""
+        """When the oldest call began to wait, ms since the epoch."""
         return min(queue[0][1] for queue in (self._new, self._due) if queue)
 
     def add(self, queued: WaitingCall) -> None:
         self._new.append(queued)
 
     def add_due(self, queued: WaitingCall) -> None:
-        """Append a call whose due time has come to the others of its class."""
         self._due.append(queued)
 
     def add_first(self, queued: Iterable[WaitingCall]) -> None:
-        """Put calls back in front, in their order."""
+        """Put calls at the head of the queue, in their order."""
         self._new.extendleft(reversed([*queued]))
 
     def take(self) -> WaitingCall:
@@ -80,7 +80,7 @@ class RunQueue:
 
 
 class KeyQueues:
-    """The key queues of one operator. Owned by its dispatcher."""
+    """The key queues of one operator. Owned by the operator's dispatcher."""
 
     def __init__(self, calls: Calls) -> None:
         self.serial = calls.order == "key"
@@ -93,11 +93,11 @@ class KeyQueues:
         return sum(len(queue.waiting) for queue in self._queues.values())
 
     def limits(self, call: Call) -> bool:
-        """Return whether a limit applies to the key of a call."""
+        """Return True if a limit applies to the call's key."""
         return call.queue_key is not None and self._limit is not None
 
     def blocks(self, call: Call) -> bool:
-        """Return whether an earlier record blocks the key of a new call; the blocking record itself unblocks it."""
+        """Return True if an earlier record blocks the call's key. A call of the blocking record itself unblocks the key."""
         ticket = self._blocked.get(call.queue_key)
         if ticket is None or ticket.number == call.ticket.number:
             self._blocked.pop(call.queue_key, None)
@@ -105,7 +105,7 @@ class KeyQueues:
         return True
 
     def enter(self, call: Call, now_ms: int) -> bool:
-        """Add a new call; return whether it may run now."""
+        """Add a new call. Return True if it may run now, False if it waits in its key queue."""
         assert self._limit is not None
         queue = self._queues.get(call.queue_key)
         if queue is None:
@@ -117,11 +117,11 @@ class KeyQueues:
         return False
 
     def waiting_behind(self, call: Call) -> int:
-        """Return how many waiting calls could join a call in a batch."""
+        """Return how many waiting calls of the same key could join a call's batch."""
         return len(self._queues[call.queue_key].waiting) if self.serial and call.queue_key is not None else 0
 
     def take_behind(self, call: Call, limit: int, now_ms: int) -> Iterable[Call]:
-        """Remove due calls behind one, to run in the same batch."""
+        """Remove due calls behind a call, to run in the same batch."""
         if self.serial and call.queue_key is not None:
             queue = self._queues[call.queue_key]
             while limit > 0 and queue.waiting and queue.waiting[0][0].due_ms <= now_ms:
@@ -130,10 +130,10 @@ class KeyQueues:
                 yield queue.waiting.popleft()[0]
 
     def leave(self, call: Call, *, waits: bool) -> tuple[list[Ticket], list[WaitingCall]]:
-        """Remove a call that ran; if its record ``waits``, it blocks its key at order ``key``.
+        """Remove a call that ran. At order ``key``, it blocks its key if its record ``waits``.
 
         Returns:
-            The calls that are returned to the task, and those that may run now.
+            Tickets of the calls to return to the task, and the calls that may run now.
         """
         assert self._limit is not None
         key = call.queue_key
@@ -164,7 +164,7 @@ class KeyQueues:
 
 
 class _KeyQueue:
-    """The calls of a key: those that wait, and how many are in the run queue or running."""
+    """The calls of one key. ``running`` counts the calls in the run queue, too."""
 
     __slots__ = ("running", "waiting")
 
@@ -174,7 +174,6 @@ class _KeyQueue:
 
 
 def drop(queue: deque[WaitingCall], tickets: Collection[Ticket]) -> list[Call]:
-    """Remove and return the calls of some tickets."""
     dropped = [call for call, _ in queue if call.ticket in tickets]
     if dropped:
         kept = [queued for queued in queue if queued[0].ticket not in tickets]

@@ -1,14 +1,14 @@
-"""Committable offset: how far a partition has been processed, when records end in another order than they came.
+"""Committable offset: how far a partition has been processed when records finish out of order.
 
 A record is *unfinished* from its arrival at an asynchronous operator until its effects have been applied or it has been dropped. The
-committable offset of a partition is its lowest unfinished offset, or the offset after the last record that was taken if none is
-unfinished: Millstream never commits an offset beyond an unfinished record.
+committable offset of a partition is its lowest unfinished offset. If no record is unfinished, it is the offset after the last record
+taken. Millstream never commits an offset beyond an unfinished record.
 
-What is finished beyond the committable offset must not run again after a restart. :class:`Progress` says it in short: the offset
-up to which records were taken, and the unfinished ones below it as runs. Everything else below is finished. Offsets that were
-never seen (compacted away, or marks of transactions) need no mention: they are never unfinished.
+A record that has finished beyond the committable offset must not run again after a restart. :class:`Progress` describes this compactly:
+the position, and the unfinished offsets before it as runs. All other offsets before the position are finished. Offsets without a record
+(compacted away, or transaction markers) need no entry, because they are never unfinished.
 
-Source: KIP-311, "in-order commit"; KIP-408, the shared counter per partition, which cannot say what lies beyond a gap.
+Source: KIP-311, "in-order commit". KIP-408 proposes one shared counter per partition, which cannot represent the state beyond a gap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Progress(NamedTuple):
 
     Attributes:
         position: The offset after the last record taken.
-        unfinished: Runs of unfinished offsets before it, as first offset and length, ascending.
+        unfinished: Runs of unfinished offsets before the position, as first offset and length, ascending.
     """
 
     position: int
@@ -33,7 +33,7 @@ class Progress(NamedTuple):
 class UnfinishedOffsets:
     """The unfinished offsets of one partition. Owned by a task; not thread-safe.
 
-    One offset may be unfinished several times: one record may become several on its way.
+    An offset may be unfinished several times, because an operator upstream may turn one record into several.
     """
 
     __slots__ = ("_counts", "_heap")
@@ -43,7 +43,6 @@ class UnfinishedOffsets:
         self._heap: list[int] = []
 
     def begin(self, offset: int, times: int = 1) -> None:
-        """Count an offset in, once or several times."""
         count = self._counts.get(offset, 0)
         if not count:
             heappush(self._heap, offset)
@@ -63,7 +62,7 @@ class UnfinishedOffsets:
             del self._counts[offset]
 
     def committable(self, position: int) -> int:
-        """Return the committable offset, if every record before ``position`` was taken."""
+        """Return the committable offset, given that every record before ``position`` has been taken."""
         lowest = self.lowest()
         return position if lowest is None else min(lowest, position)
 

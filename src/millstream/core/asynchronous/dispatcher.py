@@ -1,15 +1,16 @@
-"""Dispatcher: which calls of an operator run when, on the side where they run.
+"""Dispatcher: decides which calls of an operator run when.
 
-Whoever executes calls (the async worker on Spark, the test driver in a test) has one dispatcher per task and operator. It receives
-calls, answers and the time, and decides which calls begin, which time out, and what becomes of each. It has no thread and no clock, so
-both run by the same rules.
+Calls run in the async worker on Spark, and in the test driver in tests. Both have one dispatcher per task and operator. It receives
+calls, answers and the time, and decides which calls begin, which time out, and how each is settled. It has no thread and no clock, so
+the same rules apply in both.
 
-* At most ``max_in_flight`` calls run. Calls of a key run one after the other, or as many at once as ``max_in_flight_per_key`` says;
-  those behind wait in the key's queue and do not count.
-* A batch takes calls of the run queue, and at order ``key`` those that follow in the queue of the same key.
-* A call that arrives before it is due begins when it is due. Until then it counts only against the limit of its key.
-* A record that has to wait goes back to the task, which remembers it durably. See ``call_queues`` for those behind it.
-* An answer that comes after its timeout is ignored.
+* At most ``max_in_flight`` calls run. Calls of a key run one at a time, or up to ``max_in_flight_per_key`` at once; the calls behind
+  them wait in the key queue and do not count.
+* A batch takes calls from the run queue and, at order ``key``, the calls behind them in their key queues.
+* A call that arrives before it is due begins when it is due. Until then, it counts against the limit of its key at order ``key``, and
+  against no other limit.
+* A record that has to wait returns to the task, which stores it durably. ``call_queues`` describes what happens to the records behind it.
+* An answer that arrives after the timeout is ignored.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest, millis
 
 _LATELY: Final = 50
-"""The average duration is that of about so many calls."""
+"""About how many recent calls the average duration covers."""
 
 
 class Dispatcher:
-    """The calls of one operator of one task, where they run. Owned by the async worker's session.
+    """The dispatcher of one operator of one task. Owned by the async worker's session.
 
     Args:
         seed: Seed of the jitter of retries.
-        numbers: Numbers of the starts; shared if the end of a start may come to a later dispatcher of the operator.
+        numbers: Source of the numbers of starts; shared if a later dispatcher of the operator may receive the end of a start.
     """
 
     def __init__(self, calls: Calls, seed: str = "", numbers: Iterator[int] | None = None) -> None:
@@ -57,7 +58,7 @@ class Dispatcher:
         self._seed = seed
         self._run_queue = RunQueue()
         self._early: list[tuple[int, int, Call]] = []
-        """Calls that are not due, as a heap of due time, unique number and call."""
+        """Calls that are not due yet: a heap of due time, unique number and call."""
         self._key_queues = KeyQueues(calls)
         self._forgotten: set[Ticket] = set()
         self._running: dict[int, Start] = {}
@@ -82,12 +83,12 @@ class Dispatcher:
         return Work(len(self._running), queued, max(ages), min(ages), self._call_ms, early_ms, next_ms)
 
     def offer(self, call: Call, now_ms: int) -> None:
-        """Add a call; calls of one key must come in the order of their records."""
+        """Add a call. Calls of a key must be added in the order of their records."""
         queues = self._key_queues
         if not queues.limits(call):
             self._admit(call, now_ms)
         elif not queues.serial and call.due_ms > now_ms:
-            self._put_off(call)  # it does not count against the limit of its key until it is due
+            self._put_off(call)  # the call does not count against the limit of its key until it is due
         elif queues.blocks(call):
             self._settled.append((call.ticket, Returned()))
         elif queues.enter(call, now_ms):
@@ -118,7 +119,7 @@ class Dispatcher:
         return starts
 
     def end(self, number: int, answers: Sequence[Any], now_ms: int) -> None:
-        """Process the answers of a start, one per call; ignored if it has timed out."""
+        """Process the answers of a start, one per call. Ignore them if the start has timed out."""
         start = self._running.get(number)
         if start is not None:
             self._ended = min(self._ended + 1, _LATELY)
@@ -126,7 +127,7 @@ class Dispatcher:
             self._answer(start, answers, now_ms)
 
     def expire(self, now_ms: int) -> list[int]:
-        """Time out starts that take too long; return their numbers, so that they are cancelled."""
+        """Time out starts that take too long. Return their numbers, for cancellation."""
         expired: list[int] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, number = heappop(self._deadlines)
@@ -139,7 +140,7 @@ class Dispatcher:
         return expired
 
     def forget(self, tickets: Collection[Ticket]) -> None:
-        """Forget calls whose results are not needed: waiting ones are not made, and none blocks its key."""
+        """Forget calls whose results are not needed: do not start waiting ones, and unblock their keys."""
         if not tickets:
             return
         self._forgotten.update(
@@ -157,19 +158,19 @@ class Dispatcher:
             self._leave(call, None)
 
     def unblock(self, tickets: Collection[Ticket]) -> None:
-        """Unblock the keys of waiting records: the task sends the records behind them in time.
+        """Unblock the keys of waiting records. The task keeps the order from now on.
 
-        The waiting record may never come back: another async worker may have it by then.
+        The waiting record may never return: by then, another async worker may have it.
         """
         self._key_queues.unblock(tickets)
 
     def take_settled(self) -> list[tuple[Ticket, Settled]]:
-        """Return the results since the last call, in order."""
+        """Return the results since the last call of this method, in order."""
         settled, self._settled = self._settled, []
         return settled
 
     def wake_at_ms(self, now_ms: int) -> int | None:
-        """Return when a call begins or times out without an answer, ms since the epoch; None if never."""
+        """Return when the next call begins or times out, ms since the epoch; None if that depends on an answer."""
         while self._deadlines and self._deadlines[0][1] not in self._running:
             heappop(self._deadlines)
         times = [self._deadlines[0][0]] if self._deadlines else []
@@ -190,7 +191,7 @@ class Dispatcher:
         return Queued(line, ready_ahead, rate, breaker, len(self._early))
 
     def _admit(self, call: Call, now_ms: int) -> None:
-        """Let a call begin as soon as it is due; it counts against the limit of its key."""
+        """Queue a call that the limit of its key does not hold back."""
         if call.due_ms > now_ms:
             self._put_off(call)
         elif call.due_ms:
@@ -202,7 +203,6 @@ class Dispatcher:
         heappush(self._early, (call.due_ms, next(self._numbers), call))
 
     def _release(self, now_ms: int) -> None:
-        """Move due calls to the run queue."""
         while self._early and self._early[0][0] <= now_ms:
             call = heappop(self._early)[2]
             if self._holds_slot(call):
@@ -211,11 +211,11 @@ class Dispatcher:
                 self.offer(call, now_ms)
 
     def _holds_slot(self, call: Call) -> bool:
-        """Return whether a delayed call counts against the limit of its key, or has no limit."""
+        """Return True if a delayed call counts against the limit of its key, or no limit applies."""
         return self._key_queues.serial or not self._key_queues.limits(call)
 
     def _next_by_rate(self, now_ms: int) -> int:
-        """Return when the rate limit allows the next call, now or later."""
+        """Return when the rate limit allows the next call, ms since the epoch; ``now_ms`` if at once."""
         return now_ms if self._rate is None else self._rate.next_ms(now_ms)
 
     # Beginning.
@@ -240,7 +240,7 @@ class Dispatcher:
     def _deadline(self, calls: Sequence[Call], now_ms: int) -> int | None:
         options = self._calls
         deadline = None if options.timeout is None else now_ms + millis(options.timeout)
-        if options.total_timeout is not None:  # of the call in the batch that has most time
+        if options.total_timeout is not None:  # the call with the most time left determines the deadline
             begun = max(now_ms if call.begun_ms is None else call.begun_ms for call in calls)
             deadline = earliest(deadline, last_ms(options, begun))
         return None if deadline is None else max(deadline, now_ms)
@@ -277,7 +277,7 @@ class Dispatcher:
             begun = start.begun_ms if call.begun_ms is None else call.begun_ms
             try:
                 settled = settle(self._calls, call, answer, begun_ms=begun, now_ms=now_ms, seed=self._seed)
-            except Exception as error:  # of an object of the user's: its record must not wait for ever
+            except Exception as error:  # raised by an object of the user; its record must not wait forever
                 settled = Failed(call.attempt, in_words(error), error)
             self._settle(call, settled)
 
@@ -286,7 +286,7 @@ class Dispatcher:
         self._leave(call, settled)
 
     def _leave(self, call: Call, settled: Settled | None) -> None:
-        """Continue with the calls behind one in the queue of its key, or return them to the task."""
+        """Admit the calls behind a call in its key queue, or return them to the task."""
         if not self._key_queues.limits(call):
             return
         returned, runs = self._key_queues.leave(call, waits=isinstance(settled, Waits))

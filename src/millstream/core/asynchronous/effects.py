@@ -1,11 +1,11 @@
-"""Effects: what a function writes and forwards while it runs elsewhere.
+"""Effects: the writes and forwards of a function that runs in the async worker.
 
-The function of ``process_async`` does not run where the stores are. It is sent the state of its record's key, and what it
-does is written down: writes and forwards in *one* list, in the order in which the program does them. The task applies the
-list when the record retires, all of it in one step. A read sees the record's own writes first, then the state as it was when
-the call was issued; at order ``key`` every earlier record of the key has been applied by then.
+The function of ``process_async`` runs in another process than the task and its stores. The call contains the state of the record's key.
+Writes and forwards are recorded in *one* list, in program order, and the task applies the whole list in one step when the record
+retires. A read returns the call's own writes, or else the state at the time when the call was issued. At order ``key``, all earlier
+records of the key have been applied by then.
 
-If the call fails, or asks for another attempt, nothing of the list is applied.
+If the call fails or asks for another attempt, none of its effects is applied.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Started(NamedTuple):
 
     Attributes:
         attempt: The number of the attempt, from 1.
-        state: What each connected store holds for the record's key.
-        origin: Topic, partition and offset of the record; None if a punctuator made it.
+        state: The value of the record's key in each connected store.
+        origin: Topic, partition and offset of the record; None if a punctuator forwarded it.
     """
 
     operator: str
@@ -46,9 +46,9 @@ class Started(NamedTuple):
 
 
 class CallContext:
-    """What the function of ``process_async`` can see and do. A new one is created for each attempt.
+    """The context of the function of ``process_async``. Each attempt has a new one.
 
-    Source: KIP-28, ``ProcessorContext``, as far as it can be had away from the task.
+    Source: KIP-28, the part of ``ProcessorContext`` that is available outside the task.
 
     Example:
         >>> context = CallContext(Started("charge", "anna", 5, 0, (), 1, {"totals": 10}))
@@ -70,16 +70,16 @@ class CallContext:
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        """Topic, partition and offset that the record came from; the same in each attempt, so a service can know it again."""
+        """Topic, partition and offset of the record. They are the same in each attempt, so a service can detect duplicates."""
         return self._started.origin
 
     @property
     def effects(self) -> Effects:
-        """What was done so far."""
+        """The effects recorded so far."""
         return tuple(self._effects)
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        """Hand a record to all children, or to the child of that name, when this record retires."""
+        """Forward a record to all children, or to the child of that name, when this record retires."""
         self._effects.append(("forward", child, (record.key, record.value, record.timestamp, record.headers)))
 
     def state_store(self, name: str) -> CalledStore[Any, Any]:
@@ -102,7 +102,7 @@ class CallContext:
 
 
 class CalledStore(Generic[K, V]):
-    """A key-value store as a call sees it: its own writes, and the state of its record's key."""
+    """A key-value store inside a call: the state of the record's key, and the call's own writes."""
 
     def __init__(
         self, name: str, key: K, value: V | None, effects: list[tuple[str, str | None, tuple[Any, ...]]]
@@ -112,10 +112,10 @@ class CalledStore(Generic[K, V]):
         self._effects = effects
 
     def get(self, key: K) -> V | None:
-        """Return the value of the record's key, or of a key this call has written; None if there is none.
+        """Return the value of the record's key, or of a key that this call has written; None if there is none.
 
         Raises:
-            ProcessingError: For any other key, which is not at hand where the call runs.
+            ProcessingError: For any other key, because its value is not sent with the call.
         """
         for known, value in reversed(self._known):
             if known == key:
@@ -131,24 +131,24 @@ class CalledStore(Generic[K, V]):
         self._effects.append(("put", self._name, (key, value)))
 
     def put_if_absent(self, key: K, value: V) -> V | None:
-        """Set the value of a key that has none; return the value it had before, or None."""
+        """Set the value of a key that has none; return the previous value, or None."""
         old = self.get(key)
         if old is None:
             self.put(key, value)
         return old
 
     def delete(self, key: K) -> V | None:
-        """Remove a key when the record retires; return the value it had, or None."""
+        """Remove a key when the record retires; return the previous value, or None."""
         old = self.get(key)
         self.put(key, None)
         return old
 
 
 class Performing:
-    """Calls the function of ``process_async``, and returns the effects instead of its result.
+    """Calls the function of ``process_async`` and returns its effects.
 
     Args:
-        function: ``(record, context) -> None`` or an answer such as ``ms.skip()``; a coroutine function, or a plain one.
+        function: A plain or coroutine function ``(record, context) -> None``; it may also return an answer such as ``ms.skip()``.
     """
 
     def __init__(self, function: Callable[[Record[Any, Any], CallContext], Any]) -> None:
@@ -162,13 +162,13 @@ class Performing:
 
 
 class Acting:
-    """Calls the function of ``foreach_async`` for a batch; its result None becomes one None per record.
+    """Calls the function of ``foreach_async`` for a batch; expands a result of None to one None per record.
 
-    A batch's function returns one answer per record. One that is called only for its external effect, such as inserting rows,
-    naturally returns None; that means that all records are done.
+    The function of a batch returns one answer per record. A function that is called only for its external effect, such as inserting
+    rows, naturally returns None: all records are done.
 
     Args:
-        function: ``(keys, values) -> None`` or a list of answers; a coroutine function, or a plain one.
+        function: A plain or coroutine function ``(keys, values) -> None``; it may also return a list of answers.
 
     Example:
         >>> Acting(lambda keys, values: None)(["a", "b"], [1, 2])
@@ -184,8 +184,6 @@ class Acting:
 
 
 class _Awaited:
-    """An awaitable whose result is mapped by a function."""
-
     def __init__(self, result: Any, finish: Callable[[Any], Any]) -> None:
         self._result = result
         self._finish = finish

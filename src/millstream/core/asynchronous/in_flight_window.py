@@ -1,14 +1,14 @@
-"""In-flight window: which records a task sends to the async worker, and which wait with the task.
+"""In-flight window: decides which records a task sends to the async worker.
 
-The async worker works between micro-batches, so it is sent more records than it calls at once, up to a limit. Of the records with
-the same *queue key*, it is sent only a few; the others of the *key queue* stay with the task, so that a hot key leaves room for the
-rest. Key queues take turns.
+The async worker runs between micro-batches. The task therefore sends more records than can be called at once, up to a limit. It sends
+only a few records with the same *queue key*; the others of that *key queue* stay in the task, so that a hot key leaves room for other
+keys. Key queues take turns.
 
-A record whose next attempt is due later waits with the task and does not count against the limit. It is sent shortly before it is due,
-ahead of all new records, and against a separate limit of the same size. At order ``key``, it *blocks* its key queue until it has been
-sent again.
+A record whose next attempt is due later waits in the task and does not count against the limit. The task sends it shortly before it is
+due, ahead of all new records and against a separate limit of the same size. At order ``key``, the record *blocks* its key queue until
+it has been sent again.
 
-The number of waiting records has no limit here: they lie in the operator's store and hold up no others.
+The number of waiting records is not limited here: they are in the operator's store and do not hold up records of other keys.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class InFlightWindow:
 
     Args:
         limit: Initial limit of records in flight.
-        limit_per_key: Initial limit of records of a key in flight; None for no limit.
+        limit_per_key: Initial limit of records in flight per key; None for no limit.
+        blocking: True if a waiting record blocks its key, as at order ``key``.
     """
 
     def __init__(self, limit: int, limit_per_key: int | None, *, blocking: bool) -> None:
@@ -39,9 +40,9 @@ class InFlightWindow:
         self._due: list[tuple[int, int]] = []
         self._waiting: dict[int, int] = {}
         self._overdue: OrderedDict[int, Hashable] = OrderedDict()
-        """Records that were due and go first, with their keys."""
+        """Records that waited and are due, with their keys. They are sent first."""
         self._waited: set[int] = set()
-        """Those that were due and are in flight."""
+        """Records that waited and are in flight."""
 
     @property
     def waiting(self) -> int:
@@ -52,12 +53,12 @@ class InFlightWindow:
 
     @property
     def parked(self) -> int:
-        """How many records could be called and were not sent."""
+        """How many records could be called but have not been sent."""
         return len(self._key_of) - self.in_flight - len(self._waiting)
 
     @property
     def blocked(self) -> int:
-        """How many of the parked records must wait for one of their key."""
+        """How many of the parked records are behind a waiting record of their key."""
         if not self._blocking:
             return 0
         keys = {self._key_of[number] for number in self._waiting} - {None}
@@ -69,16 +70,15 @@ class InFlightWindow:
 
     @property
     def longest(self) -> int:
-        """The number of unfinished records of the longest key queue."""
+        """The number of unfinished records in the longest key queue."""
         return max((queue.size for key, queue in self._queues.items() if key is not None), default=0)
 
     def size(self, key: Hashable) -> int:
-        """Return the number of unfinished records of a key."""
         queue = self._queues.get(key)
         return 0 if queue is None else queue.size
 
     def add(self, number: int, key: Hashable) -> None:
-        """Add a record behind those of its key; None is no key."""
+        """Append a record to its key queue; None for a record without a key."""
         self._key_of[number] = key
         queue = self._queues.get(key) or self._new_queue(key)
         queue.size += 1
@@ -87,7 +87,7 @@ class InFlightWindow:
             self._give_turn(key, queue)
 
     def take(self, now_ms: int) -> int | None:
-        """Return the next record to send; None if there is none, or the window is full."""
+        """Return the next record to send; None if there is none or the window is full."""
         if self._due:
             self._release(now_ms)
         while self._overdue and len(self._waited) < self.limit:
@@ -122,7 +122,6 @@ class InFlightWindow:
         self._give_turn(key, queue)
 
     def wait(self, number: int, due_ms: int) -> None:
-        """Let an in-flight record wait for a time."""
         key, queue = self._back(number)
         if self._blocking and key is not None:
             queue.waiting.add(number)
@@ -131,16 +130,16 @@ class InFlightWindow:
         self._give_turn(key, queue)
 
     def bring_forward(self, number: int, due_ms: int) -> None:
-        """Make a record due earlier, if it waits."""
+        """If a record waits, make it due earlier."""
         if number in self._waiting:
             self._waiting[number] = due_ms
             heappush(self._due, (due_ms, number))
 
     def resume(self, number: int, key: Hashable, *, due_ms: int | None, in_flight: bool) -> None:
-        """Restore a record after a restart; records come in the order of their numbers.
+        """Restore a record after a restart. Records must be restored in the order of their numbers.
 
         Args:
-            due_ms: When its next attempt is due; None if it does not wait.
+            due_ms: When the next attempt is due, ms since the epoch; None if the record does not wait.
         """
         if due_ms is None and not in_flight:
             self.add(number, key)
@@ -154,7 +153,7 @@ class InFlightWindow:
             self.wait(number, due_ms)
 
     def end(self, number: int) -> None:
-        """Remove an in-flight record."""
+        """Remove a finished record, which was in flight."""
         key, queue = self._back(number)
         del self._key_of[number]
         queue.size -= 1
@@ -164,8 +163,8 @@ class InFlightWindow:
             self._give_turn(key, queue)
 
     def waits_alone(self, number: int) -> bool:
-        """Return whether a record waits, and no other of its key is in the window."""
-        if number not in self._waiting:  # answered already, perhaps
+        """Return True if a record waits and no other record of its key is in the window."""
+        if number not in self._waiting:  # the record may have been answered
             return False
         key = self._key_of[number]
         return key is None or self._queues[key].size == 1
@@ -186,7 +185,7 @@ class InFlightWindow:
         return self._due[0][0] if self._due else None
 
     def raised_limit(self, key: Hashable) -> int:
-        """Return the raised limit of a key; 0 if it is not raised."""
+        """Return the raised limit of a key; 0 if its limit is not raised."""
         return self._raised.get(key, 0)
 
     def raise_limits(self, limits: Mapping[Hashable, int]) -> None:
@@ -247,7 +246,7 @@ class InFlightWindow:
 
 
 class _KeyWindow:
-    """The records of a key: those not sent, how many are in flight, and those that wait and block it."""
+    """The records of one key: ``queue`` holds those not sent, ``waiting`` those that wait and block the key."""
 
     __slots__ = ("has_turn", "in_flight", "limit", "queue", "size", "waiting")
 

@@ -1,4 +1,4 @@
-"""Limits of an operator's calls: how many begin in a time, and which endpoints are left alone because they keep failing."""
+"""Limits of an operator's calls: the rate limit, and the circuit breakers of endpoints that keep failing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from millstream.core.model.durations import millis
 class RateLimit:
     """The rate limit of one operator.
 
-    The times of the last calls are kept, as many as may begin: the next one may when the first of them is long enough ago. So the
-    limit holds for *every* stretch of that length, which services with a hard quota ask for; a bucket that refills would let up
-    to twice as many begin in the first one.
+    The limit holds for *every* period of length ``per_ms``, as services with a hard quota require. Rejected: a token bucket, which
+    allows up to twice as many calls in the first period.
+
+    Args:
+        calls: How many calls may begin in one period.
+        per_ms: The length of a period.
 
     Example:
         >>> rate = RateLimit(2, 1000)
@@ -32,11 +35,11 @@ class RateLimit:
         self._begun: deque[int] = deque()
 
     def next_ms(self, now_ms: int) -> int:
-        """Return when the next call may begin, now or later, ms."""
+        """Return when the next call may begin, ms since the epoch; ``now_ms`` if at once."""
         return now_ms if len(self._begun) < self._calls else max(now_ms, self._begun[0] + self._per)
 
     def take(self, now_ms: int) -> bool:
-        """Count a call, if it may begin now."""
+        """Return True and count a call if one may begin now."""
         if self.next_ms(now_ms) > now_ms:
             return False
         if len(self._begun) == self._calls:
@@ -48,8 +51,8 @@ class RateLimit:
 class Breaker:
     """The circuit breaker of one endpoint.
 
-    *closed*: calls go through; so many failures in a row open it. *open*: nothing goes through until a time. Then it is
-    *half-open*: one call goes through, as a try; its failure opens the breaker again, its success closes it.
+    *Closed*: calls may begin; ``failures`` failures in a row open the breaker. *Open*: no call may begin for ``reset_after``. Then the
+    breaker is *half-open*: one call may begin as a trial. If it fails, the breaker opens again; if it succeeds, the breaker closes.
 
     Example:
         >>> breaker = Breaker(CircuitBreaker(failures=1, reset_after=100))
@@ -73,14 +76,14 @@ class Breaker:
 
     @property
     def try_at_ms(self) -> int | None:
-        """When one call may be tried, ms since the epoch; None if the breaker is closed, or a try runs."""
+        """When a trial call may begin, ms since the epoch; None if the breaker is closed or a trial is running."""
         return None if self._trying else self._opens_ms
 
     def allows(self, now_ms: int) -> bool:
         return self._opens_ms is None or (now_ms >= self._opens_ms and not self._trying)
 
     def began(self) -> None:
-        """Note that a call begins."""
+        """Count a call that begins. If the breaker is open, the call is the trial."""
         self._trying = self._opens_ms is not None
 
     def failed(self, now_ms: int) -> None:
@@ -96,7 +99,7 @@ class Breaker:
 
 
 class Endpoints:
-    """The circuit breakers of one operator by endpoint, and the calls that wait for them; without settings, none."""
+    """The circuit breakers of one operator by endpoint, and the calls that wait for them. Without settings, there are none."""
 
     def __init__(self, settings: CircuitBreaker | None) -> None:
         self._settings = settings
@@ -122,7 +125,7 @@ class Endpoints:
             self._breakers[endpoint].began()
 
     def ended(self, endpoint: str, now_ms: int, *, failed: bool) -> Collection[WaitingCall]:
-        """Note the end of a call; return the calls that may begin now."""
+        """Update the breaker after a call has ended. Return the calls that may begin now."""
         breaker = self._breakers.get(endpoint)
         if breaker is None:
             return ()
@@ -133,7 +136,7 @@ class Endpoints:
         return self._waiting.pop(endpoint, ()) if breaker.closed else ()
 
     def take_tries(self, now_ms: int) -> Iterator[WaitingCall]:
-        """Remove and return one call of each endpoint that may be tried."""
+        """Remove and return one waiting call for each endpoint whose breaker allows a trial."""
         for endpoint in [endpoint for endpoint in self._waiting if self._breakers[endpoint].allows(now_ms)]:
             waiting = self._waiting[endpoint]
             yield waiting.popleft()
@@ -141,12 +144,11 @@ class Endpoints:
                 del self._waiting[endpoint]
 
     def try_times_ms(self) -> list[int]:
-        """Return when the endpoints of waiting calls may be tried."""
+        """Return when trial calls of endpoints with waiting calls may begin, ms since the epoch."""
         times = (self._breakers[endpoint].try_at_ms for endpoint in self._waiting)
         return [time for time in times if time is not None]
 
     def drop(self, tickets: Collection[Ticket]) -> list[Call]:
-        """Remove and return the waiting calls of some tickets."""
         dropped = [call for waiting in self._waiting.values() for call in drop(waiting, tickets)]
         self._waiting = {endpoint: waiting for endpoint, waiting in self._waiting.items() if waiting}
         return dropped

@@ -1,4 +1,4 @@
-"""Operator state: what a task sees of the in-flight records of an operator, and their figures."""
+"""Operator state: the interface between a task and the in-flight records of an operator, and the metrics of these records."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ _NO_SUMS: Final = frozenset({"room", "most_per_key", "oldest_ms"})
 
 @dataclass(frozen=True)
 class CallCounts:
-    """Metrics of an asynchronous operator in a task, or of all together (docs/reference/metrics.md).
+    """Metrics of one asynchronous operator in a task, or of all operators together (docs/reference/metrics.md).
 
     Attributes:
         with_async_worker: Records in flight.
-        parked: Records that could be called and were not sent.
-        held: Records whose calls have ended, and that wait for earlier ones.
+        waiting: Records that wait for a retry, a delay or a time.
+        delayed: The waiting records that do not wait for a retry.
+        parked: Records that could be called but have not been sent.
+        held: Records whose calls have ended and that wait for earlier records.
         room: How many more records can be taken.
-        most_per_key: Unfinished records of the longest key queue.
+        most_per_key: Unfinished records in the longest key queue.
         oldest_ms: When the oldest unfinished record arrived, ms since the epoch; None if there is none.
+        settled: Calls that ended in this step.
         retries: Attempts in this step that will be retried.
-        dead_letters: Records that went to a dead-letter topic, in this step.
-        ignored: Results of this step whose tickets were no longer in flight.
+        dead_letters: Records sent to a dead-letter topic in this step.
+        ignored: Results in this step whose tickets were no longer in flight.
     """
 
     with_async_worker: int = 0
@@ -44,7 +47,7 @@ class CallCounts:
 
     @property
     def unfinished(self) -> int:
-        """All records that have arrived and not retired."""
+        """The number of records that have arrived and not retired."""
         return self.with_async_worker + self.waiting + self.parked + self.held
 
 
@@ -53,7 +56,7 @@ class CallFigures(CallCounts):
     """Metrics of one asynchronous operator in a task.
 
     Attributes:
-        hottest: The most frequent key of a sample of this step, its count, and the sample's size; None without order by key, or
+        hottest: The most frequent key in a sample of this step, its count, and the sample size; None without order by key or
             without records.
     """
 
@@ -61,7 +64,7 @@ class CallFigures(CallCounts):
 
 
 def together(figures: Collection[CallCounts]) -> CallCounts:
-    """Combine the metrics of several operators, at least one."""
+    """Combine the metrics of one or more operators."""
     sums = {
         name: sum(getattr(counts, name) for counts in figures)
         for name in CallCounts.__dataclass_fields__
@@ -76,17 +79,17 @@ def together(figures: Collection[CallCounts]) -> CallCounts:
 
 
 class AsyncOperatorState(Protocol):
-    """The in-flight records of an operator, as its task sees them. By default, it issues no calls: its processor makes its own."""
+    """The in-flight records of an operator. The defaults are for a processor that does its own asynchronous work."""
 
     name: str
 
     @property
     def calls(self) -> Calls | None:
-        """The options of its calls; None if the processor makes its own."""
+        """The options of the calls; None if the processor does its own asynchronous work."""
         return None
 
     def collect(self) -> None:
-        """Begin a step: process the results since the last one."""
+        """Begin a step: process the results since the last step."""
 
     def issue(self) -> Iterable[Call]:
         """Return the calls to send to the async worker now."""
@@ -108,7 +111,7 @@ class AsyncOperatorState(Protocol):
         return
 
     def next_due(self) -> int | None:
-        """Return when a record is due, ms since the epoch; None if never."""
+        """Return when the operator must run next, ms since the epoch; None if not at a known time."""
 
     def figures(self) -> CallFigures:
         """Return the metrics and reset the counters."""

@@ -1,8 +1,10 @@
-"""Reorder buffer: in which order the effects of records are applied, however their calls end.
+"""Reorder buffer: restores the order of records whose calls end out of order.
 
-Records of one *group* retire in the order in which they came: a record that is finished early stays until all in front of it are
-finished. At order ``key`` a group is a key, at order ``partition`` a partition; at order ``completion`` there are no groups, and records
-retire at once. (KIP-311's "store and commit"; Tomasulo's reorder buffer.)
+Records of a *group* retire in the order in which they arrived: a finished record stays in the buffer until all earlier records of its
+group are finished. At order ``key``, a group is a key; at order ``partition``, a partition. At order ``completion``, there are no
+groups, and records retire at once.
+
+Source: KIP-311, "store and commit"; Tomasulo's reorder buffer.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Hashable
 
 
 class ReorderBuffer:
-    """The order in which effects are applied for one operator. Owned by the task."""
+    """The reorder buffer of one operator. Owned by the task."""
 
     __slots__ = ("_finished", "_group_of", "_groups")
 
@@ -23,16 +25,15 @@ class ReorderBuffer:
 
     @property
     def finished(self) -> int:
-        """How many finished records wait for earlier ones."""
+        """How many finished records wait for earlier records."""
         return len(self._finished)
 
     def size(self, group: Hashable) -> int:
-        """Return the number of unretired records of a group."""
         waiting = self._groups.get(group)
         return 0 if waiting is None else len(waiting)
 
     def add(self, number: int, group: Hashable) -> None:
-        """Add a record behind those of its group; None is no group."""
+        """Append a record to its group; None for no group."""
         if group is not None:
             waiting = self._groups.get(group)
             if waiting is None:
@@ -41,18 +42,18 @@ class ReorderBuffer:
             self._group_of[number] = group
 
     def is_alone(self, number: int) -> bool:
-        """Return whether no other record of the group is unretired."""
+        """Return True if all other records of the group have retired."""
         group = self._group_of.get(number)
         return group is None or len(self._groups[group]) == 1
 
     def remove(self, number: int) -> None:
-        """Remove a record that is alone in its group, or has none."""
+        """Remove a record that has no group or is alone in its group."""
         group = self._group_of.pop(number, None)
         if group is not None:
             del self._groups[group]
 
     def finish(self, number: int) -> list[int]:
-        """Mark a record as finished; return the records that retire now, in order."""
+        """Mark a record as finished. Return the records that retire now, in order."""
         group = self._group_of.get(number)
         if group is None:
             return [number]

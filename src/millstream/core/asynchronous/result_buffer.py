@@ -1,15 +1,15 @@
-"""Result buffer: results of calls, kept until a micro-batch that has taken them in is committed.
+"""Result buffer: keeps the results of calls until a micro-batch that has received them is committed.
 
-A micro-batch takes results in and issues calls; only its commit makes both durable. If it fails, it is run again from what was
-committed before. So whoever executes calls keeps every result until a later micro-batch begins without asking for it: the task
-names its *in-flight* tickets, those that were under way in its last commit, and the rest follows from them.
+A micro-batch receives results and issues calls; only its commit makes both durable. If it fails, it is repeated from the previous
+commit. The result buffer therefore keeps each result until a later micro-batch begins without asking for it. At its beginning, a
+micro-batch reports the tickets that were *in flight* at the task's last commit:
 
-* The result of an in-flight ticket is returned, as often as it takes.
-* An in-flight ticket that is unknown here is *lost*: the task issues the call again.
-* A ticket that is not in flight, and whose result was never returned to a micro-batch, belongs to one that failed. Its call is
-  forgotten, so it blocks nothing; the record has been, or will be, sent under another ticket.
+* The result of an in-flight ticket is returned, to every attempt at the micro-batch.
+* An in-flight ticket that the buffer does not know is *lost*: the task issues the call again.
+* A ticket that is not in flight and whose result was never returned belongs to a failed attempt. Its call is forgotten, so that it does
+  not block its key. The record has been or will be sent under another ticket.
 
-Source: the fence by epoch of KIP-311's "Store & commit"; results that are late count as nothing.
+Source: KIP-311, the fencing by epoch of "Store & commit": late results are ignored.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ class ResultBuffer:
         self._results: list[tuple[Ticket, Settled]] = []
         self._offered: dict[TicketGroup, dict[int, Ticket]] = {}
         self._given = 0
-        """How many results were returned to a micro-batch."""
+        """How many of the results have been returned to a micro-batch."""
 
     @property
     def idle(self) -> bool:
-        """Whether no call runs or waits, and no result is left."""
+        """True if no call runs or waits and no result is left."""
         self._collect()
         return not self._results and self._dispatcher.idle
 
     def work(self, now_ms: int) -> Work:
-        """Return the state of the calls; the next event is now if there are results that no micro-batch has got."""
+        """Return the state of the calls. ``next_ms`` is 0 if there are results that no micro-batch has received."""
         self._collect()
         work = self._dispatcher.work(now_ms)
         return replace(work, next_ms=0) if len(self._results) > self._given else work
 
     def knows(self, ticket: Ticket) -> bool:
-        """Return whether a call was offered under this ticket and not forgotten."""
+        """Return True if a call was offered under this ticket and has not been forgotten."""
         return ticket.number in self._offered.get((ticket.epoch, ticket.turn), _NO_NUMBERS)
 
     def begin(self, operator: str, in_flight: InFlightTickets) -> list[Ticket]:
-        """Begin a micro-batch with the tickets in flight at the task's last commit; return those that are lost."""
+        """Begin a micro-batch with the tickets in flight at the task's last commit. Return the lost ones."""
         self._collect()
         gone = set(self._take_gone(in_flight))
         if gone:
@@ -68,7 +68,7 @@ class ResultBuffer:
         return list(tickets(operator, lost))
 
     def results(self) -> list[tuple[Ticket, Settled]]:
-        """Return the results in order; they stay until the next commit."""
+        """Return the results in order. They stay in the buffer until the next commit."""
         self._collect()
         self._given = len(self._results)
         return self._results

@@ -1,1 +1,1 @@
-"""The engine: runs a task. Drivers feed records, ask for a step, and carry out what its outcome says."""
+"""The engine: runs tasks. Drivers pass records to a task, request a step, and carry out its outcome."""

@@ -1,7 +1,7 @@
-"""Batches of records as columns, parallel lists of keys, values, timestamps and headers; and how records are deserialised into them.
+"""Batches of records as columns (parallel lists of keys, values, timestamps and headers), and the deserialisation of records.
 
-``millstream.core.engine.columns`` describes which nodes take columns. The records of a source become objects all at once or, where one may
-be bad, one at a time.
+``millstream.core.engine.columns`` describes which nodes process columns. The records of a source are deserialised together or, if one of
+them fails, one at a time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from millstream.core.topology.nodes import Source
 
 @dataclass(slots=True)
 class Column:
-    """Keys or values of a batch: objects, bytes, or both; what is missing is made when it is asked for, and kept.
+    """Keys or values of a batch, as objects, bytes, or both. The missing form is computed on demand and kept.
 
     Attributes:
-        data: Bytes, None for a null; None if there are objects only.
-        known: Objects, None if there are bytes only.
+        serde: The serde of ``data``.
+        data: Bytes, with None for a null; None if there are only objects.
+        known: Objects; None if there are only bytes.
     """
 
     serde: Serde[Any] | None = None
@@ -44,10 +45,10 @@ class Column:
         return self.known
 
     def serialised(self, serde: Serde[Any]) -> list[bytes | None]:
-        """Return the bytes that a serde writes; made once, and kept.
+        """Return the bytes that a serde writes. They are computed once and kept.
 
         Raises:
-            SerdeError: If an object does not fit, or whatever a serde of the user raises.
+            SerdeError: If an object does not fit the serde. A serde of the user may raise other exceptions.
         """
         if self.data is None or (self.serde is not serde and self.serde != serde):
             self.data = serialised(serde, self.objects())
@@ -55,31 +56,28 @@ class Column:
         return self.data
 
     def without_windows(self, serde: Serde[Any], window_bytes: int) -> list[bytes | None]:
-        """Return the bytes that a serde of keys in windows writes, without those of the windows, which come last."""
+        """Return the bytes of windowed keys without the window, the last ``window_bytes`` bytes."""
         return [None if data is None else data[:-window_bytes] for data in self.serialised(serde)]
 
     def only(self, kept: Sequence[object]) -> Column:
-        """Return the rows whose mark is true."""
+        """Return the rows with a true mark in ``kept``."""
         data = None if self.data is None else list(compress(self.data, kept))
         return Column(self.serde, data, None if self.known is None else list(compress(self.known, kept)))
 
     def take(self, rows: Sequence[int]) -> Column:
-        """Return the rows at the given indices."""
         data = None if self.data is None else list(map(self.data.__getitem__, rows))
         known = None if self.known is None else list(map(self.known.__getitem__, rows))
         return Column(self.serde, data, known)
 
     def part(self, start: int, end: int) -> Column:
-        """Return the rows from ``start`` up to, but not including, ``end``."""
         data = None if self.data is None else self.data[start:end]
         return Column(self.serde, data, None if self.known is None else self.known[start:end])
 
     def present(self) -> list[bool]:
-        """Return for each row whether it is not null."""
+        """Return, per row, True if it is not null."""
         return [item is not None for item in (self.known if self.data is None else self.data) or ()]
 
     def any_null(self) -> bool:
-        """Return whether any row is null."""
         if self.data is not None:
             return not all(self.data) and None in self.data
         return type(None) in set(map(type, self.known or ()))
@@ -90,11 +88,9 @@ class Columns:
     """A batch of records, or of changes of a table whose old values are not needed.
 
     Attributes:
-        keys: Per record.
-        values: Per record.
         timestamps: Milliseconds since the epoch.
-        headers: Per record, None if no record has any.
-        positions: Per record its position in what the task took, so that errors can name a record that fails.
+        headers: None if no record has headers.
+        positions: The position of each record in the pieces that the task took, to identify a record that fails.
     """
 
     keys: Column
@@ -112,7 +108,7 @@ class Columns:
         return Columns(column, self.values, self.timestamps, self.headers, self.positions)
 
     def only(self, kept: Sequence[object]) -> Columns:
-        """Return the records whose mark is true."""
+        """Return the records with a true mark in ``kept``."""
         return Columns(
             self.keys.only(kept),
             self.values.only(kept),
@@ -132,7 +128,6 @@ class Columns:
         )
 
     def part(self, start: int, end: int) -> Columns:
-        """Return the records from ``start`` up to, but not including, ``end``."""
         return Columns(
             self.keys.part(start, end),
             self.values.part(start, end),
@@ -159,10 +154,10 @@ def deserialised(serde: Serde[Any], data: Iterable[bytes | None]) -> list[Any]:
 
 
 def _checked(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:
-    """Return keys or values as a source keeps them that is taken in columns: as they are, if the serde lets us.
+    """Return keys or values in the form that a columnar source keeps: serialised if the serde is verbatim, else as objects.
 
     Raises:
-        Exception: If the bytes of one do not fit the serde.
+        Exception: If the bytes of a key or value do not fit the serde.
     """
     if serde.verbatim is None:
         return deserialised(serde, data)
@@ -171,7 +166,7 @@ def _checked(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:
 
 
 def _kept_serialised(source: Source, *, columnar: bool) -> tuple[bool, bool]:
-    """Return whether the keys and the values of a source stay serialised."""
+    """Return, for the keys and for the values of a source, True if they stay serialised."""
     return columnar and source.key.verbatim is not None, columnar and source.value.verbatim is not None
 
 
@@ -184,10 +179,10 @@ def _readers(source: Source, *, columnar: bool) -> tuple[_Reader, _Reader]:
 
 
 class Reading:
-    """Deserialises the records of a task. Owned by it.
+    """Deserialises the records of a task. Owned by the task.
 
     Args:
-        columnar: Names of the sources whose records are taken in columns.
+        columnar: Names of the sources whose records are processed in columns.
     """
 
     def __init__(self, sources: Iterable[Source], columnar: Collection[str], runtime: Runtime) -> None:
@@ -197,17 +192,17 @@ class Reading:
         }
 
     def chunk(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
-        """Deserialise records of a source for a queue; records that fail are treated by the policies."""
+        """Deserialise records of a source for a queue. The error policies handle records that fail."""
         to_keys, to_values = self._readers[source.name]
         one_by_one = source.timestamp is not None or source.key.contextual or source.value.contextual
         if not one_by_one and min(records.timestamps, default=0) >= 0:
-            with suppress(Exception):  # then record by record, which finds the bad ones
+            with suppress(Exception):  # then deserialise one at a time, to find the bad records
                 keys, values = to_keys(records.keys), to_values(records.values)
                 return Chunk(records, None, keys, values, records.timestamps, records.headers)
         return self._one_by_one(source, queue, records)
 
     def _one_by_one(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
-        """Deserialise records one at a time, because some may be bad or an extractor needs the partition time."""
+        """Deserialise records one at a time, because some may be bad or a timestamp extractor needs the partition time."""
         raw_key, raw_value = _kept_serialised(source, columnar=source.name in self._columnar)
         rows: list[int] = []
         good = Chunk(records, rows, [], [], [], None if records.headers is None else [])

@@ -1,26 +1,25 @@
-"""Caches: updates of a table that wait to be forwarded, so that of several updates of a row only the newest is.
+"""Caches: hold back the updates of a table, so that only the newest of several updates of a row is forwarded.
 
-Without a cache a table forwards every update. With one, the updates of a row between two *flushes* are *merged*: forwarded is
-one change, from the value that was forwarded before to the newest one, with the newest one's timestamp and headers. A row
-that came and went in between is not forwarded at all. A task flushes at the end of each step, which is a micro-batch, as
-Kafka Streams flushes at a commit.
+Without a cache, a table forwards every update. With a cache, the updates of a row between two *flushes* are *merged* into one change:
+from the last forwarded value to the newest value, with the timestamp and headers of the newest update. A row that was inserted and
+deleted in between is not forwarded at all. A task flushes at the end of each step, as Kafka Streams flushes at a commit.
 
-The store itself is no part of this: it is written at once, and who reads it sees the newest value. A cache holds only what
-others have not been told. What makes changes of one table from the rows of another has to see that one as it was forwarded,
-or old values would be taken back that were never given; see ``millstream.core.engine.operators.lookups``.
+The store is written immediately, so readers of the store see the newest value. The cache holds only updates that have not been forwarded.
+An operator that derives changes of one table from rows of another table must see the other table as it was forwarded. Otherwise, it would
+retract old values that it never emitted; see ``millstream.core.engine.operators.lookups``.
 
-The rules of order:
+Rules of order:
 
-* A row goes out in the place of its *newest* update. So times come in the order in which they came in, and no record behind
-  is late that would not be late without a cache.
-* Caches in front are flushed before those behind, which merge what comes out of them. Caches of the same *height*
+* A row is forwarded in the position of its *newest* update. Timestamps therefore leave the cache in the order of the updates, and no
+  record downstream is late that would not be late without a cache.
+* Upstream caches are flushed before downstream caches, which merge the changes that they receive. Caches of the same *height*
   (``millstream.core.topology.analysis.threads_and_caches``) are flushed together, in the order of their updates.
-* Each cache may hold its share of a number of bytes. One that holds more forwards the rows early that have not been updated
-  for the longest time, until it is down to three quarters. It forwards only its own rows: nothing behind it can be at work,
-  whereas another cache may stand in front of a function that is.
+* Each cache has an equal share of the size limit. A cache that exceeds its share forwards the least recently updated rows, until it
+  holds three quarters of its share. It forwards only its own rows: no function downstream of it is running, but another cache may be
+  upstream of a running function.
 
-While a row is forwarded, the record that its newest update came from is the current one: a processor behind sees its
-offset, and if something fails, that record is what the policy for errors is applied to.
+While a row is forwarded, the record of its newest update is the current record. A processor downstream sees the offset of that record,
+and the error policy applies to that record.
 
 Source: KIP-63; Kafka Streams' ``NamedCache`` and ``CachingKeyValueStore``.
 """
@@ -47,13 +46,13 @@ DEFAULT_CACHE_BYTES: Final = 10 << 20
 """Default size limit of the caches of a task."""
 
 _OVERHEAD: Final = 200
-"""What a row that waits costs beside its key and its value, bytes."""
+"""Memory of a waiting row besides its key and its value, bytes."""
 _SAMPLED: Final = 64
-"""One of this many rows is serialised, to estimate the size of rows."""
+"""One row in this many is serialised to estimate the size of rows."""
 
 _RowKey = bytes | tuple[bytes, int, int]
 _Entry = tuple[Any, ...]
-"""A row that waits, as the tuple that the indices below name."""
+"""A waiting row; ``Cache.forward`` unpacks it. The indices below are positions in the tuple."""
 _OLD: Final = 4
 _SIZE: Final = 11
 _CACHE: Final = 12
@@ -61,10 +60,10 @@ _number = itemgetter(0)
 
 
 class Caches:
-    """The caches of a task. Owned by it.
+    """The caches of a task. Owned by the task.
 
     Args:
-        most_bytes: The bytes they may hold together; 0 means no caches.
+        most_bytes: Limit of their total size; 0 for no caches.
     """
 
     def __init__(self, sub: SubTopology, runtime: Runtime, most_bytes: int) -> None:
@@ -86,7 +85,6 @@ class Caches:
         return self._of.get(node.name)
 
     def flush(self) -> None:
-        """Forward all that waits."""
         if any(cache.waits for cache in self._of.values()):
             self._note_size()
             for level in self._levels:
@@ -115,7 +113,7 @@ class _Order:
     """Numbers the updates of a task.
 
     Attributes:
-        forwarded: The number of the update that is being forwarded, shared by all that follows from it; None if none is.
+        forwarded: The number of the update that is being forwarded; updates that it causes share this number. None outside forwarding.
     """
 
     def __init__(self) -> None:
@@ -133,12 +131,13 @@ class Cache:
     """The updates of one table that wait to be forwarded. Owned by the task.
 
     Args:
-        at_most: Called when it is full, before it forwards rows early, so that the peak is counted.
+        at_most: Called when the cache is full, before it forwards rows early, to record the peak size.
 
     Attributes:
-        columns: Takes them in columns; None if what is behind cannot.
-        size: Bytes it holds, about.
-        put: Takes an update: key, new value, old value, timestamp, headers.
+        child: Receives forwarded changes: key, new value, old value, timestamp, headers.
+        columns: Receives a forwarded batch in columns; None if the nodes downstream do not process columns.
+        size: Approximate size of the waiting rows, bytes.
+        put: Adds an update: key, new value, old value, timestamp, headers.
     """
 
     def __init__(
@@ -166,16 +165,15 @@ class Cache:
 
     @property
     def waits(self) -> bool:
-        """Whether it holds anything."""
         return bool(self._rows) or self._block is not None
 
     def forwarded(self, key: Any) -> tuple[Any] | None:
-        """Return the value of a row as it was forwarded, in a tuple; None if nothing waits for the row."""
+        """Return the last forwarded value of a row, in a tuple; None if no update of the row waits."""
         entry = self._rows.get(self._row_key(key))
         return None if entry is None else (entry[_OLD],)
 
     def put_columns(self, columns: Columns) -> None:
-        """Take a batch of updates, none of which deletes, of a table whose old values are not needed."""
+        """Add a batch of updates without deletions, of a table whose old values are not needed."""
         count = len(columns.timestamps)
         newest = dict(zip(self._row_keys(columns.keys), range(count)))
         if len(newest) < count:
@@ -188,12 +186,12 @@ class Cache:
             self._hold(columns)
 
     def entries(self) -> Iterable[_Entry]:
-        """Return the rows that wait, in no order."""
+        """Return the waiting rows, in no particular order."""
         self._unfold()
         return self._rows.values()
 
     def forward(self, entry: _Entry) -> None:
-        """Forward a row that waits; its newest record is the current one from then on."""
+        """Forward a waiting row. The record of its newest update becomes the current record."""
         number, row_key, key, new, old, timestamp, headers, partition, chunk, index, override, size, _ = entry
         del self._rows[row_key]
         self.size -= size
@@ -206,7 +204,7 @@ class Cache:
         self.child(key, new, old, timestamp, headers)
 
     def forward_columns(self) -> bool:
-        """Forward waiting columns; return whether that was possible."""
+        """Forward a waiting batch of columns. Return False if there is none."""
         if self._block is None or self.columns is None:
             return False
         (columns, pieces, number), self._block, self.size = self._block, None, 0
@@ -236,7 +234,7 @@ class Cache:
                 self.size += size
             else:
                 old, size = before[_OLD], before[_SIZE]
-                # What comes out of a cache in front may be older than what came past it.
+                # An update from an upstream cache may be older than one that did not pass through it.
                 number = max(number, before[0])
                 self._merged += 1
             rows[row_key] = (
@@ -269,7 +267,7 @@ class Cache:
             self.put(key, value, None, timestamp, header)
 
     def _hold(self, columns: Columns) -> None:
-        """Hold a batch of columns; if it is too large, its first rows are forwarded early."""
+        """Hold a batch of columns. If it is too large, forward its first rows early."""
         assert self.columns is not None
         values, early = columns.values.objects(), None
         mean = self._mean_size(values)
@@ -284,7 +282,7 @@ class Cache:
             self.columns(early)
 
     def _unfold(self) -> None:
-        """Put the rows of a waiting batch of columns among the single rows."""
+        """Convert a waiting batch of columns to single rows."""
         if self._block is not None:
             (columns, pieces, number), self._block, self.size = self._block, None, 0
             with _forwarding(self._runtime, self._order):
@@ -293,7 +291,7 @@ class Cache:
                 self._put_each(columns)
 
     def _forward_early(self) -> None:
-        """Forward the rows that have not been updated for the longest time."""
+        """Forward the least recently updated rows."""
         self._at_most()
         least = self._most * 3 // 4
         with _forwarding(self._runtime, self._order):
@@ -312,14 +310,14 @@ class Cache:
 
     def _size_of(self, value: Any) -> int:
         if value is not None:
-            with suppress(Exception):  # what does not fit fails where it is needed
+            with suppress(Exception):  # a value that does not fit the serde fails where it is used
                 return len(self._value_bytes(value))
         return 0
 
 
 @contextmanager
 def _forwarding(runtime: Runtime, order: _Order) -> Iterator[None]:
-    """Restore the current record and update after others have been forwarded."""
+    """Restore the current record and the current update at the end of the block."""
     number = order.forwarded
     try:
         with runtime.elsewhere():
@@ -331,7 +329,7 @@ def _forwarding(runtime: Runtime, order: _Order) -> Iterator[None]:
 def _keying(
     store: StoreSpec,
 ) -> tuple[Callable[[Any], _RowKey], Callable[[Column], Iterable[_RowKey | None]]]:
-    """Return the functions that give what tells rows apart, from a key and from a column of keys."""
+    """Return two functions that compute the identity of rows: from a key, and from a column of keys."""
     serde, key_bytes = store.key, store.key.serialize
     if not isinstance(store, (WindowSpec, SessionSpec)):
         return key_bytes, lambda keys: keys.serialised(serde)

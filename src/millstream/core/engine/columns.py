@@ -1,25 +1,25 @@
-"""Columns: the second compiled form of a node, which takes many records at once.
+"""Columns: the columnar form of a node, which processes many records at once.
 
-A *batch of columns* is a run of records, or several runs of one source, as parallel lists. A node whose work needs no Python
-function per record (a count, a sum, a filter by an expression, a sink) is compiled to a function of such a batch beside its
-function of one record (``millstream.core.engine.compile``). It gives the same results from the same store; only what lies
-between the records is paid once per batch in place of once per record: calls, conversions of keys, bookkeeping.
+A *batch of columns* holds one or several runs of records of one source, as parallel lists. A node that needs no Python function per
+record (a count, a sum, a filter by an expression, a sink) is compiled to a function of a batch, in addition to its function of one record
+(``millstream.core.engine.compile``). Both forms have the same results and use the same store. The columnar form has the costs of calls,
+key conversions and bookkeeping once per batch instead of once per record.
 
-Which form runs is decided once per source, when the task is made. Its records are taken in columns if
+The form is chosen once per source, when the task is created. A source is processed in columns if
 
-* no node of the sub-topology is a processor: one could look at stores and at stream time between two records;
-* the nodes behind the source form a chain of nodes with a columnar form, up to its end or up to where only nodes without
-  state follow, which then get their records one by one;
-* at most one of them calls a function of the user: two would be called in another order than record by record. Expressions
-  (``ms.col``) are no functions; there may be any number.
+* no node of the sub-topology is a processor, which could read stores and stream time between two records;
+* the nodes downstream form a chain of nodes with a columnar form. The chain may end before the last node if all nodes after it are
+  stateless; these process one record at a time;
+* at most one node calls a user's function, because two functions would be called in a different order than record by record. Expressions
+  (``ms.col``) do not count as functions.
 
-Whatever fails in columns is done again record by record, which finds the bad records and treats them as always. A function of
-the user is not called again: the records before the bad one go down first, then it is treated, then the others follow.
+If a batch fails, it is processed again record by record, so that the error policies handle the bad records as usual. A user's function is
+not called again: the records before the failed one are forwarded first, then the failed record is handled, then the rest follow.
 
-Keys and values stay serialised as long as nobody needs objects. That is possible where the serde says that it writes exactly
-what it read (``Serde.verbatim``), so that a count by text never makes text.
+Keys and values stay serialised until objects are needed. This requires a serde that writes exactly the bytes that it reads
+(``Serde.verbatim``). A count of text keys, for example, never decodes text.
 
-The core stays pure: columns are lists. Why not Arrow, see docs/decisions/0037-columnar-processing-uses-lists.md.
+Columns are lists, so the core stays pure. docs/decisions/0037-columnar-processing-uses-lists.md explains why they are not Arrow.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from millstream.core.topology.plan import SubTopology
 
 
 class Form(NamedTuple):
-    """What a node is compiled to besides its function of one record.
+    """The columnar form of a node.
 
     Attributes:
-        calls_functions: Whether it, or what is behind it, calls functions of the user.
-        by_rows: Whether it only passes on record by record.
+        calls_functions: True if the node or a node downstream calls functions of the user.
+        by_rows: True if the form only passes the records on one at a time.
     """
 
     call: ColumnsCall
@@ -57,14 +57,14 @@ class Form(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """How the records of a source are read and taken in columns: the function that takes them, and their serdes."""
+    """The columnar entry of a source: the function that takes its records, and its serdes."""
 
     call: ColumnsCall
     key: Serde[Any]
     value: Serde[Any]
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
-        """Join what was taken from queues to one batch."""
+        """Join pieces that were taken from queues to one batch."""
         timestamps = _joined(pieces, lambda chunk: chunk.timestamps)
         return Columns(
             _column(self.key, _joined(pieces, lambda chunk: chunk.keys)),
@@ -76,7 +76,7 @@ class Entry(NamedTuple):
 
 
 def entries(sub: SubTopology, compiled: Compiled) -> dict[str, Entry]:
-    """Return, by source, how its records are taken in columns; sources that are taken record by record are missing."""
+    """Return the columnar entries by source. Sources that are processed record by record are missing."""
     if compiled.contexts:
         return {}
     forms = {source: _only_child(source, compiled) for source in sub.sources if source.timestamp is None}
@@ -88,10 +88,10 @@ def entries(sub: SubTopology, compiled: Compiled) -> dict[str, Entry]:
 
 
 def behind(node: n.Node, compiled: Compiled) -> Form | None:
-    """Return the form of all that is behind a node but its late records, None if there is none: that of its cache, if it has one.
+    """Return the columnar form of all nodes downstream of a node except the stream of its late records; None if there is none.
 
-    There is none behind a table if its old values are needed. Nothing behind a cache is called before the batch is over, so no
-    functions there take turns with those in front.
+    If the node has a cache, this is the form of the cache. It calls no functions: nodes downstream of a cache run after the batch, so
+    their functions do not alternate with functions upstream. There is no form downstream of a table whose old values are needed.
     """
     if node.table and compiled.needs_old(node):
         return None
@@ -113,11 +113,11 @@ def of_function(
     *,
     with_key: bool = True,
 ) -> Form | None:
-    """Make the columnar form of a node that calls a function of the user for each record.
+    """Create the columnar form of a node that calls a user's function for each record.
 
     Args:
-        then: Hands the records with their results to what is behind the node.
-        with_key: Whether the function takes the key; else it takes the value alone.
+        then: Forwards the records with their results to the nodes downstream.
+        with_key: True if the function takes key and value; False if it takes the value only.
     """
     form, row, runtime = behind(node, compiled), row_of(node, compiled), compiled.runtime
     if form is None:
@@ -140,11 +140,11 @@ def applying(
     function: Callable[..., Any],
     then: Callable[[ColumnsCall, Columns, list[Any]], None],
 ) -> Callable[[Columns, Iterator[tuple[Any, ...]]], None]:
-    """Return what calls a function of the user for each record of a batch, and treats the records that fail.
+    """Return a function that calls a user's function for each record of a batch and handles the records that fail.
 
     Args:
-        form: What is behind the node; it calls no functions.
-        then: Hands the records with their results on to what is behind the node.
+        form: The form of the nodes downstream; it calls no functions.
+        then: Forwards the records with their results to the nodes downstream.
     """
     child, row, runtime = form.call, row_of(node, compiled), compiled.runtime
 
@@ -186,10 +186,10 @@ def of_expression(
     expression: Expression,
     then: Callable[[ColumnsCall, Columns, list[Any]], None],
 ) -> Form | None:
-    """Make the columnar form of a node that computes an expression of the value.
+    """Create the columnar form of a node that computes an expression of the value.
 
     Args:
-        then: Hands the records with their results to what is behind the node.
+        then: Forwards the records with their results to the nodes downstream.
     """
     form, row, runtime = behind(node, compiled), row_of(node, compiled), compiled.runtime
     if form is None:
@@ -199,7 +199,7 @@ def of_expression(
     def call(columns: Columns) -> None:
         try:
             results = list(expression.over(columns.values.objects()))
-        except Exception:  # then record by record, which finds the bad ones
+        except Exception:  # then process record by record, to find the bad ones
             return each(columns, row, runtime)
         return then(child, columns, results)
 
@@ -208,12 +208,12 @@ def of_expression(
 
 @singledispatch
 def columns_of(node: n.Node, compiled: Compiled) -> Form | None:
-    """Make the columnar form of a node; None for the many that have none."""
+    """Create the columnar form of a node; None if its type has none."""
     return None
 
 
 def row_of(node: n.Node, compiled: Compiled) -> Call:
-    """Return the function of one record of a node; for a table, one that passes no old value."""
+    """Return a node's function of one record. For a table, the returned function passes None as old value."""
     return _as_stream(node, compiled.call(node))
 
 
@@ -234,14 +234,14 @@ def each(columns: Columns, call: Call, runtime: Runtime) -> None:
 
 
 def _as_stream(node: n.Node, call: Call) -> Call:
-    """Return a function of changes, if the node has them, as one of records, without old values."""
+    """Adapt a table's function of changes to a function of records; it passes None as old value."""
     if not node.table:
         return call
     return lambda key, value, timestamp, headers: call(key, value, None, timestamp, headers)
 
 
 def _followers(node: n.Node, compiled: Compiled) -> list[n.Node]:
-    """Return the nodes behind a node without the stream of its late records, which the node serves itself."""
+    """Return the children of a node except the stream of its late records, to which the node forwards separately."""
     return [child for child in compiled.children_of(node) if not isinstance(child, Late)]
 
 
@@ -254,7 +254,7 @@ def _only_child(node: n.Node, compiled: Compiled) -> Form | None:
 
 
 def _tapped(node: n.Node, compiled: Compiled, call: ColumnsCall) -> ColumnsCall:
-    """Return the columnar form of a node; if the node is tapped, with a function in front of it that notes the records."""
+    """Wrap the columnar function of a node so that its records are sampled, if the node is tapped."""
     runtime, point = compiled.runtime, compiled.runtime.taps.get(node.name)
     if point is None:
         return call
@@ -274,7 +274,7 @@ def _note(columns: Columns, point: TapPoint, runtime: Runtime) -> None:
     skip(len(columns.timestamps) - count)
     try:
         each(columns.part(0, count), lambda *args: note(sample(args, metadata)), runtime)
-    except Exception:  # a serde cannot read what need not be read otherwise
+    except Exception:  # a serde cannot read data that only the tap needs to read
         skip(count)
 
 
@@ -283,7 +283,7 @@ def _stateless(node: n.Node, compiled: Compiled) -> bool:
 
 
 def _nothing(columns: Columns) -> None:
-    """Discard the arguments: no node follows."""
+    """Discard the records, because no node follows."""
 
 
 def _column(serde: Serde[Any], kept: list[Any]) -> Column:
@@ -291,7 +291,7 @@ def _column(serde: Serde[Any], kept: list[Any]) -> Column:
 
 
 def _joined(pieces: Sequence[Piece], column: Callable[[Chunk], list[Any]]) -> list[Any]:
-    """Join the parts of a column. A part that was taken as a whole is not copied: nobody changes columns."""
+    """Join the parts of a column. A single whole part is not copied, because columns are never modified."""
     whole = column(pieces[0].chunk)
     if len(pieces) == 1 and pieces[0].end - pieces[0].start == len(whole):
         return whole

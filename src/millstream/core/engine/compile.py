@@ -1,10 +1,9 @@
-"""Compile: a sub-topology becomes closures, once per task.
+"""Compile: turns a sub-topology into closures, once per task.
 
-Every node becomes one function that takes a record (key, value, timestamp, headers) or a change of a table (key, new
-value, old value, timestamp, headers) as plain arguments and calls its children, depth first. No record object is made
-unless a user's processor needs one, and there is no dispatch per record. ``millstream.core.engine.operators`` has the function of
-each kind of node, which defines its semantics. Some nodes also have a columnar form with equal results
-(``millstream.core.engine.columns``).
+Each node becomes one function. It takes a record (key, value, timestamp, headers) or a change of a table (key, new value, old value,
+timestamp, headers) as plain arguments, and calls its children, depth first. There is no dispatch per record, and a record object is
+created only for a user's processor. ``millstream.core.engine.operators`` contains the compilers, which define the semantics of each node
+type. Some nodes also have a columnar form with equal results (``millstream.core.engine.columns``).
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from millstream.core.topology.window_nodes import Suppress, takes_null_values
 Call = Callable[..., None]
 """A compiled node: of a stream ``(key, value, timestamp, headers)``, of a table ``(key, new, old, timestamp, headers)``."""
 _OF_THE_USER = (n.Process, ProcessValues, TransformRows)
-"""Nodes with state whose records the user may retry: the user knows what they did before they failed."""
+"""Stateful nodes whose records may be retried, because the user knows which effects they had before they failed."""
 
 
 class DueResults(NamedTuple):
-    """The results that an operator emits at any record, also of another key range.
+    """Results that any record may make an operator emit, even a record of another key range.
 
     Attributes:
-        node: Name of a node behind all inputs of the operator.
-        due: Returns the stream time after which a record makes the operator emit results; NEVER if there are none.
+        node: Name of a node downstream of all inputs of the operator.
+        due: Returns the stream time after which a record makes the operator emit results; NEVER if no results wait.
         emit: Emits the results that are due.
     """
 
@@ -52,12 +51,12 @@ class Compiled:
     """The closures of a sub-topology in one task.
 
     Attributes:
-        entries: Per source node what its records are handed to.
+        entries: Per source node, the function that receives its records.
         contexts: The contexts of the processors, in the order of the topology.
-        shared: Per node, what its function of one record shares with its columnar form.
-        caches: The updates of tables that wait to be forwarded.
-        clocks: In the task of a key range, what moves the stream time of nodes that have one of their own, by node.
-        due_results: In the task of a key range, the results that are emitted at records of other ranges, too.
+        shared: Per node, the object that its function of one record shares with its columnar form.
+        caches: The caches of tables.
+        clocks: In the task of a key range, by node, the functions that advance the stream time of nodes that keep their own.
+        due_results: In the task of a key range, the results that records of other ranges make operators emit.
     """
 
     def __init__(self, sub: SubTopology, runtime: Runtime, cache_bytes: int = 0) -> None:
@@ -73,7 +72,7 @@ class Compiled:
         self.caches = Caches(sub, runtime, cache_bytes)
         self._own: dict[str, Call] = {}
         self._calls: dict[str, Call] = {}
-        """The functions of the nodes as others call them, with a tap in front of those that are tapped."""
+        """The functions of the nodes, including taps, as called by other nodes."""
         for node in reversed(list(sub.nodes.values())):
             if isinstance(node, n.Source):
                 self.entries[node.name] = self._tapped(node, self.children(node))
@@ -84,9 +83,9 @@ class Compiled:
         self.contexts.reverse()
 
     def _tapped(self, node: n.Node, call: Call) -> Call:
-        """Return the function of a node; if the node is tapped, with a function in front of it that notes the records."""
+        """Wrap the function of a node so that its records are sampled, if the node is tapped."""
         point = self.runtime.taps.get(node.name)
-        if point is None or isinstance(node, Border):  # the task's own function behind a border is tapped
+        if point is None or isinstance(node, Border):  # the node in the task's main thread has the tap
             return call
         (sample, note, _), metadata = point, self.runtime.metadata
 
@@ -97,7 +96,7 @@ class Compiled:
         return tapped
 
     def call(self, node: n.Node) -> Call:
-        """Return the function of a node for its columnar form, which has the tap of the node if there is one."""
+        """Return the function of a node without its tap, for the columnar form, which has the tap instead."""
         return self._own[node.name]
 
     def call_named(self, name: str) -> Call:
@@ -107,7 +106,7 @@ class Compiled:
         return self._sub.children(node.name)
 
     def children(self, node: n.Node) -> Call:
-        """Return one function that takes what leaves a node, but its late records: its cache, or what calls all its children."""
+        """Return the function that receives the output of a node except late records: its cache, or a call of all its children."""
         call, cache = self.fan_out(node), self.caches.of(node)
         if cache is None:
             return call
@@ -115,12 +114,12 @@ class Compiled:
         return cache.put
 
     def fan_out(self, node: n.Node) -> Call:
-        """Return one function that calls all children of a node, but the stream of its late records."""
+        """Return one function that calls all children of a node except the stream of its late records."""
         children = (child for child in self._sub.children(node.name) if not isinstance(child, Late))
         return _fan_out([self._calls[child.name] for child in children], node.table)
 
     def late(self, node: n.Node) -> Call | None:
-        """Return the function that takes the late records of a node; None if the topology does not use them."""
+        """Return the function that receives the late records of a node; None if the topology does not use them."""
         late = (child for child in self._sub.children(node.name) if isinstance(child, Late))
         return next((self._calls[child.name] for child in late), None)
 
@@ -131,22 +130,22 @@ class Compiled:
         return self._sub.nodes[name]
 
     def keep_time(self, node: n.Node, clock: Callable[[Times], None]) -> None:
-        """Let the time of the partition move the stream time of a node, if the task has a key range."""
+        """In the task of a key range, let the time of the whole partition advance the stream time of a node."""
         if self._sub.ranges > 1:
             self.clocks[node.name] = clock
 
     def keep_stream_time(self, node: n.Node, clock: Callable[[int], None]) -> None:
-        """Let the time of the partition move that of a node which takes records with a key, perhaps only those with a value."""
+        """As :meth:`keep_time`, for a node that processes only records with a key, or only those with a key and a value."""
         valued = self._leaves_out_null_values(node)
         self.keep_time(node, lambda times: clock(times.valued if valued else times.keyed))
 
     def emit_when_due(self, results: DueResults) -> None:
-        """Let a node emit results at records of other ranges, if the task has a key range."""
+        """In the task of a key range, let records of other ranges make a node emit results."""
         if self._sub.ranges > 1:
             self.due_results.append(results)
 
     def clocks_behind(self, source: str) -> list[Callable[[Times], None]]:
-        """Return the clocks of the nodes behind a source, those in front first."""
+        """Return the clocks of the nodes downstream of a source, upstream nodes first."""
         clocks = self._clocks_behind.get(source)
         if clocks is None:
             behind = self._behind(source)
@@ -155,7 +154,7 @@ class Compiled:
         return clocks
 
     def sources_of(self, node: str) -> frozenset[str]:
-        """Return the names of the sources that a node is behind."""
+        """Return the names of the sources upstream of a node."""
         sources = self._sources_of.get(node)
         if sources is None:
             sources = frozenset(name for name in self.entries if node in self._behind(name))
@@ -163,7 +162,7 @@ class Compiled:
         return sources
 
     def _leaves_out_null_values(self, node: n.Node) -> bool:
-        """Return whether records without a value do not reach a node, because it or an aggregation in front of it drops them."""
+        """Return True if null values do not reach a node, because the node or an aggregation upstream drops them."""
         parents = (self._sub.nodes[name] for name in node.parents)
         return not takes_null_values(node) or any(map(self._leaves_out_null_values, parents))
 
@@ -175,28 +174,28 @@ class Compiled:
         return behind
 
     def only_read(self, node: n.Process) -> frozenset[str]:
-        """Return the stores of a processor that only another one may write to."""
+        """Return the stores of a processor that it may only read, because another node maintains them."""
         others = (other for other in self._sub.nodes.values() if other.name != node.name)
         kept = {store for other in others if isinstance(other, KeepStore) for store in other.stores}
         return frozenset(kept.intersection(node.stores))
 
     def local(self, node: n.Process) -> Callable[[str, Any], Any] | None:
-        """Return what makes a processor's stores refuse keys of other ranges; None if the task has all keys."""
+        """Return a function that makes a processor's store refuse keys of other ranges; None if the task has all keys."""
         key_range, specs = self._sub.key_range(self.runtime.task_id), self._sub.stores
         if key_range is None:
             return None
         return lambda name, store: KeyLocalStore(store, specs[name], key_range, node.name)
 
     def versioned(self, table: str) -> bool:
-        """Return whether the rows of a table, named by its node, have versions: results never have (KIP-914)."""
+        """Return True if the rows of a table, named by its node, have versions. Derived tables never have versions (KIP-914)."""
         return j.versions_of_table(self._sub.nodes, table) is not None
 
     def needs_old(self, node: n.Node) -> bool:
-        """Return whether anything behind a table needs the old values of its rows.
+        """Return True if a node downstream of a table needs the old values of its rows.
 
-        A filter does: it forwards a deletion only for a row that it let through before. So does a join, which says nothing
-        of the deletion of a row that was not there, and leaves the row that a foreign key named before; and what holds
-        updates back: the row is still the old one then.
+        A filter forwards a deletion only if the old value passed the filter. A join ignores the deletion of a row that did not exist. A
+        foreign-key join unsubscribes from the row that the old value referred to. A suppressed table forwards the old value of the first
+        update that it holds back.
         """
         return any(
             isinstance(child, (n.GroupTable, n.TableStore, n.TableFilter, j.TableJoin, Subscribe, Suppress))
@@ -227,14 +226,14 @@ def _fan_out(calls: list[Call], table: bool) -> Call:
 
 
 def nothing(*args: Any) -> None:
-    """Discard the arguments: no node follows."""
+    """Discard the record, because no node follows."""
 
 
 @singledispatch
 def compile_node(node: n.Node, compiled: Compiled) -> Call:
-    """Compile a node to its closure; overloaded per type of node.
+    """Compile a node to its closure. Compilers are registered per node type.
 
     Raises:
-        TopologyError: If no compiler is registered for its type.
+        TopologyError: If no compiler is registered for the type.
     """
     raise TopologyError(f"the engine does not know nodes of type {type(node).__name__} ({node.name!r})")

@@ -1,4 +1,4 @@
-"""The context of one processor node: ``ProcessorContext`` over the task's runtime."""
+"""The context of a processor node: implements ``ProcessorContext`` with the task's runtime."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class NodeContext:
     """Implements ``ProcessorContext`` for one node of one task. Owned by the task.
 
     Attributes:
-        only_read: The connected stores that another processor alone writes to.
-        local: In the task of a key range, makes a store refuse keys of other ranges.
-        processor: What the user's supplier returned.
+        only_read: The connected stores that the processor may only read, because another node maintains them.
+        local: In the task of a key range, wraps a store to refuse keys of other ranges; else None.
+        processor: The object that the user's supplier returned.
     """
 
     def __init__(
@@ -106,7 +106,6 @@ class NodeContext:
         return schedule
 
     def scheduled(self, callback: Punctuator) -> tuple[Cancellable, ...]:
-        """Return this processor's active schedules that call a function."""
         schedules = self._runtime.punctuations.schedules
         return tuple(
             s for s in schedules if s.node == self._node and s.callback == callback and not s.cancelled
@@ -130,7 +129,7 @@ class NodeContext:
         )
 
     def state_store(self, name: str) -> Any:
-        """Return a connected store or a global one; see ``ProcessorContext.state_store``."""
+        """Return a connected store or a global store; see ``ProcessorContext.state_store``."""
         if name not in self._stores:
             if name in self._runtime.global_stores:
                 return self._runtime.global_stores[name]
@@ -145,7 +144,7 @@ class NodeContext:
         return store if self.local is None else self.local(name, store)
 
     def init(self) -> None:
-        """Call the processor's ``init``; the schedules that it makes are numbered."""
+        """Call the processor's ``init``. Schedules that it creates are numbered."""
         self._in_init = True
         try:
             self.processor.init(self)
@@ -153,7 +152,7 @@ class NodeContext:
             self._in_init = False
 
     def _identity(self, callback: Punctuator) -> tuple[int | None, str | None]:
-        """Return how the next micro-batch finds the callback: its number in ``init``, or the name of a method."""
+        """Return how later micro-batches find the callback: by its number in ``init``, or by its method name."""
         if self._in_init:
             self._made_in_init += 1
             return self._made_in_init - 1, None

@@ -1,4 +1,4 @@
-"""Failures: a record that failed, in words, as its error handler sees it, and as a dead letter."""
+"""Failures: the error message of a failed record, its error context for the handler, and its dead letter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Change, Headers, Record
 
 RawRecord = tuple[TopicPartition | None, int, bytes | None, bytes | None, int, Headers]
-"""Where a record was read, its offset, key and value as bytes, timestamp and headers."""
+"""Partition, offset, key and value as bytes, timestamp and headers of a record. The partition is None for a punctuator."""
 
 ERRORS: Final[Mapping[Stage, type[MillstreamError]]] = {
     "deserialize": DeserializationError,
@@ -42,7 +42,7 @@ _ADVICE: Final[Mapping[Stage, str]] = {
 
 
 class Attempt(NamedTuple):
-    """A call of a node. ``repeatable``: it may be called again after a failure, because nothing that it did remains."""
+    """A call of a node. It is ``repeatable`` if it may be called again after a failure, because it has no lasting effects."""
 
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -53,8 +53,8 @@ class Failure(NamedTuple):
     """A record that failed.
 
     Attributes:
-        target: The topic that a sink was sending to; None at other stages.
-        side: Whether key or value did not fit the serde of a sink; None for other failures.
+        target: The topic to which a sink was sending; None at other stages.
+        side: The part of the record that did not fit the serde of a sink; None for other failures.
     """
 
     stage: Stage
@@ -68,7 +68,7 @@ class Failure(NamedTuple):
         """Return the error text.
 
         Args:
-            handled: What the error handler did, as a sentence; empty without one.
+            handled: The outcome of the error handler, as a sentence; empty without a handler.
         """
         correct = "Let it be smaller" if isinstance(self.error, ProductionError) else _ADVICE[self.stage]
         advice = handled or (
@@ -81,11 +81,11 @@ class Failure(NamedTuple):
         )
 
     def context(self, task: TaskId, attempt: int, arguments: tuple[Any, ...] | None) -> ErrorContext:
-        """Return what the error handler gets.
+        """Return the argument of the error handler.
 
         Args:
-            attempt: How often the node has tried the record, from 1.
-            arguments: What the node was called with; None if it was not called.
+            attempt: The number of the node's attempt at the record, from 1.
+            arguments: The arguments of the node's call; None if the node was not called.
         """
         partition, offset, key, value, timestamp, headers = self.record
         topic, number = (None, -1) if partition is None else partition
@@ -103,7 +103,7 @@ class Failure(NamedTuple):
 
 
 def _record(key: Any, value: Any, *rest: Any) -> Record[Any, Any]:
-    """Return what a node was called with as a record; the value of a table's row is a ``Change``."""
+    """Return the arguments of a node's call as a record. For a table, the value is a ``Change``."""
     if len(rest) == 3:
         old, timestamp, headers = rest
         return Record(key, Change(value, old), max(timestamp, 0), headers)
@@ -114,14 +114,15 @@ def _record(key: Any, value: Any, *rest: Any) -> Record[Any, Any]:
 def decide(
     handler: ErrorHandler, context: ErrorContext, error: Exception, *, again: bool, topic: str | None
 ) -> tuple[Decision, str]:
-    """Ask an error handler.
+    """Call an error handler and check its decision.
 
     Args:
-        again: Whether the record can be tried again.
+        again: True if the record can be retried.
         topic: The dead-letter topic of the application; None if it has none.
 
     Returns:
-        The decision, and what the handler did as a sentence. The decision is "fail" if the handler asks for what is impossible.
+        The decision, and the outcome of the handler as a sentence. The decision is "fail" if the handler raises or requests something
+        impossible.
     """
     name = getattr(handler, "__qualname__", None) or type(handler).__name__
     subject = f"Its error handler {name!r}"
@@ -158,8 +159,8 @@ class Letter(NamedTuple):
     """A record for a dead-letter topic.
 
     Attributes:
-        facts: What its headers say besides; ``error`` is the cause.
-        error: What was raised; None if nothing was.
+        facts: Further facts for the headers; ``error`` is the cause.
+        error: The exception; None if none was raised.
     """
 
     stage: str
@@ -169,7 +170,7 @@ class Letter(NamedTuple):
     error: Exception | None
 
     def row(self) -> tuple[bytes | None, bytes | None, int, Headers]:
-        """Return key, value, timestamp and headers: those of the record, Millstream's, and those of Kafka Streams (KIP-1034)."""
+        """Return key, value, timestamp and headers. Headers of Millstream and of Kafka Streams (KIP-1034) follow the record's own."""
         partition, offset, key, value, timestamp, headers = self.record
         topic, number = ("", -1) if partition is None else partition
         error, facts = self.error, self.facts
@@ -199,7 +200,7 @@ class Letter(NamedTuple):
         return key, value, max(timestamp, 0), (*headers, *own)
 
     def no_topic(self, task_id: TaskId) -> str:
-        """Return the error text if there is no topic for it."""
+        """Return the error text for the case that there is no dead-letter topic."""
         if self.stage != "call":
             return "a dead-letter policy needs the setting dead_letter_topic='...'"
         return (

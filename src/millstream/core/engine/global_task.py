@@ -1,10 +1,11 @@
-"""Global task: a global part at work, one record after the other.
+"""Global task: maintains a global store.
 
-A global store is filled by the same engine as any other: a task over the part's source and the node behind it. A driver
-feeds it the records of the topic in the order of their offsets, and applies the changes of each outcome. It differs from
-an ordinary task in what it may do. Any host may fill its copy, at any time and more than once; so nothing but the stores
-may follow from a record, and only the record may decide what that is. There are no schedules (the context refuses them),
-and a record that fails is not sent to the dead-letter topic: each copy would send it again. It is left out and counted.
+A global store is filled by an ordinary task with the store's source and the node that follows it. A driver passes the records of the
+topic to the task, in the order of their offsets, and applies the changes of each outcome.
+
+Each host fills its copy at any time, possibly more than once. A record may therefore change nothing but the stores, and the change may
+depend only on the records. There are no schedules (the context refuses them). A record that fails is skipped and counted instead of sent
+to the dead-letter topic, because each copy would send it again.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ def global_task(
     app_config: Mapping[str, Any] | None = None,
     snapshot: Snapshot | None = None,
 ) -> Task:
-    """Make the task of a global part.
+    """Create the task of a global store.
 
     Args:
-        policies: What to do with records that fail; those for the dead-letter topic are skipped.
+        policies: Error policies. A record that they would send to the dead-letter topic is skipped.
         snapshot: The last return value of ``Task.snapshot``.
     """
     return Task(

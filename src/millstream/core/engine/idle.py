@@ -1,18 +1,17 @@
-"""Idle closing: the time of an operator goes on by the wall clock while nothing arrives.
+"""Idle closing: advances the time of an operator by the wall clock while no records arrive.
 
-Only records move stream time, so the last windows before a pause stay open for as long as it lasts. An operator that is
-asked to *close when idle* treats a pause as time: once nothing has arrived for ``idle`` ms, what would close if stream time
-had gone on since the last record as the wall clock has, is closed:
+Only records advance stream time, so the last windows before a pause stay open until the pause ends. An operator that *closes when idle*
+counts the pause as time. When no record has arrived for ``idle`` ms, it closes everything that would close if stream time had advanced
+with the wall clock since the last record:
 
-    base + (now - last input) >= when it closes        base: the operator's time after its last input
+    base + (now - last input) >= closing time        base: the operator's time after its last input
 
-Then its time is exactly when the last of these closes, not more. So it does not depend on when a task was looked at in
-between, only on what has been closed; and a record for something that was not closed is not late.
+The operator's time is then exactly the last of these closing times. It therefore depends only on what has been closed, not on when the
+steps of the task ran, and a record for a window that has not been closed is not late.
 
-The wall clock is that of the micro-batches, last input and base are part of the task's snapshot, and a step with input
-closes nothing so: a micro-batch that is repeated gives the same again. An input is idle only if there is nothing: while the
-task holds records that it has not processed, or some are left on the broker, or a topic of it is paused, the pause has not
-begun.
+A repeated micro-batch has the same results: the wall clock is that of the micro-batch, last input and base are part of the task's
+snapshot, and a step with input closes nothing by idleness. A pause begins only when there is nothing to process: the task has no buffered
+records, no records are left on the broker, and no topic of the task is paused.
 """
 
 from __future__ import annotations
@@ -25,14 +24,17 @@ from millstream.core.state.contract import Memory
 
 
 class IdleClock:
-    """Closes what an idle operator has open. Owned by the task.
+    """Closes the open windows of an idle operator. Owned by the task.
 
     Args:
-        clocks: The clocks of the task, which asks each of them at the end of a step; this one is added.
-        memory: The operator's memory; ``time`` in it is the operator's time.
-        idle_ms: How long nothing arrives before the wall clock takes over.
-        next_close: Returns when the operator closes something next, in its own time; NEVER if nothing is open.
-        close: Closes what closes up to a time of the operator, and remembers that time under ``time``.
+        clocks: The clocks of the task, which calls :meth:`step` of each at the end of a step. This clock is appended.
+        memory: The operator's memory; its entry ``time`` is the operator's time.
+        idle_ms: How long the operator must be without input before the wall clock advances its time.
+        next_close: Returns the next closing time of the operator, in the operator's time; NEVER if nothing is open.
+        close: Closes what is due at a time of the operator, and stores that time as ``time``.
+
+    Attributes:
+        wake_at_ms: When the operator must close something if no record arrives, ms since the epoch; None if nothing is open.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class IdleClock:
         clocks.append(self)
 
     def watching(self, call: Callable[..., None]) -> Callable[..., None]:
-        """Return the operator's function, wrapped to note its input."""
+        """Wrap the operator's function to detect input."""
 
         def watched(*args: Any) -> None:
             self._fresh = True
@@ -61,14 +63,14 @@ class IdleClock:
         return watched
 
     def note_input(self) -> None:
-        """Note input that did not pass through the operator's function."""
+        """Report input that did not pass through the operator's function."""
         self._fresh = True
 
     def step(self, now_ms: int, *, quiet: bool) -> None:
         """End a step of the task.
 
         Args:
-            quiet: Whether the task has nothing left to process.
+            quiet: True if the task has no buffered records and none of its inputs has more.
         """
         memory = self._memory
         if self._fresh or not quiet:
@@ -81,7 +83,7 @@ class IdleClock:
         self.wake_at_ms = self._wake_at()
 
     def _close_up_to(self, time: int) -> None:
-        """Close one moment after the other, so that the operator's time ends at the last of them."""
+        """Close at one closing time after the other, so that the operator's time ends at the last of them."""
         while (close_time := self._next_close()) <= time:
             self._close(close_time)
 

@@ -1,7 +1,7 @@
-"""Stores of processors that promise to be local to keys: what leaves the task's key range is refused.
+"""Stores of key-local processors: access to a key outside the task's key range is refused.
 
-A processor with ``key_local=True`` touches nothing but the entries of its record's key. Where it breaks that promise, another task
-has the entry it looks for, and the result would be wrong without a word.
+A processor with ``key_local=True`` promises to use only entries of its record's key. If it uses another key, another task may have the
+entry, and the result would be silently wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BY_KEY: Final = frozenset(
 
 
 class KeyLocalStore:
-    """A store that refuses keys of other ranges."""
+    """Wraps a store to refuse keys of other key ranges."""
 
     __slots__ = ("_key_range", "_processor", "_spec", "_store")
 
@@ -44,7 +44,7 @@ class KeyLocalStore:
         return self._checked(attribute) if name in _BY_KEY else attribute
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # so that isinstance() works for the kind of store
+    def __class__(self) -> Any:  # isinstance() must work for the wrapped store's type
         return type(self._store)
 
     def put_all(self, entries: Any) -> None:

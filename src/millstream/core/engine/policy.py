@@ -1,11 +1,11 @@
-"""Error policies: what happens to a record that fails, per stage and per operator.
+"""Error policies: decide what happens to a record that fails, per stage and per operator.
 
-* ``fail`` (default): the application stops with an error that names the record. If there is a dead-letter topic, the record
-  goes there first.
+* ``fail`` (default): the application stops with an error that identifies the record. If there is a dead-letter topic, the record is sent
+  there first.
 * ``skip``: the record is dropped, counted and logged.
-* ``dead_letter``: the original record goes to the dead-letter topic, with headers that say where and why it failed;
-  ``ms.dead_letter("topic")`` names another topic.
-* an *error handler*: a function of the user that decides record by record, and may also let the operator try once more.
+* ``dead_letter``: the original record is sent to the dead-letter topic, with the location and the cause of the failure in headers.
+  ``ms.dead_letter("topic")`` chooses another topic.
+* an *error handler*: a user's function that decides per record, and may also request a retry.
 
 Source: Kafka Streams' deserialization, processing and production exception handlers (KIP-161, KIP-210, KIP-399, KIP-1033);
 KIP-1034 (dead-letter queue).
@@ -26,36 +26,36 @@ from millstream.core.topology.plan import Plan
 Word = Literal["fail", "skip", "dead_letter"]
 Stage = Literal["deserialize", "process", "produce"]
 Fate: TypeAlias = Word | DeadLetter
-"""What becomes of a record that has failed for good."""
+"""What happens to a failed record that is not retried."""
 Decision: TypeAlias = Fate | Literal["retry"]
-"""What an error handler returns."""
+"""The return value of an error handler."""
 
 WORDS: Final[tuple[str, ...]] = get_args(Word)
 STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 MOST_ATTEMPTS: Final = 10
-"""How often an operator tries one record, whatever its handler says."""
+"""Maximum number of attempts per record, regardless of the error handler."""
 
 
 @dataclass(frozen=True)
 class ErrorContext:
-    """A record that failed, as an error handler sees it (Kafka Streams: ``ErrorHandlerContext``).
+    """The failed record and its location, for an error handler (Kafka Streams: ``ErrorHandlerContext``).
 
     Attributes:
         stage: ``"deserialize"``, ``"process"`` or ``"produce"``.
         node: The node that failed: a source, an operator, a processor or a sink.
         task: The task, such as ``"0_3"``.
-        topic: Where the record was read; None in a punctuator.
-        partition: Its partition, -1 in a punctuator.
-        offset: Its offset, -1 in a punctuator.
-        key: The key as bytes, as it was read.
-        value: The value as bytes, as it was read.
-        timestamp: Of the record that was read, ms since the epoch.
-        headers: Of the record that was read.
-        record: The record as it came to the node; the value of a table's row is a ``Change``. None where no record came to it:
-            in a source, a punctuator, or a method that gets the result of a call.
-        attempt: How often the node has tried it, from 1.
-        target: The topic that a sink was sending to; None elsewhere, or if the choice of the topic failed.
-        side: ``"key"`` or ``"value"``, whichever did not fit the serde of a sink; None elsewhere.
+        topic: The topic from which the record was read; None in a punctuator.
+        partition: The partition from which the record was read; -1 in a punctuator.
+        offset: The offset of the record; -1 in a punctuator.
+        key: The key as read, in bytes.
+        value: The value as read, in bytes.
+        timestamp: The timestamp of the record as read, ms since the epoch.
+        headers: The headers of the record as read.
+        record: The record that the node received; the value of a table's row is a ``Change``. None if the node received no record: in a
+            source, a punctuator, or a method that receives the result of a call.
+        attempt: The number of the node's attempt at the record, from 1.
+        target: The topic to which a sink was sending; None elsewhere, or if the choice of the topic failed.
+        side: ``"key"`` or ``"value"`` if that part of the record did not fit the serde of a sink; None elsewhere.
     """
 
     stage: Stage
@@ -75,24 +75,23 @@ class ErrorContext:
 
 
 ErrorHandler: TypeAlias = Callable[[ErrorContext, Exception], Decision]
-"""Decides what becomes of a record that failed: ``"fail"``, ``"skip"``, ``"dead_letter"``, ``ms.dead_letter("topic")`` or
-``"retry"``."""
+"""Decides what happens to a failed record: ``"fail"``, ``"skip"``, ``"dead_letter"``, ``ms.dead_letter("topic")`` or ``"retry"``."""
 Policy: TypeAlias = Fate | ErrorHandler
 
 
 @dataclass(frozen=True)
 class Retrying:
-    """An error handler that retries a record immediately, and decides what happens if all attempts fail.
+    """An error handler that retries a record immediately, and applies a policy if all attempts fail.
 
-    If a retry is not possible, such as in a stateful operator or a punctuator, ``then`` applies at once.
+    If a retry is not possible, for example in a stateful operator or a punctuator, ``then`` applies at once.
 
     Attributes:
-        attempts: How often a record is tried in all, 2 to 10.
-        then: What becomes of a record that still fails: ``"fail"``, ``"skip"``, ``"dead_letter"`` or ``ms.dead_letter("topic")``.
-        on: The exceptions after which the record is retried; ``then`` applies to others.
+        attempts: Total number of attempts, 2 to 10.
+        then: Policy if the last attempt fails: ``"fail"``, ``"skip"``, ``"dead_letter"`` or ``ms.dead_letter("topic")``.
+        on: The exceptions after which the record is retried; ``then`` applies to other exceptions.
 
     Raises:
-        SettingsError: If an attribute is none of these.
+        SettingsError: If an attribute has another value.
 
     Example:
         >>> import millstream as ms
@@ -131,27 +130,28 @@ class Retrying:
             )
 
     def __call__(self, context: ErrorContext, error: Exception) -> Decision:
-        """Decide for a record that failed."""
+        """Return the decision for a failed record."""
         return "retry" if isinstance(error, self.on) and context.attempt < self.attempts else self.then
 
 
 @dataclass(frozen=True)
 class ErrorPolicies:
-    """The policy of each stage, and of operators that have one of their own.
+    """The error policies of the stages and of single operators.
 
     A policy is ``"fail"``, ``"skip"``, ``"dead_letter"``, ``ms.dead_letter("topic")``, or an error handler: a function of an
-    :class:`ErrorContext` and the exception that returns one of these, or ``"retry"``. Handlers run where the operators run and cross
-    to executors as cloudpickle. One that raises, or returns something else, counts as ``"fail"``, with both errors named.
+    :class:`ErrorContext` and the exception that returns one of these values or ``"retry"``. Handlers are sent to the executors with
+    cloudpickle and run there, with the operators. If a handler raises or returns another value, the policy is ``"fail"``, and the error
+    message contains both errors.
 
     Attributes:
-        deserialize: For records whose bytes do not fit the serdes, or without a valid timestamp.
-        process: For records on which a function or processor raises.
-        produce: For results that do not fit the serdes of a sink.
-        dead_letter_topic: Where failed records go, under ``"fail"``, too.
-        operators: Policies by the name of a node, which go before those of the stages.
+        deserialize: For records whose bytes do not fit the serdes, and records without a valid timestamp.
+        process: For records for which a function or processor raises.
+        produce: For records that a sink cannot send: they do not fit its serdes, are too large, or the choice of topic or partition fails.
+        dead_letter_topic: The topic for failed records, also under ``"fail"``.
+        operators: Policies by the name of a node. They take precedence over the policies of the stages.
 
     Raises:
-        SettingsError: If a policy is none of these.
+        SettingsError: If a policy has another value.
 
     Example:
         >>> import millstream as ms
@@ -187,29 +187,29 @@ class ErrorPolicies:
         return policy
 
     def asks(self, node: str) -> bool:
-        """Return whether an error handler may decide for records that fail in a node."""
+        """Return True if an error handler may decide about records that fail in a node."""
         return any(callable(self.of(stage, node)) for stage in STAGES)
 
     @property
     def topics(self) -> frozenset[str]:
-        """The dead-letter topics that are known by name."""
+        """The dead-letter topics of the policies. Handlers may choose others."""
         named = {policy.text for policy in self._all() if isinstance(policy, DeadLetter)}
         return frozenset(named if self.dead_letter_topic is None else {*named, self.dead_letter_topic})
 
     def without_dead_letters(self) -> ErrorPolicies:
-        """Return the same policies with "skip" in place of dead letters."""
+        """Return these policies with "skip" in place of dead letters."""
         stages = {stage: _skipping(self.of(stage)) for stage in STAGES}
         operators = {node: _skipping(policy) for node, policy in self.operators.items()}
         return replace(self, **stages, dead_letter_topic=None, operators=operators)
 
     def check_nodes(self, plan: Plan) -> None:
-        """Refuse policies of nodes that do not exist.
+        """Check that the nodes in ``operators`` exist.
 
         Args:
             plan: The topology.
 
         Raises:
-            SettingsError: If there is no such node.
+            SettingsError: If a node does not exist.
         """
         known = {name for part in (*plan.subtopologies, *plan.global_parts) for name in part.nodes}
         for node in self.operators:
@@ -230,13 +230,13 @@ def is_fate(answer: object) -> bool:
 
 
 def check_policy(parameter: str, policy: object) -> None:
-    """Refuse what is no policy.
+    """Check that a value is an error policy.
 
     Args:
-        parameter: The parameter's name, for the error.
+        parameter: The name of the parameter, for the error message.
 
     Raises:
-        SettingsError: If it is no policy.
+        SettingsError: If it is not an error policy.
     """
     if iscoroutinefunction(policy):
         raise SettingsError(
@@ -252,7 +252,7 @@ def check_policy(parameter: str, policy: object) -> None:
 
 @dataclass(frozen=True)
 class _Skipping:
-    """An error handler whose dead letters are skipped."""
+    """Wraps an error handler to skip records instead of sending dead letters."""
 
     handler: ErrorHandler
 

@@ -1,4 +1,4 @@
-"""Progress of a task: how far it has processed each partition, with unfinished records of asynchronous operators in between."""
+"""Progress of a task: how far it has processed each partition, including unfinished records of asynchronous operators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.core.model.ids import TopicPartition
 
 
 class TaskProgress:
-    """The progress of a task. Owned by it."""
+    """The progress of a task. Owned by the task."""
 
     def __init__(
         self,
@@ -23,13 +23,12 @@ class TaskProgress:
         self._unfinished = unfinished
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the offset before which everything has been taken, also of partitions that brought nothing this time."""
+        """Return, per partition, the offset before which all records have been taken; also for partitions without new records."""
         before = {partition: progress.position for partition, progress in self._restored.items()}
         queues = self._group.queues.values()
         return before | {q.partition: offset for q in queues if (offset := q.committable()) is not None}
 
     def committable(self) -> dict[TopicPartition, int]:
-        """Return the committable offset of each partition: no record before it is unfinished."""
         unfinished = self._unfinished
         return {
             partition: unfinished[partition].committable(position) if partition in unfinished else position
@@ -37,14 +36,14 @@ class TaskProgress:
         }
 
     def by_partition(self) -> dict[TopicPartition, Progress]:
-        """Return what a restart must know of each partition."""
+        """Return the progress of each partition, for the snapshot."""
         return {
             partition: self._unfinished.get(partition, UnfinishedOffsets()).progress(position)
             for partition, position in self.positions().items()
         }
 
     def lowest_shuffled(self) -> dict[TopicPartition, int]:
-        """Return the lowest offset that is buffered or unfinished, per partition that is read through lanes."""
+        """Return the lowest buffered or unfinished offset of each partition that is read through lanes."""
         straight = self.positions()
         low = {
             partition: lowest

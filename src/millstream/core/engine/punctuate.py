@@ -1,12 +1,11 @@
-"""Punctuation: functions called when stream time or wall-clock time has advanced.
+"""Punctuation: functions that are called when stream time or wall-clock time advances.
 
-Due times lie on a grid. Stream time: multiples of the interval from 0, so the first call comes with the first record.
-Wall clock: every interval from the moment of scheduling, or from ``start_time``. However many grid points were passed, the
-function is called once, with the current time, and its next due time is the first grid point after now (Kafka Streams:
-``PunctuationQueue``, ``PunctuationSchedule``).
+Due times are on a grid. It begins at 0 in stream time, so the first record causes the first call, and at the time of scheduling in
+wall-clock time, or at ``start_time``. If several grid points have passed, the function is called once, with the current time. The next due
+time is the first grid point after the current time (Kafka Streams: ``PunctuationQueue``, ``PunctuationSchedule``).
 
-A schedule survives the batch it was made in: it is known by its node and the order in which ``init`` made it; one that is
-made later, in ``process`` or in a punctuator, must call a method of its processor, whose name is kept.
+A schedule outlives the micro-batch that created it. A schedule from ``init`` is identified by its node and its number in ``init``. A
+schedule from ``process`` or a punctuator must call a method of its processor, and is identified by the name of the method.
 """
 
 from __future__ import annotations
@@ -23,12 +22,13 @@ NEVER: Final = (1 << 63) - 1
 
 @dataclass(slots=True)
 class Schedule:
-    """A schedule of a node; what ``ProcessorContext.schedule`` returns (``Cancellable``).
+    """A schedule of a node. ``ProcessorContext.schedule`` returns it as ``Cancellable``.
 
     Attributes:
-        ordinal: Its number among the schedules that the node made in ``init``; None for later ones.
-        method: Name of the processor's method; None for schedules made in ``init``.
-        interval_ms: Distance of the grid points.
+        ordinal: Its number among the schedules from the processor's ``init``; None for later schedules.
+        method: Name of the processor's method; None for schedules from ``init``.
+        interval_ms: Distance between grid points.
+        due_ms: The next grid point, ms since the epoch.
         callback: Called with the current time, ms since the epoch.
     """
 
@@ -45,7 +45,7 @@ class Schedule:
         self.cancelled = True
 
     def advance(self, now_ms: int) -> None:
-        """Move the due time to the first grid point after now."""
+        """Set the due time to the first grid point after now."""
         missed = max(now_ms - self.due_ms, 0) // self.interval_ms
         self.due_ms += (missed + 1) * self.interval_ms
 
@@ -62,7 +62,7 @@ class Schedule:
 
 
 class Punctuations:
-    """The schedules of a task. Owned by it."""
+    """The schedules of a task. Owned by the task."""
 
     def __init__(self) -> None:
         self.schedules: list[Schedule] = []
@@ -72,20 +72,21 @@ class Punctuations:
         return min((s.due_ms for s in self.schedules if s.kind is kind and not s.cancelled), default=None)
 
     def first_due(self, kind: PunctuationType, now_ms: int) -> Schedule | None:
-        """Return the schedule that has been due the longest, None if none is due."""
+        """Return the schedule with the earliest due time; None if none is due."""
         due = (s for s in self.schedules if s.kind is kind and not s.cancelled and s.due_ms <= now_ms)
         return min(due, key=lambda schedule: schedule.due_ms, default=None)
 
     def add(self, schedule: Schedule) -> None:
-        """Add a schedule, and forget cancelled ones that were made after ``init``."""
+        """Add a schedule, and remove cancelled schedules that were not created in ``init``."""
         self.schedules = [s for s in self.schedules if not s.cancelled or s.ordinal is not None]
         self.schedules.append(schedule)
 
     def restore(self, schedules: Iterable[Mapping[str, Any]], processors: Mapping[str, Any]) -> None:
-        """Restore the due times of schedules made in ``init``, and make later ones again.
+        """Restore the due times of schedules from ``init``, and recreate later schedules.
 
         Args:
-            schedules: What :meth:`to_data` returned before the restart.
+            schedules: The last return value of :meth:`to_data`.
+            processors: The processors by node.
         """
         made = {(schedule.node, schedule.ordinal): schedule for schedule in self.schedules}
         for data in schedules:

@@ -1,10 +1,10 @@
-"""Processing: how a task runs the records that it takes from its queues, and punctuates in between.
+"""Processing: runs the records that a task takes from its queues, and punctuates in between.
 
 A run of records is processed in one of three ways:
 
 * record by record, with the compiled functions;
-* in columns: runs of one source are collected, and processed together when another source is next or the step ends;
-* by threads: runs are collected until they make a block (``millstream.core.engine.threaded_nodes``).
+* in columns: runs of one source are collected, and processed together when a run of another source follows or the step ends;
+* by threads: runs are collected until they fill a block (``millstream.core.engine.threaded_nodes``).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from millstream.core.topology.processor import PunctuationType
 
 
 class Processing:
-    """Runs the records of a task. Owned by it.
+    """Runs the records of a task. Owned by the task.
 
     Args:
-        threads: The part of the sub-topology that threads run; None if there is none.
+        threads: The threads that run functions; None for no threads.
 
     Attributes:
-        columnar: The columnar forms of the sources that have one, by name.
+        columnar: The columnar entries of the sources that have one, by name.
         threads: The part of the sub-topology that threads run; None if there is none.
     """
 
@@ -51,7 +51,7 @@ class Processing:
         self._sources = {topic: source for source in sub.sources for topic in source.topics}
         self.threads = None if threads is None else Fronts(sub, compiled, threads) or None
         self._timed = bool(compiled.clocks or compiled.contexts)
-        """Whether anything depends on the time of a partition of which the task has a key range."""
+        """True if, in the task of a key range, a node or processor depends on the time of the whole partition."""
         self._with_steps = needs_steps(sub)
         self._range_time = RangeTime(
             compiled, group, lambda queue: self.source(queue.partition).name, self._advance
@@ -59,11 +59,11 @@ class Processing:
         by_columns = self.threads is None and not compiled.clocks
         self.columnar = columns.entries(sub, compiled) if by_columns else {}
         self._collected: list[Piece] = []
-        """Runs of one source that were taken and wait to be processed together, in columns."""
+        """Runs of one source that have been taken, to be processed together in columns."""
         self.processed = self.punctuated = 0
 
     def source(self, partition: TopicPartition) -> Source:
-        """Return the source of a partition; a topic that matches only a pattern becomes known.
+        """Return the source of a partition. A topic that matches the pattern of a source is added to the known topics.
 
         Raises:
             StoreError: If no source reads the topic.
@@ -79,7 +79,7 @@ class Processing:
         return source
 
     def run(self, queue: RecordQueue, end: int) -> None:
-        """Process the records of the first chunk of a queue, up to but not including an index."""
+        """Process the records of a queue's first chunk, up to but not including the index ``end``."""
         if self.threads is not None:
             return self._collect_for_threads(self.threads, queue, end)
         name, start = self._sources[queue.partition.topic].name, queue.index
@@ -92,12 +92,12 @@ class Processing:
         return None
 
     def pass_time(self, queue: RecordQueue) -> None:
-        """Advance to the time of the partition behind the records of a key range."""
+        """Advance to the time of the partition after the last record of a key range."""
         chunk = queue.chunks[0]
         if self._timed:
             self.finish()
             self.leave_records()
-            # Records that were read later may belong to the last step.
+            # The last step is complete only if no later records have been read: they may belong to it.
             self._range_time.move(queue, chunk.order[0], inclusive=len(queue.chunks) == 1)
             self._advance(queue, chunk.times_before(0))
         else:
@@ -110,7 +110,7 @@ class Processing:
             self._run_block(self.threads)
 
     def leave_records(self) -> None:
-        """End the last record: no record is current."""
+        """Unset the current record."""
         self._runtime.partition = None
         self._runtime.chunk = None
 
@@ -132,7 +132,7 @@ class Processing:
         return counts
 
     def _advance(self, queue: RecordQueue, times: Times) -> None:
-        """Advance to the times of a partition."""
+        """Advance stream time and the nodes downstream of a queue to the times of its partition."""
         runtime = self._runtime
         if times.all > runtime.stream_time:
             runtime.stream_time = times.all
@@ -144,7 +144,7 @@ class Processing:
     # In columns.
 
     def _collect_columns(self, queue: RecordQueue, end: int) -> None:
-        """Collect a run, to be processed together with others of its source."""
+        """Collect a run, to be processed together with other runs of its source."""
         piece = Piece(queue, queue.chunks[0], queue.index, end)
         if self._collected and self._source_of(self._collected[0]) is not self._source_of(piece):
             self._run_columns()
@@ -166,7 +166,7 @@ class Processing:
     # By threads.
 
     def _collect_for_threads(self, threads: Fronts, queue: RecordQueue, end: int) -> None:
-        """Collect a run for the threads; a full block is processed at once."""
+        """Collect a run for the threads. A full block is processed at once."""
         start, chunk = queue.index, queue.chunks[0]
         name = self._sources[queue.partition.topic].name
         queue.taken(end)
@@ -179,7 +179,7 @@ class Processing:
             start = cut
 
     def _run_block(self, threads: Fronts) -> None:
-        """Process a block: threads execute the first part, the task's thread the rest."""
+        """Process a block: threads run the first part of the topology, the task's thread runs the rest."""
         for name, piece, effects in threads.execute():
             entry: Call = self._compiled.entries[name] if effects is None else replay
             self._run_rows(piece, entry, effects)
@@ -187,11 +187,11 @@ class Processing:
     # Record by record.
 
     def _run_rows(self, piece: Piece, entry: Call, effects: list[Effects] | None = None) -> None:
-        """Process a run record by record; ``effects``, if given, are passed in place of the keys."""
+        """Process a run record by record. If ``effects`` are given, they are passed in place of the keys."""
         queue, chunk, start, end = piece
         runtime, partition = self._runtime, queue.partition
         runtime.partition, runtime.chunk = partition, chunk
-        # What is before the run is not walked over: inputs that alternate would take quadratic time.
+        # Slice instead of skipping the records before the run: alternating inputs would otherwise take quadratic time.
         columns: list[Any] = [chunk.keys, chunk.values, chunk.timestamps]
         if start:
             columns = [column[start:end] for column in columns]
@@ -213,7 +213,7 @@ class Processing:
     def _in_time(
         self, rows: Iterable[tuple[Any, ...]], queue: RecordQueue, chunk: Chunk
     ) -> Iterator[tuple[Any, ...]]:
-        """Return the rows of a key range; before each, stream time advances to that of the partition."""
+        """Return the rows of a key range. Before each row, stream time advances to the time of the partition."""
         assert chunk.before is not None
         assert chunk.keyed_before is not None
         assert chunk.valued_before is not None
@@ -233,24 +233,24 @@ class Processing:
 
 
 Order = tuple[int, QueueId]
-"""What decides the order in which a task takes records: the running maximum of the partition, then the queue."""
+"""The order in which a task takes records: by the running maximum of the partition, then by the queue."""
 
 
 @dataclass(frozen=True)
 class RangeTime:
-    """Moves the time of a task that has a key range, which is that of the partition, not of its own records. Owned by the task.
+    """Advances the time of a key range's task: it is the time of the whole partition, not of the task's own records. Owned by the task.
 
-    In front of each record, the operators move on to the time of the partition there. With several inputs, that is also the time of the
-    other partitions, as far as an undivided task would have taken their records by then: those with smaller running maxima.
+    Before each record, the operators advance to the time of the partition at that record. With several inputs, they also advance to the
+    times of the other partitions, as far as an undivided task would have taken their records: those with smaller running maxima.
 
-    Some operators emit results that are due at the next record, whatever its key, so it may be one of another range. Where results are
-    due, the task stops at the first step with such a record.
+    Some operators emit due results at the next record, even a record of another key range. If results are due, the task stops at the
+    first step with such a record.
 
     Args:
         compiled: The functions of the task.
         group: The queues of the task.
         source_of: Returns the name of the source that reads a queue.
-        advance: Moves the operators behind a queue on to times.
+        advance: Advances the operators downstream of a queue.
     """
 
     compiled: Compiled
@@ -259,12 +259,12 @@ class RangeTime:
     advance: Callable[[RecordQueue, Times], None]
 
     def move(self, queue: RecordQueue, time: int, *, inclusive: bool = False) -> None:
-        """Move on to the time in front of a record.
+        """Advance to the time before a record.
 
         Args:
             queue: The queue of the record.
             time: The running maximum of the partition at the record.
-            inclusive: Whether all records of the queue with this running maximum are in front of the record.
+            inclusive: True if all records of the queue with this running maximum precede the record.
         """
         end = (time, queue.id)
         while (first := self._first_due(end, inclusive=inclusive)) is not None:
@@ -274,7 +274,7 @@ class RangeTime:
         self._pass(end, inclusive=inclusive)
 
     def _first_due(self, end: Order, *, inclusive: bool) -> tuple[Order, DueResults] | None:
-        """Return the first step before the end at which results are due, with these."""
+        """Return the first step before the end at which results are due, and these results."""
         first: tuple[Order, DueResults] | None = None
         for results in self.compiled.due_results:
             due = results.due()

@@ -1,8 +1,8 @@
-"""Recorder: a runtime that does nothing, and writes down what it is told to do.
+"""Recorder: a runtime that records effects instead of applying them.
 
-The operators of a front (``millstream.core.topology.analysis.threads_and_caches``) are compiled for each thread by the same closures as for the task itself. With
-a recorder in the place of the task's runtime, what they drop, send, let fail or hand on beyond the front becomes a list of
-*effects*, in program order. The task's own thread does them later, when it is the record's turn.
+The operators of a front (``millstream.core.topology.analysis.threads_and_caches``) are compiled for each thread, by the same compilers as
+for the task itself. A recorder replaces the task's runtime. Drops, sends, failures and records that leave the front become a list of
+*effects*, in program order. The task's own thread applies them later, when it is the record's turn.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Effects = list[Effect]
 
 
 def replay(effects: Effects, *_: Any) -> None:
-    """Apply the effects of a record, in place of the function behind its source."""
+    """Apply the effects of a record. Called in place of the function that follows its source."""
     for call, args in effects:
         call(*args)
 
@@ -33,7 +33,8 @@ class Recorder(Runtime):
     """The runtime of a front in a thread. Used by one thread at a time.
 
     Attributes:
-        beyond: Returns the task's function for a border of the front.
+        beyond: Returns the task's function of a node, by name, for the borders of the front.
+        stops: True if the failure of the current record stops the application.
     """
 
     def __init__(self, compiled: Compiled) -> None:
@@ -61,11 +62,10 @@ class Recorder(Runtime):
         self.effects, self.stops = [], False
 
     def do(self, call: Callable[..., object], *args: Any) -> None:
-        """Note an effect that the task will apply."""
         self.effects.append((call, args))
 
     def ended_by(self, error: BaseException) -> None:
-        """Replace all effects by the failure of the record, which has ended its thread."""
+        """Replace all effects with the failure of the record, which ended its thread."""
         failure = ProcessingError(f"it ended the thread that executed it: {named(error)}")
         failure.__cause__ = error
         self.effects, self.stops = [], self.policies.of("process", self.node) == "fail"
@@ -73,7 +73,7 @@ class Recorder(Runtime):
         self.do(self._task.failed, Failure("process", self.node, failed, self._current()))
 
     def watched(self, node: str, call: Call, *, repeatable: bool) -> Call:
-        """Wrap the function of a node, to note which node was called last."""
+        """Wrap the function of a node to remember the node that was called last."""
         noted = super().watched(node, call, repeatable=repeatable)
 
         def watched(*args: Any) -> None:
@@ -83,24 +83,23 @@ class Recorder(Runtime):
         return watched
 
     def rows(self, topic: str) -> list[Row]:
-        """Return a list-like object that notes the records for a topic."""
+        """Return a list-like object that records the sends to a topic."""
         return cast("list[Row]", _Outbox(self, self._task.rows, topic))
 
     def placed(self, topic: str) -> list[PlacedRow]:
-        """Return the same for a topic with a partitioner."""
+        """Return a list-like object that records the sends to a topic with chosen partitions."""
         return cast("list[PlacedRow]", _Outbox(self, self._task.placed, topic))
 
     def drop(self, reason: str, count: int = 1) -> None:
         self.do(self._task.drop, reason, count)
 
     def settle(self, failure: Failure, fate: Fate, handled: str = "") -> None:
-        """Note the fate of a record that has failed for good."""
         self.stops = self.stops or fate == "fail"
         self.do(self._task.settle, failure, fate, handled)
 
 
 class _Outbox:
-    """Takes the place of the list of records for a topic in a front."""
+    """Replaces the list of records for a topic."""
 
     def __init__(self, recorder: Recorder, rows_of: Callable[[str], list[Any]], topic: str) -> None:
         self._recorder = recorder

@@ -1,4 +1,4 @@
-"""Runtime: what the compiled nodes of one task share: where they are, what they send, how they fail."""
+"""Runtime: the state that the compiled nodes of a task share: the current record, records to send, and failures."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
 
 Row = tuple[bytes | None, bytes | None, int, Headers]
 PlacedRow = tuple[bytes | None, bytes | None, int, Headers, int]
-"""A serialised record with the partition that a partitioner chose; -1 leaves it to the key."""
+"""A serialised record with its chosen partition; -1 for the partition of the key."""
 
 
 class RecordOverride(Protocol):
-    """A record that is current instead of the last one taken."""
+    """A current record that replaces the last record taken, such as a buffered record that is forwarded."""
 
     @property
     def origin(self) -> RecordMetadata | None:
-        """Topic, partition and offset; None if a punctuator sent it."""
+        """Topic, partition and offset; None if a punctuator forwarded the record."""
 
     @property
     def raw(self) -> RawRecord:
-        """The record as failures report it."""
+        """The record as reported in failures."""
 
 
 class Piece(NamedTuple):
-    """Records that were taken from a queue together: ``start`` up to, not including, ``end`` of a chunk."""
+    """A run of records that was taken from a queue: rows ``start`` to ``end``, exclusive, of a chunk."""
 
     queue: RecordQueue
     chunk: Chunk
@@ -86,11 +86,11 @@ class Runtime:
         self.memories: dict[str, Memory] = {}
         self.idle_clocks: list[IdleClock] = []
         self.close_windows: dict[str, Callable[[int], None]] = {}
-        """Per windowed aggregation, what advances its time until the windows that end at a time have closed."""
+        """Per windowed aggregation, a function that advances its time until windows that end at a given time have closed."""
         self.due_stream_time = NEVER
         self.stream_time = -1
         self.latest = True
-        """Whether the change that a versioned table forwards is of the latest version of its row."""
+        """True if the change that a versioned table forwards is the latest version of its row."""
         self.now_ms = 0
         self.active = self.commit_requested = False
         self.partition: TopicPartition | None = None
@@ -98,7 +98,7 @@ class Runtime:
         self.index = 0
         self.override: RecordOverride | None = None
         self.async_operators: list[AsyncOperatorState] = []
-        """The operators whose records may stay unfinished, those behind first."""
+        """The asynchronous operators, downstream operators first."""
         self.unfinished_offsets = defaultdict[TopicPartition, UnfinishedOffsets](UnfinishedOffsets)
         self.epoch, self.repeats_sends = "", True
         self._treated: MillstreamError | None = None
@@ -114,10 +114,10 @@ class Runtime:
         self._blocks: dict[tuple[str, bool], list[Records]] = {}
         self._placed: dict[str, list[PlacedRow]] = {}
 
-    # Where we are.
+    # The current record.
 
     def take(self, pieces: Sequence[Piece]) -> None:
-        """Begin the records of several runs; a *position* counts through all of them."""
+        """Begin to process several runs. A *position* is the index of a record in all of them together."""
         self.pieces, self._firsts, self._current_run = pieces, [], range(0)
         first = 0
         for piece in pieces:
@@ -135,7 +135,7 @@ class Runtime:
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """Restore the current record after work on others."""
+        """Restore the current record at the end of the block."""
         current = self.partition, self.chunk, self.index, self.override
         taken = self.pieces, self._firsts, self._current_run, self._shift
         try:
@@ -153,13 +153,12 @@ class Runtime:
         return RecordMetadata(*self.partition, self.chunk.raw.offsets[self.chunk.row(self.index)])
 
     def context(self, timestamp: int, headers: Headers) -> RecordContext:
-        """Return the context for a record that a sink sends."""
         origin = self.metadata()
         topic, partition, offset = origin if origin is not None else (None, -1, -1)
         return RecordContext(topic, partition, offset, timestamp, headers)
 
     def memory(self, remembered_as: str) -> Memory:
-        """Return what a node remembers across records and restarts; callers may change it, and put only JSON values in it."""
+        """Return the memory of a node, which is kept over restarts. Callers may change it; it must contain only JSON values."""
         return self.memories.setdefault(remembered_as, {})
 
     def refresh_due(self) -> None:
@@ -167,10 +166,10 @@ class Runtime:
         self.due_stream_time = NEVER if due is None else due
 
     def watched(self, node: str, call: Callable[..., None], *, repeatable: bool) -> Callable[..., None]:
-        """Wrap the function of a node to note its arguments, if an error handler may ask for them.
+        """Wrap the function of a node to remember its arguments, if an error handler may need them.
 
         Args:
-            repeatable: Whether it may be called again with a record that has failed.
+            repeatable: True if the function may be called again with a failed record.
         """
         if not self.policies.asks(node):
             return call
@@ -185,14 +184,14 @@ class Runtime:
 
         return noted
 
-    # What goes out.
+    # Records to send.
 
     def rows(self, topic: str) -> list[Row]:
-        """Return the list that collects the records for a topic; the same object for the task's life."""
+        """Return the list that collects the records for a topic. It is the same object for the task's lifetime."""
         return self._rows.setdefault(topic, [])
 
     def send(self, topic: str, records: Records) -> None:
-        """Send records, after all that was collected for the topic."""
+        """Send records, after all records collected for the topic so far."""
         if not len(records):
             return
         placed = records.partitions is not None
@@ -204,7 +203,7 @@ class Runtime:
         blocks.append(records)
 
     def placed(self, topic: str) -> list[PlacedRow]:
-        """Return the list that collects the records for a topic with a partitioner."""
+        """Return the list that collects the records for a topic with chosen partitions."""
         return self._placed.setdefault(topic, [])
 
     def take_sends(self) -> tuple[tuple[str, Records], ...]:
@@ -232,13 +231,13 @@ class Runtime:
             sealed.extend(block)
         return sealed
 
-    # What fails.
+    # Failures.
 
     def drop(self, reason: str, count: int = 1) -> None:
         self.dropped[reason] += count
 
     def notice(self, line: str) -> None:
-        """Ask for a line in the log; beyond a few per step, lines are dropped."""
+        """Request a line in the log. Only the first few lines of a step are kept."""
         if len(self.notices) < _MAX_NOTICES:
             self.notices.append(line)
 
@@ -252,20 +251,20 @@ class Runtime:
         target: str | None = None,
         side: Literal["key", "value"] | None = None,
     ) -> None:
-        """Apply the policy of the node and stage to the current record, which failed."""
+        """Apply the policy of the node and stage to the current record, which has failed."""
         self.failed(Failure(stage, node, error, self._current(), target, side), again)
 
     def failed(self, failure: Failure, again: Attempt | None = None) -> Any:
         """Apply the policy of the node and stage to a failed record.
 
         Args:
-            again: How to try it again; None is the current call of the node.
+            again: The call to retry; None for the current call of the node.
 
         Returns:
-            What the next attempt returned; None without one.
+            The return value of the retry; None without a retry.
 
         Raises:
-            MillstreamError: Under the policy "fail", or if the error was already treated by a node behind.
+            MillstreamError: Under the policy "fail", or if a node downstream has already handled the error.
         """
         stage, node, error, *_ = failure
         if error is self._treated or isinstance(error, UnavailableError):
@@ -287,10 +286,10 @@ class Runtime:
             self._attempts[node] = attempt
 
     def settle(self, failure: Failure, fate: Fate, handled: str = "") -> None:
-        """Apply the fate of a record that has failed for good.
+        """Apply the fate of a failed record that is not retried.
 
         Args:
-            handled: What the error handler did, as a sentence.
+            handled: The outcome of the error handler, as a sentence.
 
         Raises:
             MillstreamError: If the fate is "fail", with a dead letter if there is a topic for it.
@@ -337,7 +336,7 @@ class Runtime:
         )
 
     def dead_letter(self, topic: str | None, letter: Letter) -> None:
-        """Send a record to a dead-letter topic, with headers that say where and why it failed.
+        """Send a record to a dead-letter topic, with the location and cause of the failure in headers.
 
         Raises:
             ProductionError: If there is no topic.

@@ -1,4 +1,4 @@
-"""What a step gives back, and what a task needs to go on later: plain data."""
+"""The outcome of a step, and the snapshot from which a task continues: plain data."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from millstream.core.taps.samples import TapReport
 
 @dataclass(frozen=True)
 class TaskMetrics:
-    """What a task counted in one step (names follow Kafka Streams' metrics; see docs/reference/metrics.md).
+    """Metrics of a task in one step (names follow Kafka Streams' metrics; see docs/reference/metrics.md).
 
     Attributes:
         processed: Records taken from the queues.
-        dropped: Records left out on purpose (null keys, bad records under the policy "skip"), with the reason.
+        dropped: Records dropped on purpose (null keys, bad records under the policy "skip"), by reason.
         punctuated: Calls of punctuators.
-        enforced: Records taken while an input was empty that might still have brought an earlier one.
-        merged: Updates of tables that were not forwarded, because a later one of the same row was.
-        cache_bytes: The most bytes that caches held, about.
-        failed: Records that failed and were left out or sent to a dead-letter topic, by operator.
+        enforced: Records taken while an empty input might still have delivered an earlier one.
+        merged: Updates of tables that were not forwarded, because a cache merged them with a later update of the row.
+        cache_bytes: Approximate peak size of the caches, bytes.
+        counted: Counts of ``ProcessorContext.count``, by name.
+        failed: Records that failed and were skipped or sent to a dead-letter topic, by operator.
     """
 
     processed: int = 0
@@ -51,28 +52,29 @@ def taken(counts: Counter[str]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a driver has to do after a step.
+    """The outcome of a step, which the driver carries out.
 
     Attributes:
         sends: Topics with the records to send, in the order in which they were forwarded.
         changes: Changes of each byte store, each key at most once.
-        dropped_slices: Byte stores that have expired as a whole; none of them has changes.
-        waiting: Why records that are at hand are not processed, None if there are none.
-        buffered: How much has been fed and not processed, per queue that holds anything.
-        given_up: Empty inputs that are no longer waited for.
-        committable: Per partition, the offset before which everything has been processed: never past a record that is
-            unfinished.
+        dropped_slices: Slices that have expired. They have no changes.
+        waiting: Why buffered records are not processed; None if the task does not wait.
+        buffered: Size of the unprocessed records, per queue that has any.
+        given_up: Empty inputs that the task no longer waits for.
+        committable: The committable offset of each partition: no record before it is buffered or unfinished.
         taps: Samples of the records that reached tapped nodes.
-        shuffled: Per partition that is read through lanes, the lowest offset of a record that is buffered or unfinished; only of tasks
-            that finish records later.
-        wake_at_ms: When wall-clock punctuation is due next, the wait for an empty input ends, an idle operator closes
-            something, or the next attempt of a call is due (ms since the epoch); None if never.
-        idle_until_ms: When the wait for an empty input ends that records are held for; None if there is none.
-        issue: Calls to send to the async worker; their results come back with ``Task.done``.
-        attempts_due_ms: When the next attempt of a record that waits is due, or a processor that acknowledges looks again; None if never.
+        shuffled: Per partition that is read through lanes, the lowest offset of a buffered or unfinished record; empty for tasks without
+            asynchronous operators.
+        wake_at_ms: When the next step is due if no records arrive, for wall-clock punctuation, the end of a wait for an empty input, idle
+            closing, or the next attempt of a call (ms since the epoch); None if never.
+        commit_requested: True if a processor called ``ProcessorContext.commit``.
+        idle_until_ms: When the wait for an empty input ends while records are buffered, ms since the epoch; None without a wait.
+        issue: Calls to send to the async worker. Their results are passed to ``Task.done``.
+        attempts_due_ms: When the next attempt of a waiting record is due, or unacknowledged records need a step, ms since the epoch; None
+            if never.
         calls: The metrics of each asynchronous operator.
         threads: The metrics of the threads; None if the task uses one thread.
-        stream_time_ms: Stream time of the task, -1 if no record has been seen.
+        stream_time_ms: Stream time of the task; -1 before the first record.
         notices: Lines for the log; at most a few per step.
     """
 
@@ -99,17 +101,18 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What must survive of a task besides its stores.
+    """The state of a task besides its stores, from which it continues after a restart.
 
     Attributes:
-        schedules: Due times of the schedules (``Punctuations.to_data``).
-        positions: The offset after the last record that was fed, for the queues with buffered records.
-        stores: What stores remember besides their content, as JSON values.
-        operators: What nodes remember, such as their stream time, by ``remembered_as``; as JSON values.
-        deadlines: When the wait for an empty input ends, ms since the epoch.
-        progress: How far each partition is finished, if records finish in another order than they arrived.
-        taken: For queues that are read again from the committable offsets, the offset before which all records are known already: the
-            task was rebuilt without its checkpoint.
+        schedules: The schedules (``Punctuations.to_data``).
+        buffered: The unprocessed records of each queue.
+        positions: For queues with buffered records, the offset after the last record that was fed.
+        stores: The memories of the stores, as JSON values.
+        operators: The memories of the nodes, such as their stream time, by ``remembered_as``; as JSON values.
+        deadlines: The deadlines of empty inputs, ms since the epoch.
+        progress: The progress of each partition, if the task has asynchronous operators.
+        taken: For queues that are read again from the committable offsets because the task was rebuilt without its checkpoint, the offset
+            before which the task already knows all records.
     """
 
     stream_time_ms: int = -1
@@ -125,9 +128,9 @@ class Snapshot:
     taken: Mapping[QueueId, int] = field(default_factory=dict)
 
     def without_committed(self) -> Snapshot:
-        """Return the snapshot without the records that are read again from the committed offsets.
+        """Return the snapshot without the buffered records that are read again from the committed offsets.
 
-        Those that came through Spark's shuffle are not: their offsets were committed when they went into it.
+        Records from Spark's shuffle are kept, because their offsets were committed when they were shuffled.
         """
         return replace(
             self,
@@ -137,7 +140,7 @@ class Snapshot:
         )
 
     def _known(self) -> dict[QueueId, int]:
-        """Return the offset before which all records were taken; of a merged lane, those that the task holds as well."""
+        """Return, per queue, the offset before which the task has taken all records; a merged lane includes its buffered records."""
         finished = {
             queue: self.progress[queue.partition].position
             for queue in self.partition_times

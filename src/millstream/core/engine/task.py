@@ -1,13 +1,13 @@
-"""Task: a sub-topology at work on its partition group, behind a seam of batches.
+"""Task: processes a sub-topology for one partition group, in steps.
 
-    task.feed(partition, records, position)   records into the record queues
-    task.inform(facts)                        what is left of its inputs, for a task that waits for them
+    task.feed(partition, records, position)   add records to the record queues
+    task.inform(facts)                        set the facts about the inputs, for a task that waits for them
     task.step(now_ms, budget) -> Outcome      choose, process, punctuate, issue calls
-    task.done(ticket, settled)                a call has been answered
-    task.snapshot() / Task(..., snapshot)     what must survive, besides the stores
+    task.done(ticket, settled)                store the result of a call
+    task.snapshot() / Task(..., snapshot)     save and restore the state besides the stores
 
-The task has no clock, no client and no file: the driver brings the time and the records, and carries out the outcome. It
-applies ``outcome.changes`` to the committed content of the stores before it asks for the next step.
+The task uses no clock, client or file. The driver provides the time and the records, and carries out the outcome. It applies
+``outcome.changes`` to the committed content of the stores before the next step.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Task:
         global_stores: Content of the global stores; None if the topology has none.
         partitions_of: Returns the number of partitions of a topic, for partitioners; 0 if unknown.
         most_bytes_of: Returns the maximum size of a record for a topic in bytes; 0 if unknown.
-        max_task_idle_ms: How long to wait for an empty input, once :meth:`inform` was called; -1 does not wait.
-        cache_bytes: Size limit of all caches together; with 0 every update is forwarded.
+        max_task_idle_ms: How long to wait for an empty input, once :meth:`inform` has been called; -1 to wait for no input.
+        cache_bytes: Limit of the total size of all caches; with 0, every update is forwarded.
         snapshot: The last return value of :meth:`snapshot`; None for a new task.
-        epoch: Names the attempt at the micro-batch; results of calls from other attempts are told apart by it.
-        repeats_sends: Whether a step that is run again sends the same again. If not, the results of calls are stored in one
-            step and applied in the next, so that what a step sends depends only on what was committed.
-        threads: Call the functions of stateless operators; None leaves them to the thread that owns the task.
-        taps: Nodes whose records are sampled; those of other tasks are ignored.
+        epoch: Identifies the attempt at the micro-batch, to distinguish calls of different attempts.
+        repeats_sends: True if a repeated micro-batch sends its records again. If False, the sends of a failed attempt may be final, so
+            results of calls are stored in one step and applied in the next: the sends of a step depend only on committed state.
+        threads: The threads that call the functions of stateless operators; None for the thread that owns the task.
+        taps: Nodes whose records are sampled. Nodes of other sub-topologies are ignored.
 
     Source: KIP-28, "Architecture Design"; Kafka Streams ``StreamTask``.
     """
@@ -122,7 +122,7 @@ class Task:
         self._enforced = 0
 
     def init(self, now_ms: int) -> None:
-        """Call ``init`` of every processor, in the order of the topology, and restore its schedules.
+        """Call ``init`` of each processor, in the order of the topology, and restore schedules and buffered records.
 
         Raises:
             ProcessingError: If an ``init`` raises.
@@ -138,10 +138,10 @@ class Task:
             self._append(queue, records, self._restored.positions[queue.id])
 
     def close(self) -> None:
-        """Call ``close`` of every processor, also after one has failed.
+        """Call ``close`` of each processor, even if another ``close`` fails.
 
         Raises:
-            ProcessingError: If a ``close`` raises; the first error.
+            ProcessingError: The first error, if a ``close`` raises.
         """
         failed: ProcessingError | None = None
         for context in self._compiled.contexts:
@@ -153,13 +153,13 @@ class Task:
             raise failed
 
     def feed(self, partition: TopicPartition, records: Records, position: int, *, lane: str = "") -> None:
-        """Put records into the queue of their partition.
+        """Append records to the queue of their partition.
 
         Args:
-            partition: Where they come from; its topic belongs to a source of the sub-topology.
-            records: In offset order, behind all that was fed before.
-            position: The offset after them, also when offsets are missing at the end or there are no records.
-            lane: Where records of a shuffle came from; each lane is a queue of its own.
+            partition: The partition of the records. Its topic belongs to a source of the sub-topology.
+            records: The records that follow those fed before, in offset order or, in a merged lane, in processing order.
+            position: The offset up to which the partition has been read, which may be beyond the last record.
+            lane: The lane of shuffled or merged records. Each lane has a separate queue.
 
         Raises:
             DeserializationError: If a record does not fit the source's serdes, under the policy "fail".
@@ -181,11 +181,11 @@ class Task:
             append(queue, chunk, records.times, position)
 
     def inform(self, facts: InputFacts) -> None:
-        """Set what is known of the inputs. Without these facts a task waits for no input."""
+        """Set the facts about the inputs. Without facts, the task does not wait for inputs."""
         self._readiness.inform(facts)
 
     def step(self, now_ms: int, budget: int | None = None) -> Outcome:
-        """Process what is buffered, the smallest head timestamp first, punctuate what is due, and flush the caches.
+        """Process buffered records, smallest head timestamp first, call due punctuators, flush the caches and issue calls.
 
         Args:
             budget: The maximum number of records; None for all.
@@ -215,40 +215,38 @@ class Task:
         return self._outcome(issue)
 
     def done(self, ticket: Ticket, settled: Settled) -> None:
-        """Store the result of a call; the next step applies its effects.
+        """Store the result of a call. The next step applies its effects.
 
         Args:
-            ticket: The ticket of the call; the result is ignored if the record is finished or was issued again since.
+            ticket: The ticket of the call. The result is ignored if the record has finished or has been issued again.
         """
         for operator in self._async_operators:
             if operator.name == ticket.operator:
                 operator.done(ticket, settled)
 
     def under_way(self) -> tuple[Ticket, ...]:
-        """Return the calls that have been issued and have no result yet, from this micro-batch or an earlier one."""
+        """Return the tickets of issued calls without a result, from this micro-batch and earlier ones."""
         return tuple(ticket for operator in self._async_operators for ticket in operator.under_way())
 
     def lost(self, tickets: Iterable[Ticket]) -> None:
-        """Mark calls that the async worker has lost: the next step issues them again, as the same attempts."""
+        """Take back calls that the async worker has lost. The next step issues them again, as the same attempts."""
         operators_by_name = {operator.name: operator for operator in self._async_operators}
-        for ticket in sorted(tickets, reverse=True):  # each goes in front of those behind it
+        for ticket in sorted(tickets, reverse=True):  # each is put at the head of its key queue
             operators_by_name[ticket.operator].lost(ticket)
 
     def _issue(self) -> tuple[AsyncCall, ...]:
-        """Return the calls to issue, and store the unfinished records."""
         issue = tuple(call for operator in self._async_operators for call in operator.issue())
         for operator in self._async_operators:
             operator.save()
         return issue
 
     def _take_all(self, budget: int | None) -> None:
-        """Process what is buffered, without waiting for any input."""
         left = budget
         while (chosen := self._group.choose()) is not None and (left != 0 or chosen[0].at_time):
             left = self._take(*chosen, left)
 
     def _take_ready(self, now_ms: int, budget: int | None) -> None:
-        """Process what is buffered until an input must be waited for."""
+        """Process buffered records until the task must wait for an input."""
         ready, left = self._readiness, budget
         ready.begin(now_ms)
         while (chosen := ready.choose(self._group)) is not None and (left != 0 or chosen[0].at_time):
@@ -260,7 +258,7 @@ class Task:
         ready.finish(self._group)
 
     def _take(self, queue: RecordQueue, end: int, left: int | None) -> int | None:
-        """Process a run within the budget; return the rest of the budget."""
+        """Process a run within the budget. Return the rest of the budget."""
         if queue.at_time:
             self._processing.pass_time(queue)
             return left
@@ -288,14 +286,14 @@ class Task:
 
     @property
     def has_processors(self) -> bool:
-        """Whether it runs objects of the user's classes: what these keep in attributes ends with the task."""
+        """True if the task runs processors, whose attributes are lost when the task ends."""
         return bool(self._compiled.contexts)
 
     def buffered_count(self) -> int:
         return self._group.buffered_count()
 
     def _close_idle(self, now_ms: int) -> None:
-        """Close what idle operators have open, those in front first."""
+        """Close the open windows of idle operators, upstream operators first."""
         clocks = self._runtime.idle_clocks
         if clocks:
             quiet = not self.buffered_count() and self._readiness.quiet
@@ -311,7 +309,7 @@ class Task:
         metrics = self._take_metrics()
         ready = self._readiness
         idle_until_ms = ready.wake_at_ms()
-        attempts_due_ms = first_due(self._async_operators)  # looks into stores, so before they are drained
+        attempts_due_ms = first_due(self._async_operators)  # reads stores, so call it before they are drained
         drained = [store.drain() for store in self.stores.values()]
         outcome = Outcome(
             sends,

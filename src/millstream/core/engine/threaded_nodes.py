@@ -1,21 +1,20 @@
-"""Threads: how the fronts of a task are run by several threads, with the results of one (KIP-408).
+"""Threads: run the fronts of a task in several threads, with the results of a single thread (KIP-408).
 
-Records are taken in their order, as always, and set aside until there is a *block* of them. Then
+Records are taken in the usual order and collected until they fill a *block*. Then:
 
-1. **issue**: the records of a block are put in *lines*, one for each key and one for each record without a key;
-2. **execute**: each thread takes a line and runs the front (``millstream.core.topology.analysis.threads_and_caches``) on its records, in their order. The
-   front is compiled once more for each thread, with a runtime that does nothing: what a record would do, it writes down
-   (``millstream.core.engine.recorder``);
-3. **commit in order**: when the block has been executed, the task's own thread does what was written down, record by record.
+1. **Issue**: the records of the block are distributed to *lines*, one per key and one per record without a key.
+2. **Execute**: each thread takes a line and runs the front (``millstream.core.topology.analysis.threads_and_caches``) on its records, in
+   order. The front is compiled separately for each thread, with a runtime that records effects instead of applying them
+   (``millstream.core.engine.recorder``).
+3. **Commit in order**: when the block has been executed, the task's own thread applies the effects, record by record.
 
-So everything that can be seen of a task, but for the moments at which functions are called, is what one thread would make of
-it. Records of one key are executed one after the other. There is no lock: a thread owns the line that it has taken, every
-record has a place of its own for its effects, and the lines are handed out by a ``deque``, whose operations are atomic.
+The results of a task are therefore the same as with one thread; only the times of function calls differ. Records of a key are executed one
+after the other. No lock is needed: a thread owns the line that it has taken, each record has a separate list of effects, and threads take
+lines from a ``deque``, whose operations are atomic.
 
-A function that ends its thread (``SystemExit``, or anything else that is no ``Exception``) takes no record with it. The rest of
-the line goes back to the others, and the record is tried once more. If it ends that thread too, or no thread is left, it
-has failed, and the policy for records that fail decides. Threads that ended are replaced when a block has none left, and
-at the next block.
+If a function ends its thread (with ``SystemExit`` or another exception that is not an ``Exception``), no record is lost. The rest of the
+line returns to the block, and another thread retries the record. If the record ends that thread, too, or no thread is left, the record has
+failed, and the error policy applies. Ended threads are replaced when a block has no thread left, and at the next block.
 """
 
 from __future__ import annotations
@@ -36,24 +35,28 @@ from millstream.core.topology.analysis.threads_and_caches import front_of
 from millstream.core.topology.plan import SubTopology
 
 _RECORDS_PER_THREAD = 128
-"""Records of a block per thread; so many calls may be wasted when a record fails."""
+"""Size of a block per thread. If a record stops the application, up to a block of calls may be wasted."""
 
 
 @dataclass(frozen=True)
 class ThreadFigures:
-    """Metrics of the threads of a task."""
+    """Metrics of the threads of a task.
+
+    Attributes:
+        executed: Executed records, per thread.
+        ended: How many threads were ended by a function.
+    """
 
     executed: tuple[int, ...]
     ended: int = 0
 
     def __add__(self, other: ThreadFigures) -> ThreadFigures:
-        """Add the figures of the same threads at another time, or of other threads of the same task."""
         executed = zip_longest(self.executed, other.executed, fillvalue=0)
         return ThreadFigures(tuple(map(sum, executed)), self.ended + other.ended)
 
 
 def added(figures: Iterable[ThreadFigures | None]) -> ThreadFigures | None:
-    """Add figures up; None if there are none.
+    """Add up metrics; None if there are none.
 
     Example:
         >>> added([ThreadFigures((3, 1)), None, ThreadFigures((1, 1), ended=1)])
@@ -77,22 +80,23 @@ class Fronts:
         self._workers = [_Worker(self._fronts, compiled) for _ in range(threads.count if self._fronts else 0)]
         self._ended = 0
         self._most = self.room = _RECORDS_PER_THREAD * threads.count
-        """How many more records make a block."""
+        """How many more records fit in the block."""
         self._aside: list[tuple[str, Piece]] = []
 
     def __bool__(self) -> bool:
         return bool(self._fronts)
 
     def set_aside(self, source: str, piece: Piece) -> None:
-        """Add a run of a source to the block; at most ``room`` records."""
+        """Add a run of a source, at most ``room`` records, to the block."""
         self._aside.append((source, piece))
         self.room -= piece.end - piece.start
 
     def execute(self) -> Iterator[tuple[str, Piece, list[Effects] | None]]:
-        """Execute the block, and begin the next.
+        """Execute the block, and begin the next one.
 
         Returns:
-            Source, run and effects per record, in the order taken; None for effects if the source has no front.
+            Source, run, and effects per record of the run, in the order in which they were taken. The effects are None if the source has
+            no front.
         """
         pieces, self._aside, self.room = self._aside, [], self._most
         block = _Block.of([(source, piece) for source, piece in pieces if source in self._fronts])
@@ -136,7 +140,7 @@ class Fronts:
 
 
 class _Record(NamedTuple):
-    """A record of a block: its number in the block, source, run, and index in the run's chunk."""
+    """A record of a block. ``number`` is its position in the block, ``chunk_index`` its index in the chunk of its run."""
 
     number: int
     source: str
@@ -146,12 +150,13 @@ class _Record(NamedTuple):
 
 @dataclass
 class _Block:
-    """Records that are executed together; shared by the threads.
+    """Records that are executed together. Shared by the threads.
 
     Attributes:
-        lines: Records that are executed one after the other; a thread takes a whole line.
-        failed_at: The first record that stops the application; none behind it is executed.
-        killers: Records that have ended a thread and were not executed since, with their failure, and whether it stops the
+        effects: The effects of each record, by number.
+        lines: Lines of records that are executed one after the other. A thread takes a whole line.
+        failed_at: Number of the first record that stops the application. Later records are not executed.
+        killers: Records that have ended a thread and have not been executed since, by number: the failure, and True if it stops the
             application.
     """
 
@@ -177,7 +182,7 @@ class _Block:
         """Set the effects of a record.
 
         Args:
-            stops: Whether the record stops the application, so that no record behind it is needed.
+            stops: True if the record stops the application, so that later records are not needed.
         """
         self.effects[number] = effects
         self.killers.pop(number, None)
@@ -185,7 +190,7 @@ class _Block:
             self.failed_at = min(self.failed_at, number)
 
     def give_up(self) -> None:
-        """Fail the records that have ended threads: no thread is left to try them again."""
+        """Fail the records that have ended threads, because no thread is left to retry them."""
         for line in self.lines:
             if line[0].number in self.killers:
                 number = line.popleft().number
@@ -211,7 +216,7 @@ class _Worker:
         return executed
 
     def work(self) -> bool:
-        """Execute the next record; return whether there was one."""
+        """Execute the next record. Return False if there is none."""
         if not self._line:
             try:
                 self._line = self.block.lines.popleft()
@@ -239,7 +244,7 @@ class _Worker:
         self._executed += 1
 
     def _hand_back(self, record: _Record, error: BaseException) -> None:
-        """Return to the block what this thread, which ends, has not executed."""
+        """Return the unexecuted records of this thread, which ends, to the block."""
         block, recorder = self.block, self._recorder
         recorder.ended_by(error)
         if record.number in block.killers:

@@ -1,1 +1,1 @@
-"""Asynchronous operators in a task: their unfinished records, from arrival until their effects are applied."""
+"""Asynchronous operators in a task: their in-flight records, from arrival until the effects are applied."""

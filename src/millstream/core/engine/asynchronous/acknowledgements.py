@@ -1,17 +1,18 @@
-"""Acknowledgements: the records that a processor has taken and works on by itself (KIP-311, "lightweight approach").
+"""Acknowledgements: processors that do their own asynchronous work and report when a record is finished.
 
-A processor may do asynchronous work with means of its own, a pool of threads say. Then only it knows when a record is finished.
-It says so with ``context.acknowledge(metadata)``; until then the record is unfinished: its offset is not committed.
+A processor may work asynchronously with its own means, for example a thread pool. Only the processor then knows when a record is
+finished, and reports it with ``context.acknowledge(metadata)``. Until then, the record is unfinished, and its offset is not committed.
 
-What has not been acknowledged lies in a store of the task at the end of each step. A new processor, which each micro-batch on
-Spark has, is given those records again, in their order and before any new ones: the work the old one had begun may be lost
-with its process. So such a processor sees a record at least once, and keeps its work in the module, not in itself, where it
-wants to find it again.
+At the end of each step, unacknowledged records are stored in the task. Each micro-batch on Spark creates a new processor, which receives
+these records again, in order and before any new ones, because the work of the old processor may be lost with its process. A processor
+therefore sees a record at least once. Work that it wants to find again, it keeps in its module, not in the processor object.
 
-Records that one record became on its way, in a ``flat_map`` say, are *siblings*: they have one offset, and an acknowledgement
-does not say which of them it means. So they are finished together, when as many acknowledgements have come as siblings. What
-has come is not kept over restarts: all of them are given again, and all of them are to be acknowledged. To take an
-acknowledgement for that of the current record was rejected: it may be about a sibling whose work has just ended.
+*Siblings* are records that an operator upstream, such as ``flat_map``, derived from one record. They share an offset, so an
+acknowledgement does not identify one of them. They finish together, when there are as many acknowledgements as siblings.
+Acknowledgements are not kept over restarts: the processor receives all siblings again and must acknowledge all of them. Rejected: to
+attribute an acknowledgement to the current record. It may be meant for a sibling whose work has just ended.
+
+Source: KIP-311, "lightweight approach".
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from millstream.core.topology.async_nodes import Carried
 from millstream.core.topology.processor import PunctuationType
 
 _LATEST_MS: Final = 1_000
-"""When records are passed again, although none arrive and no punctuator is due: their work may have ended."""
+"""The longest time until the next step while records are unacknowledged: their work may have ended."""
 
 
 class Acknowledgements(AsyncOperatorState):
     """The unacknowledged records of one processor. Owned by the task.
 
     Args:
-        most: At so many unacknowledged records, no more are taken.
+        most: Limit of unacknowledged records; at the limit, no more records are taken.
     """
 
     def __init__(
@@ -58,10 +59,10 @@ class Acknowledgements(AsyncOperatorState):
         self._unfinished: dict[int, InFlightRecord] = {}
         self._numbers_of: dict[RecordMetadata, set[int]] = {}
         self._acknowledgements: Counter[RecordMetadata] = Counter()
-        """Acknowledgements of records that are still unfinished, because siblings are."""
+        """Acknowledgements of records that are unfinished because not all siblings have been acknowledged."""
         self._current: InFlightRecord | None = None
         self._itself = False
-        """Whether the current record, or a sibling, was acknowledged while it was processed."""
+        """True if the current record or a sibling was acknowledged while the current record was processed."""
         self._changed: set[int] = set()
         self._restored: list[InFlightRecord] = []
         self._acknowledged = 0
@@ -77,7 +78,7 @@ class Acknowledgements(AsyncOperatorState):
         """Pass the current record to the processor, as unfinished."""
         runtime = self._runtime
         origin = runtime.metadata()
-        if origin is None:  # nothing waits for what a punctuator sent
+        if origin is None:  # a punctuator forwarded the record, so there is no offset to hold back
             self._process(key, value, timestamp, headers)
             return
         record = InFlightRecord(
@@ -89,7 +90,7 @@ class Acknowledgements(AsyncOperatorState):
         self._process_record(record)
 
     def acknowledge(self, origin: RecordMetadata) -> None:
-        """Acknowledge a record by its offset; siblings finish when all have been acknowledged.
+        """Acknowledge a record by its offset. Siblings finish when all have been acknowledged.
 
         Raises:
             ProcessingError: If no record of that offset is unfinished.
@@ -104,20 +105,20 @@ class Acknowledgements(AsyncOperatorState):
         self._end_if_all(origin)
 
     def give_up(self) -> None:
-        """Finish the current record, but not its siblings: it failed, and the error policy has treated it."""
+        """Finish the current record, but not its siblings, after the record failed and the error policy handled it."""
         record = self._current
         if record is None or record.origin is None or record.number not in self._unfinished:
             return
-        if self._itself:  # it has acknowledged itself before it failed
+        if self._itself:  # the record was acknowledged before it failed
             self._acknowledgements[record.origin] -= 1
         self._end(record.number)
         self._end_if_all(record.origin)
 
     def collect(self) -> None:
-        """Pass the records that were unacknowledged before the restart to the processor again."""
+        """Pass the records that were unacknowledged at the last commit to the processor again."""
         records, self._restored = self._restored, []
         for record in records:
-            if record.number not in self._unfinished:  # acknowledged while another was given again
+            if record.number not in self._unfinished:  # acknowledged with another record
                 continue
             self._runtime.override = record
             try:
@@ -131,7 +132,7 @@ class Acknowledgements(AsyncOperatorState):
         self._changed.clear()
 
     def next_due(self) -> int | None:
-        """Return when unacknowledged records are passed again, a second from now at the latest; None if there are none."""
+        """Return when the next step is due, at most one second from now, ms since the epoch; None without unacknowledged records."""
         if not self._unfinished:
             return None
         wake_ms = self._runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME)

@@ -1,4 +1,4 @@
-"""Backlog: which in-flight records of an operator lie in the delay queue or the spill queue, and not in memory."""
+"""Backlog: decides which in-flight records of an operator are in the delay queue or the spill queue instead of memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from millstream.core.model.durations import earliest
 from millstream.core.topology.async_nodes import Asynchronous, IssuingProcess
 
 _BLOCKED_KEY: Final = 32
-"""How many records of a key are in memory while one of them waits and blocks the others."""
+"""How many records of a key stay in memory while one of them waits and blocks the others."""
 _LONG_KEY: Final = 512
-"""How many records of a key are in memory at least; of an ordered partition, as many as the in-flight window holds."""
+"""Minimum number of records of a key that stay in memory. For an ordered partition, the limit of the in-flight window applies."""
 
 
 class Backlog:
-    """The backlog of one operator. Owned by its in-flight records.
+    """The backlog of one operator. Owned by the operator's in-flight records.
 
     Args:
         window: The records in memory that wait for a call, a time or a result.
@@ -59,17 +59,16 @@ class Backlog:
         return None if self.delayed.next == NEVER else self.delayed.next
 
     def last_number(self) -> int:
-        """Return the largest number of a record, -1 if there is none. Scans the stores."""
+        """Return the largest record number; -1 if there are no records. Scans the stores."""
         return max(self.delayed.last_number(), self.spilled.last_number())
 
     def save(self) -> None:
-        """Store the changed summaries, and the order that the records are stored by."""
         self._memory["parks_by"], self._memory["order"] = self._ordering.spills_by, self._order
         self.delayed.save()
         self.spilled.save()
 
     def take_misplaced(self) -> list[StoredRecord]:
-        """Take the records that an edited order would not find."""
+        """Take the records that cannot be found after an edit has changed the order."""
         stored: list[StoredRecord] = []
         order, spills_by = self._order, self._ordering.spills_by
         if self._ordering.by_partition or self._memory.get("order", order) != order:
@@ -82,7 +81,7 @@ class Backlog:
     # Delay.
 
     def can_delay(self, record: InFlightRecord, now_ms: int) -> bool:
-        """Return whether a record waits for a time and blocks no other."""
+        """Return True if a record waits for a time and holds up no other record."""
         if record.due_ms is None or self._ordering.by_partition or record.due_ms <= now_ms:
             return False
         if len(self.spilled) and group_bytes(record.key_id) in self.spilled:
@@ -98,12 +97,12 @@ class Backlog:
         self._reorder_buffer.remove(record.number)
 
     def take_due(self, until_ms: int) -> Iterator[StoredRecord]:
-        """Take the delayed records that are due by a time."""
+        """Take the delayed records that are due at or before a time."""
         while self.delayed.next <= until_ms:
             yield self.delayed.take()
 
     def take_blocking(self, record: InFlightRecord) -> StoredRecord | None:
-        """Take the delayed record that a new one must not overtake; None if there is none."""
+        """Take the delayed record that a new record must not overtake; None if there is none."""
         if not self._ordering.by_key or record.key is None or not len(self.delayed):
             return None
         return self.delayed.take_key(group_bytes(record.key_id))
@@ -111,7 +110,7 @@ class Backlog:
     # Spill.
 
     def must_spill(self, record: InFlightRecord) -> bool:
-        """Return whether a new record has so many of its key or partition in front that it goes to the spill queue."""
+        """Return True if a new record has too many records of its key or partition ahead to stay in memory."""
         group = self._ordering.spill_group(record)
         if group is None:
             return False
@@ -121,12 +120,11 @@ class Backlog:
         return len(self.spilled) > 0 and group_bytes(group) in self.spilled
 
     def spill(self, record: InFlightRecord) -> None:
-        """Put a new record in the spill queue."""
         group = self._ordering.spill_group(record)
         self.spilled.put(group_bytes(group), record.number, record.label, record.row())
 
     def refill(self) -> Iterator[StoredRecord]:
-        """Take spilled records of the keys or partitions of which most records in memory have retired."""
+        """Take spilled records of each key or partition that has at most half of its limit in memory."""
         for packed in self.spilled.groups:
             group = group_from(packed)
             size, limit = self._size_in_memory(group), self._max_in_memory(group)
@@ -139,7 +137,7 @@ class Backlog:
         return self._reorder_buffer.size(group)
 
     def _max_in_memory(self, group: Hashable) -> int:
-        """Return how many records of a key or partition stay in memory."""
+        """Return how many records of a key or partition may stay in memory."""
         if self._ordering.spills_by != "key":
             return self._window.limit
         if self._window.is_blocked(group):

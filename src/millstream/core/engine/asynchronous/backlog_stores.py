@@ -1,15 +1,15 @@
-"""Backlog stores: unfinished records of an operator that are read when their turn is near, and not at the start of each micro-batch.
+"""Backlog stores: in-flight records that a task loads only shortly before their turn.
 
-On Spark, a task reads its in-flight records at the start of each micro-batch. A hundred thousand that cannot be called yet would make
-every micro-batch slow. So they lie in two other stores:
+On Spark, a task reads its in-flight records at the start of each micro-batch. A hundred thousand records that cannot be called yet would
+slow down every micro-batch. These records are therefore in two other stores:
 
-* the **delay queue**, ordered by due time: records that wait for a time and hold up no other;
-* the **spill queue**, ordered by group and number: records behind many others of their *group*, which is a key, or a partition at order
-  ``partition``. The calls of a key run one at a time, so the records of a hot key pile up; at order ``partition``, records pile up behind
-  the slowest one. A task loads only the first few of a group, and the others when these have retired.
+* The **delay queue**, ordered by due time, holds records that wait for a time and hold up no other record.
+* The **spill queue**, ordered by group and number, holds records behind many others of their *group*: a key or, at order ``partition``, a
+  partition. Records of a hot key pile up because the calls of a key run one at a time; at order ``partition``, records pile up behind the
+  slowest one. A task loads the first few records of a group, and more when these have retired.
 
-A record leaves its queue with its number and its row. Of the records in a queue, the task keeps a *summary* in the operator's memory:
-the offsets, as runs, for the committable offset, and counts.
+A record keeps its number and its row. For each queue, the operator's memory has a *summary*: the offsets as runs, for the committable
+offset, and counts.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class BacklogStore(ABC):
     """The records of a queue, and their summary. Owned by the backlog.
 
     Args:
-        rows: The store. Its keys end with the number of the record, its entries with label and row.
-        summary: What the names of the summary's parts in the operator's memory begin with.
+        rows: The store. Its keys end with the number of the record; its entries end with label and row.
+        memory: The operator's memory.
+        summary: Prefix of the names of the summary's parts in the operator's memory.
     """
 
     def __init__(self, rows: Any, memory: Memory, summary: str) -> None:
@@ -49,7 +50,7 @@ class BacklogStore(ABC):
         self._summary = summary
         self._offsets = OffsetRanges(memory.get(summary, ()))
         self._ages = AgeHistogram(memory.get(f"{summary}_ages", ()))
-        if summary not in memory:  # it is lost when an edit changes the operator's name
+        if summary not in memory:  # an edit that renames the operator loses the summary
             self._offsets.changed = True
             for row_key, entry in rows.all():
                 self._count(row_key, entry, 1)
@@ -60,11 +61,11 @@ class BacklogStore(ABC):
         return self._ages.oldest
 
     def offsets(self) -> Iterator[tuple[TopicPartition, int, int]]:
-        """Return the offsets of the stored records, with the number of records per offset."""
+        """Return partition, offset and number of records, for each offset of the stored records."""
         return iter(self._offsets)
 
     def last_number(self) -> int:
-        """Return the largest number of a stored record, -1 if there is none. Scans the store."""
+        """Return the largest record number; -1 if there are no records. Scans the store."""
         return max((_number(row_key) for row_key, _ in self._rows.all()), default=-1)
 
     def save(self) -> None:
@@ -75,10 +76,10 @@ class BacklogStore(ABC):
 
     @abstractmethod
     def _counts(self) -> Memory:
-        """Return the counts of this kind of queue."""
+        """Return the further counts of the summary, by the suffix of their names."""
 
     def _count(self, row_key: bytes, entry: Any, change: int) -> Label:
-        """Count a record in or out, and return its label."""
+        """Update the summary for an added (1) or removed (-1) record. Return the record's label."""
         label = Label(*entry[-2])
         self._offsets.count(label.origin, change)
         self._ages.count(label.came_ms, change)
@@ -88,8 +89,8 @@ class BacklogStore(ABC):
 class DelayQueue(BacklogStore):
     """The delay queue of one operator.
 
-    Where a delayed record blocks its key, a second store finds it by the key. As soon as another record of the key arrives, the delayed
-    one returns to memory, and both are handled as if there were no delay queue.
+    If delayed records block their keys, a second store finds them by key. When another record of the key arrives, the delayed record
+    returns to memory, and both are handled as if there were no delay queue.
 
     Args:
         rows: The store of the rows, by due time and number.
@@ -102,7 +103,7 @@ class DelayQueue(BacklogStore):
         self._total: int = memory.get("shelved_records", 0)
         self._with_key: int = memory.get("shelved_with_key", 0)
         self.delayed: int = memory.get("shelved_delayed", 0)
-        """How many records are delayed, not waiting for a retry."""
+        """How many of the records do not wait for a retry."""
         super().__init__(rows, memory, "shelved")
 
     def __len__(self) -> int:
@@ -118,7 +119,8 @@ class DelayQueue(BacklogStore):
 
         Args:
             due_ms: When it is due, ms since the epoch.
-            key: Its key, if no other record of the key may overtake it; at most one record per key is in the queue.
+            key: The record's key if no other record of the key may overtake it, else None. The queue holds at most one record per such
+                key.
         """
         row_key, entry = timed_key(due_ms, _NUMBER.pack(number)), (key, tuple(label), row)
         self._timeline.put(row_key, entry, known=False)
@@ -127,7 +129,7 @@ class DelayQueue(BacklogStore):
         self._count(row_key, entry, 1)
 
     def take(self) -> StoredRecord:
-        """Remove the first record and return it; the queue must not be empty."""
+        """Remove the first record and return it. The queue must not be empty."""
         return self._taken(*self._timeline.take())
 
     def take_key(self, key: bytes) -> StoredRecord | None:
@@ -184,13 +186,12 @@ class SpillQueue(BacklogStore):
         return max(self._by_group.values(), default=0)
 
     def put(self, group: bytes, number: int, label: Label, row: Any) -> None:
-        """Append a record to its group."""
         row_key, entry = _prefix(group) + _NUMBER.pack(number), (tuple(label), row)
         self._rows.put(row_key, entry)
         self._count(row_key, entry, 1)
 
     def take(self, group: bytes, most: int) -> list[StoredRecord]:
-        """Remove the first records of a group, and return them."""
+        """Remove the first records of a group, at most ``most``, and return them."""
         rows = list(islice(self._rows.prefix_scan(_prefix(group)), most))
         for row_key, entry in rows:
             self._rows.put(row_key, None)
@@ -215,5 +216,5 @@ def _number(row_key: bytes) -> int:
 
 
 def _prefix(group: bytes) -> bytes:
-    """Return the prefix of the store keys of a group; no other group shares it."""
+    """Return the unique prefix of a group's store keys."""
     return _LENGTH.pack(len(group)) + group

@@ -1,9 +1,10 @@
-"""Flow control: how many records of an operator are sent to the async worker, and how many more are taken in.
+"""Backpressure: how many records of an operator are sent to the async worker, and how many more the task takes in.
 
-The async worker must not run out of calls between two micro-batches. So the limit follows the number of results: twice as many records
-as were answered since the last step, and four times as many if nearly all were, because then it did run out.
+The async worker must not run out of calls between two micro-batches. The limit of records in flight therefore follows the number of
+results: twice the number of records answered since the last step. If nearly all records in flight were answered, the async worker ran
+out of calls, and the limit is four times that number.
 
-:class:`HotKeys` finds the key that most of the records of a step have, by a sample, to show what limits an operator.
+:class:`HotKeys` finds the most frequent key in a sample of a step's records, to show what limits an operator.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ from millstream.core.model.calls import Calls
 from millstream.core.state.contract import Memory
 
 MIN_IN_FLIGHT: Final = 10_000
-"""The least limit of records in flight: the async worker must not run dry between two micro-batches."""
+"""Minimum limit of records in flight, so that the async worker does not run out of calls between two micro-batches."""
 _TIMES_IN_FLIGHT: Final = 20
 _TIMES_ANSWERED: Final = 2
 _TIMES_ALL_ANSWERED: Final = 4
 _NEARLY: Final = 9 / 10
 _MAX_IN_FLIGHT: Final = 100_000
 _FADES: Final = 3 / 4
-"""What is left of the limit at the next step: some steps follow so soon that few results have come."""
+"""How much of the limit remains at the next step, because a step that follows quickly has few results."""
 _MAX_SPILLED: Final = 100_000
-"""How many spilled records of hot keys are accepted before no more records are taken."""
+"""From this number of spilled records of hot keys, no more records are taken."""
 
 
 class Backpressure:
-    """The limits of one operator. Owned by its in-flight records.
+    """The limits of one operator. Owned by the operator's in-flight records.
 
     Args:
-        per_key: The initial limit of records of a key in flight.
+        per_key: Initial limit of records in flight per key.
 
     Attributes:
-        window: The records in flight, and those that wait to be sent.
+        window: The records in flight, and the records that wait to be sent.
     """
 
     def __init__(self, calls: Calls, ordering: Ordering, per_key: int, memory: Memory) -> None:
@@ -48,12 +49,12 @@ class Backpressure:
         self._ordering = ordering
         self._memory = memory
         self._ran_dry = True
-        """Whether the async worker had no call left at the last step."""
+        """True if the async worker had run out of calls, or nearly, at the last step."""
         limit_per_key = per_key if ordering.queues_by_key else None
         self.window = InFlightWindow(self._least, limit_per_key, blocking=ordering.by_key)
 
     def set_limit(self, answered: int) -> None:
-        """Set the limit by the number of results since the last step."""
+        """Set the limit from the number of results since the last step."""
         window, memory = self.window, self._memory
         self._ran_dry = answered >= window.in_flight * _NEARLY
         times = _TIMES_ALL_ANSWERED if self._ran_dry else _TIMES_ANSWERED
@@ -61,7 +62,7 @@ class Backpressure:
         window.limit = memory["most"] = max(self._least, min(max(times * answered, faded), _MAX_IN_FLIGHT))
 
     def set_limits_of_keys(self, answered: Iterable[Hashable]) -> None:
-        """Raise the limits of the keys with many results; ``answered`` has the queue key of each result."""
+        """Raise the limits of keys with many results. ``answered`` contains the key identity of each answered record."""
         if self._ordering.queues_by_key and self._per_key > 1:
             enough = self._per_key // _TIMES_ANSWERED
             counts = Counter(answered).items()
@@ -70,7 +71,7 @@ class Backpressure:
             )
 
     def room(self, spilled: int) -> int:
-        """Return how many more records can be taken: about as many as can be sent in the next step."""
+        """Return how many more records can be taken in: about as many as can be sent in the next step."""
         window = self.window
         left = 0 if self._ran_dry else window.in_flight // 2
         room = window.limit - left - (window.parked - window.blocked)
@@ -84,11 +85,11 @@ _SAMPLE: Final = 256
 
 
 class HotKeys:
-    """Finds the hottest key of an operator. Owned by its in-flight records.
+    """Finds the hottest key of an operator. Owned by the operator's in-flight records.
 
     Args:
         records: The records in memory, by number.
-        first: The number of the next record.
+        first: The number that the next record will have.
     """
 
     def __init__(self, records: Mapping[int, InFlightRecord], first: int) -> None:
@@ -97,14 +98,14 @@ class HotKeys:
         self._spilled: dict[int, Hashable] = {}
 
     def note_spilled(self, record: InFlightRecord) -> None:
-        """Note the key of a new record that does not stay in memory."""
+        """Remember the key of a new record that does not stay in memory."""
         self._spilled[record.number] = record.key_id
 
     def take_hottest(self, end: int) -> tuple[str, int, int] | None:
-        """Return the key that most records of the sample have, how many, and of how many; None if none has a key.
+        """Return the most frequent key of the sample, its count and the sample size; None if no record has a key.
 
         Args:
-            end: The number of the next record; the following step is sampled from there.
+            end: The number that the next record will have. The sample of the following step begins there.
         """
         first, spilled = self._first, self._spilled
         self._first, self._spilled = end, {}

@@ -1,4 +1,4 @@
-"""Failed calls: what becomes of their records, and what people are told."""
+"""Failed calls: what happens to their records, and what is logged."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from millstream.core.model.calls import OnFailure
 from millstream.core.model.errors import ProcessingError
 
 _LOGGED_AFTER: Final = frozenset({5, 50, 500, 5_000, 50_000})
-"""Numbers of failed attempts after which the log gives the reason, because retries may never end."""
+"""Numbers of failed attempts after which the cause is logged, because retries may never end."""
 
 
 class CallFailures:
-    """The failed calls of one operator. Owned by its in-flight records.
+    """The failed calls of one operator. Owned by the operator's in-flight records.
 
     Args:
-        policy: The policy for a record whose call failed for good.
+        policy: The policy for a record whose call is not retried.
     """
 
     def __init__(self, operator: str, policy: OnFailure, runtime: Runtime) -> None:
@@ -29,7 +29,7 @@ class CallFailures:
         self._runtime = runtime
 
     def note_retry(self, record: InFlightRecord, settled: Waits) -> None:
-        """Log why a record is retried, after 5, 50, 500, ... attempts."""
+        """Log the cause of a retry after 5, 50, 500, ... failed attempts."""
         failed = settled.attempt - 1
         if failed in _LOGGED_AFTER:
             self._runtime.notice(
@@ -37,7 +37,7 @@ class CallFailures:
             )
 
     def stop_if_final(self, record: InFlightRecord, failed: Failed) -> None:
-        """Raise if the policy is to stop the application.
+        """Raise if the policy stops the application.
 
         Raises:
             ProcessingError: The policy is "fail".
@@ -47,7 +47,7 @@ class CallFailures:
             raise self._runtime.with_letter(stops, self._letter(record, failed)) from failed.error
 
     def drop(self, record: InFlightRecord, failed: Failed) -> bool:
-        """Drop a record; return whether there is a dead letter."""
+        """Drop a record. Return True if a dead letter is sent."""
         runtime, policy = self._runtime, self._policy
         runtime.drop("failed call")
         runtime.notice(self._message(record, failed))

@@ -1,24 +1,24 @@
-"""In-flight records of one asynchronous operator, from their arrival until their effects are applied.
+"""In-flight records of one asynchronous operator, from arrival until the effects are applied.
 
-A record goes through three stages (KIP-311). It is *issued*: sent to the async worker, which calls the user's function for it. It is
-*executed* there, across any number of micro-batches. It *retires*: the task applies its effects, all of them in one step and in the
-order that the operator promises, and only then does its offset count as processed. In detail, its states are:
+A record has three stages (KIP-311). It is *issued*: the task sends it to the async worker. It is *executed*: the async worker calls the
+user's function, across any number of micro-batches. It *retires*: the task applies the effects, all in one step and in the order that
+the operator guarantees. Only then does its offset count as processed. In detail, the states are:
 
-========== ============================================ ==========================================================
-state      where it is                                  next
-========== ============================================ ==========================================================
-spilled    spill queue, behind many of its key          queued
+========== ============================================ =================================================================
+state      location                                     next state
+========== ============================================ =================================================================
+spilled    spill queue, behind many records of its key  queued
 queued     in-flight window                             in flight
-in flight  async worker, under its last ticket          queued (returned or lost), waiting, finished
+in flight  async worker, under its latest ticket        queued (returned or lost), waiting, finished
 waiting    in-flight window, until its next attempt     delayed, in flight
-delayed    delay queue, if it holds up no other record  waiting, when it is due or another record of its key comes
+delayed    delay queue, if it holds up no other record  waiting, when it is due or when another record of its key arrives
 finished   reorder buffer, behind unfinished records    retired
-========== ============================================ ==========================================================
+========== ============================================ =================================================================
 
-Between two steps, the records lie in stores of the task, so they are committed together with everything else of the micro-batch:
-inputs, numbers of attempts, due times, results that wait for their turn. A record that begins and ends within a step leaves no trace
-there. After a restart, the operator continues from the stores. Calls that the async worker still has are not issued again; those it
-has lost are (:meth:`InFlightRecords.lost`), as the same attempt.
+Between steps, the records are in stores of the task, so they are committed with the rest of the micro-batch: inputs, numbers of
+attempts, due times, and results that wait for their turn. A record that arrives and retires within one step is never stored. After a
+restart, the operator continues from the stores. Calls that the async worker still has are not issued again. Calls that it has lost are
+issued again, as the same attempt (:meth:`InFlightRecords.lost`).
 
 A record that is sent again gets a new *ticket*. Results for its earlier tickets are ignored.
 """
@@ -61,11 +61,11 @@ from millstream.core.model.record import Headers
 from millstream.core.topology.async_nodes import Asynchronous, IssuingProcess
 
 _AHEAD_MS: Final = 2_000
-"""How long before its due time a record is sent, so that its call begins in time."""
+"""How long before its due time a record is sent, so that its call can begin on time."""
 _STEP_MS: Final = 1_000
-"""A clock that goes back by less is ignored: planners of two hosts may follow each other."""
+"""A clock that moves back by less is ignored, because successive planners may run on hosts with different clocks."""
 _PER_KEY: Final = 128
-"""The least limit of records of a key in flight; their calls follow each other without a micro-batch in between."""
+"""Minimum limit of records in flight per key, so that the calls of a key follow each other without a micro-batch in between."""
 RequestOf: TypeAlias = Callable[[InFlightRecord], tuple[Callable[..., Any], tuple[Any, ...]]]
 
 
@@ -73,8 +73,9 @@ class InFlightRecords:
     """The in-flight records of one operator. Owned by the task.
 
     Args:
-        request_of: Returns the function to call for a record, and its arguments.
-        per_key: How many records of a key may be in flight; with one, the next is issued after the effects of the last are applied.
+        request_of: Returns the function to call for a record, and the arguments.
+        apply: Applies the effects of a record, from its result.
+        per_key: How many records of a key may be in flight. With 1, a record is issued after the effects of the previous one are applied.
     """
 
     def __init__(
@@ -106,11 +107,11 @@ class InFlightRecords:
         self._changed: set[int] = set()
         self._results: list[tuple[Ticket, Settled]] = []
         self._retiring: list[int] = []
-        """Records that retire at the beginning of the next step: their results had to be committed first, or an edit changed the order."""
+        """Records that retire at the next step: their results must be committed first, or an edit has changed the order."""
         self._ending: list[int] = []
-        """Records that leave the window at the beginning of the next step."""
+        """Records that leave the window at the next step."""
         self._reloaded: list[int] = []
-        """Numbers of records that were loaded from the backlog, the smallest first; some have retired."""
+        """Numbers of records that were loaded from the backlog, as a heap. It may include retired records."""
         self._counts = dict.fromkeys(("settled", "retries", "dead_letters", "ignored"), 0)
         self._resume()
         self._next: int = self._memory["next"] if "next" in self._memory else self._first_unused()
@@ -122,7 +123,6 @@ class InFlightRecords:
     def take(
         self, key: Any, value: Any, timestamp: int, headers: Headers, request: Request | None = None
     ) -> None:
-        """Add the current record."""
         origin, now_ms = self._runtime.metadata(), self._runtime.now_ms
         record = InFlightRecord(
             self._next, origin, key, value, timestamp, headers=headers, request=request, came_ms=now_ms
@@ -175,7 +175,7 @@ class InFlightRecords:
         ]
 
     def lost(self, ticket: Ticket) -> None:
-        """Take back a call that the async worker has lost; it is issued again, as the same attempt."""
+        """Take back a call that the async worker has lost. It is issued again, as the same attempt."""
         record = self._record_of(ticket)
         if record is not None:
             record.epoch = None
@@ -188,7 +188,7 @@ class InFlightRecords:
         self._results.append((ticket, settled))
 
     def collect(self) -> None:
-        """Process the results since the last step, in their order."""
+        """Process the results since the last step, in order."""
         self._follow_clock()
         retiring, self._retiring = self._retiring, []
         for number in retiring:
@@ -211,7 +211,7 @@ class InFlightRecords:
             else:
                 answered.append(record)
                 self._settle(record, settled)
-        for number in sorted(returned, reverse=True):  # each goes in front of those behind it
+        for number in sorted(returned, reverse=True):  # each is put at the head of its key queue
             self._window.give_back(number)
         self._flow.set_limits_of_keys(record.key_id for record in answered)
 
@@ -287,7 +287,7 @@ class InFlightRecords:
         self._backlog.save()
 
     def next_due(self) -> int | None:
-        """Return when a record is sent or retires next, ms since the epoch, not before now; None if never."""
+        """Return when the next record must be sent or retires, ms since the epoch, not before now; None if no record waits."""
         if self._retiring:
             return self._runtime.now_ms
         first = earliest(self._window.next_due(), self._backlog.next_due)
@@ -316,12 +316,13 @@ class InFlightRecords:
         records, reloaded = self._records, self._reloaded
         while reloaded and reloaded[0] not in records:
             heappop(reloaded)
-        numbers = [next(iter(records), None), reloaded[0] if reloaded else None]  # the others are in order
+        # All records are in order, except those that were reloaded.
+        numbers = [next(iter(records), None), reloaded[0] if reloaded else None]
         received_ms = [records[number].came_ms for number in numbers if number is not None]
         return earliest(*received_ms, self._backlog.oldest_ms)
 
     def _record_of(self, ticket: Ticket) -> InFlightRecord | None:
-        """Return the record of its latest ticket; None for an earlier ticket."""
+        """Return the record of a ticket; None if the ticket is not the record's latest."""
         record = self._records.get(ticket.number)
         if record is None or record.epoch != ticket.epoch or record.turn != ticket.turn:
             return None
@@ -330,7 +331,7 @@ class InFlightRecords:
     # Restart.
 
     def _resume(self) -> None:
-        """Load what the last micro-batch left unfinished."""
+        """Load the records that were unfinished at the last commit."""
         backlog = self._backlog
         for partition, offset, times in chain(backlog.delayed.offsets(), backlog.spilled.offsets()):
             self._runtime.unfinished_offsets[partition].begin(offset, times)
@@ -348,11 +349,11 @@ class InFlightRecords:
             self._enter(record)
 
     def _first_unused(self) -> int:
-        """Return an unused record number, for stores without the operator's memory."""
+        """Return an unused record number. Needed if the operator's memory is lost."""
         return 1 + max(max(self._records, default=-1), self._backlog.last_number())
 
     def _enter(self, record: InFlightRecord) -> None:
-        """Take a record from a store into memory."""
+        """Add a record that was read from a store."""
         self._identify(record)
         number = record.number
         self._records[number] = record
@@ -370,7 +371,7 @@ class InFlightRecords:
         heappush(self._reloaded, number)
 
     def _follow_clock(self) -> None:
-        """After the clock went back, make retries and delays due no later; only ``until`` keeps its time."""
+        """If the clock moved back, move the due times of retries and delays back, too. A time chosen with ``until`` stays."""
         back_ms = self._memory.get("now_ms", self._runtime.now_ms) - self._runtime.now_ms
         if back_ms < _STEP_MS:
             return
@@ -387,6 +388,6 @@ class InFlightRecords:
             self._window.bring_forward(number, record.due_ms)
 
     def _identify(self, record: InFlightRecord) -> None:
-        """Set what identifies the record's key in the task, in the async worker and in stores."""
+        """Set the identity of the record's key."""
         record.serdes = self._serdes
         record.key_id = key_id(record.key, self._serdes[0])

@@ -1,9 +1,9 @@
-"""In-flight record: a record that an asynchronous operator has taken and not finished, and the store of these records.
+"""In-flight record: an unfinished record of an asynchronous operator; and the store of these records.
 
-On Spark, all of them are read at the beginning of each micro-batch, and most come and go within one or two. So they are stored in
-*blocks* of a few hundred, pickled together: that takes a fraction of what a put and a delete of each would. The numbers of the finished
-records of a block are written next to it; when they are half of it, the others move to a new block. So a record that stays for long
-costs nothing while others come and go.
+On Spark, all in-flight records are read at the beginning of each micro-batch, and most finish within one or two micro-batches. They are
+stored in *blocks* of a few hundred, pickled together, at a fraction of the cost of one put and one delete per record. The numbers of a
+block's finished records are written next to the block. When half of a block has finished, the other half moves to a new block. A record
+that is in flight for long is therefore rarely written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from millstream.core.model.serdes import Serde
 
 _BLOCK: Final = 512
 _BLOCK_BYTES: Final = 1 << 17
-"""Bytes of values in a block, about; a block is a value of a changelog topic."""
+"""Approximate limit of the size of a block's values, because a block is one record of the changelog topic."""
 _USUAL_BYTES: Final = 256
 
 Origin: TypeAlias = tuple[str, int, int]
@@ -35,12 +35,12 @@ _partition = lru_cache(1024)(TopicPartition)
 
 
 class Label(NamedTuple):
-    """Summary of a record whose store is not read as a whole.
+    """Summary of a record in a queue of the backlog.
 
     Attributes:
-        origin: None if the record came from a punctuator.
-        came_ms: When it arrived, ms since the epoch.
-        why: What it waits for: see ``InFlightRecord.why``; None if it waits for no time.
+        origin: None if a punctuator forwarded the record.
+        came_ms: When the record arrived, ms since the epoch.
+        why: Reason for the wait, as in ``InFlightRecord.why``; None if the record does not wait for a time.
     """
 
     origin: Origin | None
@@ -52,7 +52,7 @@ class Request(NamedTuple):
     """A call that a processor has issued for a record.
 
     Attributes:
-        then: The method of the processor that gets the result.
+        then: The name of the processor's method that receives the result.
     """
 
     function: Callable[..., Any]
@@ -61,7 +61,7 @@ class Request(NamedTuple):
 
 
 class InFlightRecord:
-    """A record that has arrived and not retired. Owned by its operator."""
+    """A record that has arrived and has not retired. Owned by its operator."""
 
     __slots__ = (
         "attempt",
@@ -98,11 +98,11 @@ class InFlightRecord:
     begun_ms: int | None
     due_ms: int | None
     why: str | None
-    """What it waits for: a ``retry``, a ``delay``, or ``until`` a time that its function chose; None if it does not."""
+    """Reason for the wait: ``retry``, ``delay``, or ``until`` for a time that the function chose; None if the record does not wait."""
     turn: int
-    """How often it was sent to an async worker."""
+    """How often the record has been sent to an async worker."""
     epoch: str | None
-    """The attempt at a micro-batch that last sent it; None if the async worker does not have it."""
+    """The attempt at a micro-batch that sent the record last; None if the record is not in flight."""
     settled: Settled | None
     serdes: tuple[Serde[Any], Serde[Any]]
 
@@ -187,9 +187,9 @@ class InFlightRecord:
 
 
 class InFlightStore:
-    """The in-flight records of an operator in their store. Owned by the operator.
+    """The store of an operator's in-flight records. Owned by the operator.
 
-    A block lies at an even key, the numbers of what is finished in it at the odd one behind it.
+    Block ``n`` is at key ``2 * n``; the numbers of its finished records are at key ``2 * n + 1``.
 
     Args:
         store: A store with int64 keys.
@@ -201,11 +201,11 @@ class InFlightStore:
         self._blocks: dict[int, tuple[int, ...]] = {}
         self._gone: dict[int, set[int]] = {}
         self._beside: set[int] = set()
-        """The blocks next to which numbers of finished records are stored."""
+        """The blocks with stored numbers of finished records."""
         self._next = 0
 
     def read(self) -> list[InFlightRecord]:
-        """Return all records, by number."""
+        """Return all records, in the order of their numbers."""
         entries = dict(self._store.all())
         self._gone = {key // 2: set(numbers) for key, numbers in entries.items() if key % 2}
         self._beside = set(self._gone)
@@ -224,10 +224,11 @@ class InFlightStore:
         return records
 
     def write(self, changed: Iterable[int], unfinished: Mapping[int, InFlightRecord]) -> None:
-        """Write changed records, and delete those that are finished.
+        """Write changed records, and delete finished ones.
 
         Args:
-            changed: Numbers of the records that may have changed.
+            changed: Numbers of the records that may have changed or finished.
+            unfinished: All unfinished records, by number.
         """
         fresh: list[InFlightRecord] = []
         touched: set[int] = set()
@@ -268,7 +269,7 @@ class InFlightStore:
 
 
 def in_bytes(serde: Serde[Any], part: Any) -> bytes | None:
-    """Return a key or value as bytes for error texts and dead letters: by its serde, else as JSON, else its ``repr``."""
+    """Return a key or value as bytes for error texts and dead letters: serialised by its serde, else as JSON, else by ``repr``."""
     if part is None or isinstance(part, bytes):
         return part
     for serialize in (serde.serialize, _json):

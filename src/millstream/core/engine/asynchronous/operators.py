@@ -1,4 +1,4 @@
-"""Asynchronous operators: a record is in flight while the async worker calls, and goes on when it retires."""
+"""Compilers of asynchronous operators. A record is in flight during its call, and is forwarded when it retires."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _compile_process_async(node: ProcessAsync, compiled: Compiled) -> Call:
                 known = ", ".join(children) or "none"
                 raise ProcessingError(f"{name!r} has no child {target!r}; its children: {known}")
 
-    limit = {"per_key": 1} if stores else {}  # a call reads what the one before it has written
+    limit = {"per_key": 1} if stores else {}  # a call reads the writes of the previous call
     return InFlightRecords(node, runtime, request_of, apply, **limit).take
 
 

@@ -1,4 +1,4 @@
-"""Ordering: which in-flight records of an operator wait for each other, by the options of its calls."""
+"""Ordering: derives from an operator's options which of its in-flight records wait for each other."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Ordering:
     """The order of one operator.
 
     Attributes:
-        by_key: Whether the effects of a key are applied in the order of its records.
-        by_partition: Whether the effects of a partition are applied in the order of its records. Then records that wait hold up
-            others, and stay in memory.
-        queues_by_key: Whether the calls of a key are limited, so that its records queue.
-        spills_by: What records have in common that are moved to the spill queue; None if none are.
+        by_key: True if effects are applied in the order of the records of each key.
+        by_partition: True if effects are applied in the order of the records of each partition. Waiting records then hold up others, and
+            stay in memory.
+        queues_by_key: True if the number of calls per key is limited, so that each key has a queue.
+        spills_by: The groups by which records move to the spill queue; None if records never spill.
     """
 
     by_key: bool
@@ -34,7 +34,7 @@ class Ordering:
         return cls(by_key, by_partition, queues, "partition" if by_partition else "key" if queues else None)
 
     def queue_key(self, record: InFlightRecord) -> Hashable:
-        """Return the key whose limit of calls applies to a record; None if there is none."""
+        """Return the key whose limit of calls applies to a record; None if no limit applies."""
         return record.key_id if self.queues_by_key else None
 
     def reorder_group(self, record: InFlightRecord) -> Hashable:
@@ -44,7 +44,7 @@ class Ordering:
         return record.partition if self.by_partition else None
 
     def spill_group(self, record: InFlightRecord) -> Hashable:
-        """Return the key or partition by which a record is spilled; None if it never is."""
+        """Return the key or partition by which a record spills; None if it never spills."""
         if self.spills_by == "key":
             return record.key_id
         return record.partition if self.spills_by == "partition" else None

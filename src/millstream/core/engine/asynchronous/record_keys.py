@@ -1,4 +1,4 @@
-"""Record keys: what tells the keys of in-flight records apart, in the task, in the async worker and in stores."""
+"""Record keys: the identity of the keys of in-flight records, in the task, in the async worker and in stores."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from millstream.core.model.serde_formats import with_former_names
 from millstream.core.model.serdes import Serde
 
 _BY_VALUE: Final = frozenset({str, bytes, int, type(None)})
-"""Types of keys of which two are equal if, and only if, their bytes are; of 1, 1.0 and True that is not so."""
+"""Types of keys that are their own identity: equal values have equal bytes. float and bool are missing: 1 == 1.0 == True."""
 _STORED_MODULE: Final = "millstream.core.engine.ledger"
-"""The module of :class:`_Pickled` in stored bytes. They are compared with those of older checkpoints, so it stays."""
+"""The module of :class:`_Pickled` in stored bytes. Fixed, because new bytes are compared with those of older checkpoints."""
 _FRAME: Final = slice(3, 11)
-"""Where a pickle has the length of its first frame."""
+"""The position of the first frame's length in a pickle."""
 
 
 def key_id(key: Any, serde: Serde[Any]) -> Hashable:
-    """Return what identifies a key: itself, or its pickle."""
+    """Return the identity of a key: the key itself or its pickle."""
     if type(key) in _BY_VALUE:
         return key  # type: ignore[no-any-return]
     try:
         return _Pickled.of(key)
-    except Exception:  # it could not be stored either: the error says so when it is to be
+    except Exception:  # storing the key fails as well, and reports the error
         return in_bytes(serde, key)
 
 
 def key_text(identity: Hashable) -> str:
-    """Return a key as text, for people."""
+    """Return a key as text for users."""
     return reprlib.repr(pickle.loads(identity) if isinstance(identity, _Pickled) else identity)
 
 
@@ -47,23 +47,23 @@ def group_bytes(group: Hashable) -> bytes:
 
 
 def group_from(packed: bytes) -> Hashable:
-    """Read what :func:`group_bytes` returned, also under the project's former name."""
+    """Invert :func:`group_bytes`. Also reads bytes that were written under the project's former name."""
     group: Hashable = with_former_names(packed)
     return group
 
 
 def _short_text(text: str) -> bytes:
-    """Return a text as it stands in a pickle."""
+    """Return a text as pickled."""
     return pickle.SHORT_BINUNICODE + bytes([len(text)]) + text.encode()
 
 
 class _Pickled(bytes):
-    """The pickle of a key. Equal keys give equal bytes, even if parts of one are the same object."""
+    """The pickle of a key. Equal keys have equal bytes, even if parts of one key are the same object."""
 
     @classmethod
     def of(cls, key: object) -> _Pickled:
         out = BytesIO()
         pickler = pickle.Pickler(out, protocol=5)
-        pickler.fast = True  # writes each part in full, in place of a reference to the first of two
+        pickler.fast = True  # write repeated objects in full instead of references
         pickler.dump(key)
         return cls(out.getvalue())

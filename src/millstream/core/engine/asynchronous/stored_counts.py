@@ -1,12 +1,12 @@
-"""Counts of the in-flight records that lie in a store and not in memory: by offset, and by time of arrival.
+"""Counts of the in-flight records that are in a store and not in memory, by offset and by arrival time.
 
-For the committable offset, offsets are remembered as runs, with how many records there are of each: one record may have become several
-on its way.
+The committable offset needs the offsets. They are stored as runs, with the number of records per offset, because an operator upstream may
+turn one record into several.
 
-The age of the oldest record is approximate: the exact one would take another index in the store, for a figure that only people read. So
-times are counted in at most 64 *spans*: each begins at the time of a record and takes in the later ones up to the next span. When there
-would be more, the two that are nearest to each other become one. A span whose records have all gone is removed. So the oldest record is
-at most one span younger than the figure says, and as long as there are few times, nothing is rounded.
+The age of the oldest record is approximate. The exact age would need another index in the store, for a metric that only people read.
+Arrival times are counted in at most 64 *spans*. A span begins at the arrival time of a record and includes later times up to the next
+span. If there are too many spans, the two with the nearest begins are merged. A span is removed when its last record is removed. The
+oldest record is therefore at most one span younger than the metric; with few different times, the metric is exact.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OffsetRanges:
 
     def __init__(self, runs: Iterable[Any] = ()) -> None:
         self.changed = False
-        """Whether anything was counted since the last :meth:`runs`."""
+        """True if a count has changed since the last :meth:`runs`."""
         self._counts: dict[TopicPartition, Counter[int]] = {
             TopicPartition(topic, partition): Counter(dict(_offsets(kept))) for topic, partition, kept in runs
         }
@@ -48,7 +48,7 @@ class OffsetRanges:
                 yield partition, offset, times
 
     def count(self, origin: Origin | None, change: int) -> None:
-        """Change the count of an offset; None counts a record without origin."""
+        """Change the count of an offset. An origin of None only marks the counts as changed."""
         self.changed = True
         if origin is not None:
             topic, partition, offset = origin
@@ -58,7 +58,7 @@ class OffsetRanges:
                 del offsets[offset]
 
     def runs(self) -> list[Any]:
-        """Return JSON values: per partition, runs of first offset, length and records per offset."""
+        """Return the counts as JSON values: per partition, runs of first offset, length and records per offset."""
         self.changed = False
         return [[*partition, _runs(offsets)] for partition, offsets in self._counts.items() if offsets]
 
@@ -105,11 +105,11 @@ class AgeHistogram:
 
     @property
     def oldest(self) -> int | None:
-        """When the oldest record arrived, about, ms since the epoch; None if there is none."""
+        """Approximate arrival time of the oldest record, ms since the epoch; None if there is none."""
         return self._begins[0] if self._begins else None
 
     def count(self, came_ms: int, change: int) -> None:
-        """Change the count of an arrival time; negative counts out."""
+        """Change the count of an arrival time. A negative ``change`` removes records."""
         index = bisect_right(self._begins, came_ms) - 1
         if change > 0 and (index < 0 or self._begins[index] != came_ms):
             self._begins.insert(index + 1, came_ms)
@@ -122,7 +122,7 @@ class AgeHistogram:
             del self._begins[index], self._counts[index]
 
     def spans(self) -> list[Any]:
-        """Return start and count of each span, as JSON values."""
+        """Return begin and count of each span, as JSON values."""
         return [list(span) for span in zip(self._begins, self._counts)]
 
     def _join_nearest(self) -> None:

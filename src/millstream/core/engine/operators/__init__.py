@@ -1,4 +1,4 @@
-"""Operators: how each kind of node runs. Importing this package teaches ``compile_node`` all of them."""
+"""Operators: the compilers of all node types. Importing this package registers them with ``compile_node``."""
 
 from __future__ import annotations
 

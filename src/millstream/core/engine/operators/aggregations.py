@@ -1,10 +1,10 @@
-"""Aggregations: of streams by key, of tables by a new key; and folding, a known aggregation of many records at once.
+"""Aggregations of streams by key and of tables by a new key; and folding, which applies a known aggregation to a batch of records.
 
-A batch is folded onto the entries of its keys without writing to the store; then the caller writes what came out. So each key is
-read once and written once per batch, however many records it has. Every record has its own result all the same.
+Folding reads the entries of a batch's keys and computes one result per record, without writing to the store. The caller then writes the
+last result of each key. Each key is therefore read once and written once per batch.
 
-Nothing is lost when a value cannot be folded, or an entry cannot be read: the results end before that record, and what is
-written is made of the results.
+If a value cannot be folded or an entry cannot be read, the results end before that record. The entries are written from these results,
+so nothing is lost.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ Fetch = Callable[[bytes], "Entry | None"]
 
 @dataclass(frozen=True)
 class Before:
-    """The keys of a batch as numbers, in the order of their first records, and their entries before it.
+    """The entries of a batch's keys before the batch. Keys are numbered in the order of their first records.
 
     Attributes:
-        numbers: Per record the number of its key.
-        entries: By number; fewer than keys if an entry could not be read, which is the next one then.
-        keys: How many keys there are.
+        numbers: Per record, the number of its key.
+        entries: The entries by number. If an entry could not be read, they end before it.
+        keys: The number of keys.
     """
 
     numbers: Sequence[int]
@@ -50,7 +50,7 @@ class Before:
     keys: int
 
     def readable(self) -> Sequence[int]:
-        """Return the numbers of the records before the first one whose entry could not be read."""
+        """Return the key numbers of the records before the first record whose entry could not be read."""
         if len(self.entries) == self.keys:
             return self.numbers
         return self.numbers[: self.numbers.index(len(self.entries))]
@@ -62,7 +62,7 @@ class Before:
         return Folded(results, timestamps, self.numbers)
 
     def _newest(self, timestamps: list[int]) -> list[int]:
-        """Return per record the largest timestamp of its key so far; where time goes forward these are the records' own."""
+        """Return, per record, the largest timestamp of its key so far. If timestamps ascend, these are the records' own timestamps."""
         stored = max((entry[1] for entry in self.entries if entry is not None), default=-1)
         if timestamps and stored <= timestamps[0] and sorted(timestamps) == timestamps:
             return timestamps
@@ -79,12 +79,12 @@ class Before:
 
 @dataclass(frozen=True)
 class Folded:
-    """What came out of a batch.
+    """The results of folding a batch.
 
     Attributes:
-        results: Per record the aggregate with it; fewer than records if one could not be folded, which is the next one then.
-        timestamps: Per result the largest timestamp of its key so far, ms since the epoch.
-        numbers: Per record the number of its key.
+        results: Per record, the aggregate that includes the record. If a record could not be folded, the results end before it.
+        timestamps: Per result, the largest timestamp of its key so far, ms since the epoch.
+        numbers: Per record, the number of its key.
     """
 
     results: list[Any]
@@ -95,7 +95,7 @@ class Folded:
         return replace(self, results=self.results[:records], timestamps=self.timestamps[:records])
 
     def entries(self) -> list[Entry]:
-        """Return, by number, the last entry of each key that has a result."""
+        """Return the new entry of each key that has a result, by number."""
         last = dict(zip(self.numbers, range(len(self.results)))).values()  # in the order of the numbers
         return list(
             zip(map(self.results.__getitem__, last), map(self.timestamps.__getitem__, last), strict=True)
@@ -103,13 +103,13 @@ class Folded:
 
 
 Folding = Callable[[Before, Sequence[Any], "list[int]"], Folded]
-"""What was before the batch, and per record value and timestamp, to what comes out."""
+"""Folds a batch: the entries before it, and the values and timestamps of its records."""
 
 
 def read_before(fetch: Fetch, keys: Sequence[bytes]) -> tuple[list[bytes], Before]:
-    """Return the keys of a batch, each once, and what was before it.
+    """Return the distinct keys of a batch, and their entries before the batch.
 
-    Keys are looked up once: comparing bytes that lie all over the memory costs more than all else that is done with them.
+    Each record's key is looked up only once, because comparing bytes from scattered memory is the most expensive operation on keys.
     """
     numbers: dict[bytes, int] = defaultdict(count().__next__)
     per_record = list(map(numbers.__getitem__, keys))
@@ -120,10 +120,10 @@ def read_before(fetch: Fetch, keys: Sequence[bytes]) -> tuple[list[bytes], Befor
 
 
 def folding(fold: Fold, serde: Serde[Any]) -> Folding:
-    """Return the function that folds batches.
+    """Return a function that folds batches.
 
     Args:
-        serde: Serde of the aggregates; a value that it cannot write cannot be a result.
+        serde: Serde of the aggregates. A value that it cannot serialise is not a valid result.
     """
     return _counted if fold is Fold.COUNT else _Combining(fold, serde).folded
 
@@ -143,7 +143,7 @@ def _counted(before: Before, values: Sequence[Any], timestamps: list[int]) -> Fo
 
 
 class _Combining:
-    """Folds that look at values. Stateless."""
+    """Folds values with the step function of a recipe. Stateless."""
 
     def __init__(self, fold: Fold, serde: Serde[Any]) -> None:
         recipe = RECIPES[fold]
@@ -157,7 +157,7 @@ class _Combining:
         so_far = [zero if entry is None else entry[0] for entry in before.entries]
         with suppress(
             Exception
-        ):  # the number of results tells which one it was; what it was is found record by record
+        ):  # the number of results identifies the failed record; processing record by record then reports the error
             for number, value in zip(before.readable(), values):
                 old = so_far[number]
                 new = value if old is None else step(old, value)
@@ -219,7 +219,7 @@ def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
         try:
             keys: Any = columns.keys.serialised(key)
             values = columns.values.objects() if with_values else ()
-        except Exception:  # then record by record, which finds the bad ones
+        except Exception:  # then process record by record, to find the bad ones
             return each(columns, row, runtime)
         once, before = read_before(fetch, keys)
         folded = fold(before, values, columns.timestamps)

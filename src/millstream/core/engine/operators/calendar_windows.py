@@ -1,7 +1,7 @@
-"""Aggregations by windows of the user's own, whose bounds a function returns.
+"""Aggregations by calendar windows, whose bounds a user's function returns.
 
-Windows lie in the order of their starts, and of two windows the later one does not end earlier; so the closed ones among
-those in a store by time are its first entries, and ``closed`` is the start of the last one that was emitted.
+Windows are stored in the order of their starts, and a window with a later start does not end earlier. The closed windows are therefore
+the first entries of the store; ``closed`` in the operator's memory is the start of the last window whose result was emitted.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def _compile(node: CalendarAggregate, compiled: Compiled) -> Call:
 
 
 def _observing(node: CalendarAggregate, compiled: Compiled) -> Callable[[int], None]:
-    """Return what moves the time of the store on to the last window of a time, which may be that of a record of another key range."""
+    """Return a function that advances the time of the store to the last window of a record, which may belong to another key range."""
     store, windows_of = compiled.runtime.stores[node.store.name], node.windows.checked
 
     def observe(time: int) -> None:
-        with suppress(Exception):  # an error is that of the record, whose task reports it
+        with suppress(Exception):  # the task that processes the record reports the error
             for start, _ in windows_of(time)[-1:]:
                 store.observe(start)
 
@@ -81,7 +81,7 @@ def _adding(node: CalendarAggregate, compiled: Compiled, open_ones: _OpenCalenda
 
 
 class _OpenCalendarWindows:
-    """The windows that have not closed. Owned by the task."""
+    """The open windows, for results at close. Owned by the task."""
 
     def __init__(self, node: CalendarAggregate, compiled: Compiled) -> None:
         self._store, self._memory = (
@@ -91,13 +91,12 @@ class _OpenCalendarWindows:
         self._loses, self._grace = node.emit.loses, node.windows.grace_ms
         self._child = compiled.children(node)
         self._due = -1
-        """No window closes before this stream time; it may be too early, but not too late."""
+        """A lower bound of the stream time at which the next window closes."""
 
     def began(self, end: int) -> None:
         self._due = min(self._due, end + self._grace)
 
     def close(self, stream_time: int, headers: Headers) -> None:
-        """Emit the results of the windows that have closed at a stream time."""
         if stream_time < self._due:
             return
         self._due = NEVER
@@ -115,7 +114,6 @@ class _OpenCalendarWindows:
         return NEVER if first is None else int(first[0].end) + self._grace
 
     def gone_at(self) -> int:
-        """Return the stream time at which the first window expires that was not emitted."""
         return int(self._store.gone_at(self._closed + 1))
 
     def _open(self) -> Iterator[tuple[Windowed[Any], Any]]:
@@ -124,6 +122,6 @@ class _OpenCalendarWindows:
 
     @property
     def _closed(self) -> int:
-        """Start of the last emitted window; every earlier one was emitted, or has no entry."""
+        """Start of the last window whose result was emitted. Every earlier window was emitted or has no entry."""
         closed: int = self._memory.get("closed", -1)
         return closed

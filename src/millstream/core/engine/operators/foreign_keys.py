@@ -1,4 +1,4 @@
-"""Foreign-key joins: subscribing to right rows, answering, and making results of the answers."""
+"""Foreign-key joins: left rows subscribe to right rows, subscriptions are answered, and answers become results."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _compile_subscribe(node: f.Subscribe, compiled: Compiled) -> Call:
 
 
 def _asked_by_inner(before: bytes | None, after: bytes | None, *, deleted: bool) -> Asked:
-    """Return what an inner join asks, and whether it asks the right row that is named now or the one named before."""
+    """Return the instructions of an inner join. The flag is True for the new foreign key, False for the old one."""
     if after is None:
         return ((False, Instruction.END_QUIETLY if before is None else Instruction.END),)
     if before is None or before == after:
@@ -67,7 +67,7 @@ def _asked_by_inner(before: bytes | None, after: bytes | None, *, deleted: bool)
 
 
 def _asked_by_left(before: bytes | None, after: bytes | None, *, deleted: bool) -> Asked:
-    """Return the same for a left join, in which every row has a result, even if it names no right row."""
+    """Return the instructions of a left join, in which a row without a foreign key has a result, too."""
     asked = (True, Instruction.END if deleted else Instruction.JOIN)
     return (asked,) if before is None or before == after else ((False, Instruction.LEAVE), asked)
 

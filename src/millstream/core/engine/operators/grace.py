@@ -1,16 +1,17 @@
-"""Grace: records wait in front of a join with a versioned table until its rows have had time to come.
+"""Grace: a buffer in which records wait before a join with a versioned table, so that rows of the table can arrive.
 
-The *time of the buffer* is the largest timestamp that was put into it. A record waits until that time has passed its own by
-the grace period, and leaves in the order of time, then of keys, then of arrival. Only records move time: the last ones wait
-until newer ones come. One that comes so late that it would not wait at all goes on at once, and so does one that the join
-is not going to look up, because it has no key or no value.
+The *time of the buffer* is the largest timestamp of its records so far. A record waits until the time of the buffer is at least its own
+timestamp plus the grace period. Records leave in the order of timestamps, then keys, then arrival. Only records advance the time, so the
+last records wait until newer ones arrive. A record that is too late to wait is forwarded at once, as is a record without a key or a
+value, for which the join needs no lookup.
 
-The buffer is a key-value store of the task, so what waits survives a restart:
+The buffer is a key-value store of the task, so waiting records survive a restart:
 
-    time (8) | closed key | number of arrival (8)        partition (4) | offset (8) | topic | value | headers ...
+    key:   time (8) | closed key | arrival number (8)
+    value: partition (4) | offset (8) | topic | value | headers ...
 
-Each part behind the two numbers has its length in front of it. A record that leaves is the current one for everything behind:
-in the metadata, in errors and in dead letters.
+In the value, topic, value and the parts of headers are prefixed with their lengths. A record that leaves the buffer becomes the current
+record, for the metadata, errors and dead letters downstream.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class _BufferedRecord(NamedTuple):
     """A buffered record, as it was when it arrived.
 
     Attributes:
-        origin: Topic, partition and offset; None if a punctuator sent it.
+        origin: Topic, partition and offset; None if a punctuator forwarded the record.
     """
 
     origin: RecordMetadata | None
@@ -94,7 +95,7 @@ class _BufferedRecord(NamedTuple):
 
 
 class _GraceBuffer:
-    """The records that wait. Owned by the task."""
+    """The waiting records. Owned by the task."""
 
     def __init__(self, node: j.GraceBuffer, runtime: Runtime) -> None:
         self._store = runtime.stores[node.store.name]
@@ -111,12 +112,12 @@ class _GraceBuffer:
 
     @property
     def first(self) -> int:
-        """A time that no record is before, NEVER if there is none."""
+        """A lower bound of the timestamps in the buffer; NEVER if it is empty."""
         first: int = self._memory.get("first", NEVER)
         return first
 
     def taken(self, until: int) -> Iterator[tuple[Any, Any, _BufferedRecord]]:
-        """Take the records with timestamps up to ``until`` out of the buffer, in order."""
+        """Remove the records with timestamps up to ``until`` from the buffer, and return them in order."""
         first = self.first
         if first > until:
             return

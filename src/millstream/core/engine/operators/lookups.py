@@ -1,14 +1,14 @@
-"""Lookups: the row of a key in a table, as it is now, or with versions as it was at a time.
+"""Lookups: find the current row of a key in a table or, in a versioned table, the row at a time.
 
-A table that has a store gives its row from there. A derived table without one computes it from the tables in front of it,
-so that a join needs no second copy of their rows (Kafka Streams: ``KTableValueGetter``). The row of a windowed table is that
-of a key and a window; once the window has left its store there is none.
+A table with a store reads the row from the store. A derived table without a store computes the row from its parent tables, so that a join
+needs no second copy of their rows (Kafka Streams: ``KTableValueGetter``). A row of a windowed table is identified by key and window. It
+does not exist any more when its window has expired from the store.
 
-A row that waits in a cache (``millstream.core.engine.caching``) has two values: the newest, in the store, and the one that was
-*forwarded*. A stream looks up the newest. What makes changes of one table from rows of another takes the forwarded one, since
-the change of the other is still to come: so each result takes the place of exactly the one before it. Kafka Streams takes
-the newest there too, and so takes back results that it never gave. The timestamp of a forwarded row is not known any more
-and counts as -1; the result of the change that is to come has the right one.
+A row that waits in a cache (``millstream.core.engine.caching``) has two values: the *newest* value, in the store, and the last *forwarded*
+value. A join of a stream uses the newest value. An operator that derives changes of one table from rows of another uses the forwarded
+value, because the other table's change is still to come. Each result then replaces exactly the previous result. Kafka Streams uses the
+newest value here, too, and may retract results that it never emitted. The timestamp of a forwarded row is no longer known and is
+returned as -1; the result of the pending change has the correct timestamp.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from millstream.core.topology.stores import SessionSpec, StoreSpec, VersionedSpe
 from millstream.core.topology.window_nodes import Suppress
 
 Lookup = Callable[[Any, int], "tuple[Any, int] | None"]
-"""Key and time to value and timestamp, None if there is no row. A table without versions has its rows at all times."""
+"""Maps key and time to value and timestamp; None if there is no row. A table without versions ignores the time."""
 
 
 def lookup(table: str, compiled: Compiled, *, forwarded: bool = False) -> Lookup:
-    """Return the function that gives the rows of a table.
+    """Return a function that looks up rows of a table.
 
     Args:
-        forwarded: Whether to give rows as they were forwarded, not the newest.
+        forwarded: True for the last forwarded rows, False for the newest rows.
     """
     return _lookup(compiled.node(table), compiled, forwarded)
 
@@ -99,7 +99,7 @@ def _kept_session_spec(spec: SessionSpec, store: Any) -> Lookup:
 
     def in_session(key: Any, time: int) -> tuple[Any, int] | None:
         value = fetch(*_checked(spec, key))
-        return None if value is None else (value, key.end)  # the row of a session has the time of its end
+        return None if value is None else (value, key.end)  # the timestamp of a session is its end
 
     return in_session
 
@@ -142,7 +142,7 @@ def _table_map_values_lookup(node: n.TableMapValues, compiled: Compiled, forward
 
 @_lookup.register
 def _suppress_lookup(node: Suppress, compiled: Compiled, forwarded: bool) -> Lookup:
-    # What is still in a cache in front has not been given, whoever asks.
+    # Updates in an upstream cache have not reached the buffer, so even lookups of the newest row must not see them.
     row_of, buffer = lookup(node.parents[0], compiled, forwarded=True), Buffer(node, compiled)
 
     def as_given(key: Any, time: int) -> tuple[Any, int] | None:

@@ -1,4 +1,4 @@
-"""Processors of the user's own."""
+"""Compilers of user-defined processors and value transformers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def made(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
     """Create a processor, and return its context.
 
     Raises:
-        TopologyError: If the supplier returns something else than a processor.
+        TopologyError: If the supplier does not return a processor.
     """
     children = compiled.named_children(node)
     context = context_type(node.name, node.stores, compiled.runtime, compiled.children(node), children)
@@ -44,7 +44,7 @@ def running(node: n.Process, compiled: Compiled, context_type: type[NodeContext]
     """Create a processor, and return its closure.
 
     Raises:
-        TopologyError: If the supplier returns something else than a processor.
+        TopologyError: If the supplier does not return a processor.
     """
     runtime, name = compiled.runtime, node.name
     process = made(node, compiled, context_type).processor.process
@@ -75,19 +75,19 @@ def _compile_process_values(node: ProcessValues, compiled: Compiled) -> Call:
 
 
 _ANY: Final = object()
-"""In place of a key when no record is being processed."""
+"""Placeholder for the key while no record is being processed."""
 
 
 class _FixedKeyContext(NodeContext):
-    """The context of a processor that leaves keys as they are. Owned by the task."""
+    """The context of a processor that must not change keys. Owned by the task."""
 
     key: Any = _ANY
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        """Forward a record whose key is that of the input.
+        """Forward a record with the same key as the input record.
 
         Raises:
-            ProcessingError: If its key differs.
+            ProcessingError: If the key differs.
         """
         if self.key is not _ANY and record.key is not self.key and record.key != self.key:
             raise ProcessingError(
@@ -111,13 +111,13 @@ def _compile_transform_rows(node: TransformRows, compiled: Compiled) -> Call:
             new = transform(key, new)
         except Exception as error:
             return runtime.on_error("process", name, error)
-        return child(key, new, None, timestamp, headers)  # the store behind it knows the old value
+        return child(key, new, None, timestamp, headers)  # the store downstream knows the old value
 
     return transform_rows
 
 
 class _TransformerContext(NodeContext):
-    """The context of a value transformer, which forwards nothing. Owned by the task."""
+    """The context of a value transformer, which must not forward records. Owned by the task."""
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
         raise ProcessingError(
@@ -127,10 +127,10 @@ class _TransformerContext(NodeContext):
 
 
 def _made(node: n.Process, method: str, base: str) -> Any:
-    """Create the object that a node runs.
+    """Create a node's processor or transformer.
 
     Raises:
-        TopologyError: If the supplier returns something else.
+        TopologyError: If the object lacks a method, or a method is a coroutine function.
     """
     made = node.supplier()
     missing = [name for name in ("init", method, "close") if not callable(getattr(made, name, None))]

@@ -1,11 +1,10 @@
-"""Aggregations by session: a record joins the sessions around it, and makes one of them.
+"""Aggregations by session: a record merges the sessions around it into one.
 
-A session that grows is another session, since its bounds are part of its key: the old one is deleted, and the new one put
-and forwarded. A session that has closed takes no records any more, however long its store keeps it.
+The bounds of a session are part of its key, so a session that grows becomes a new session: the old one is deleted, and the new one is
+stored and forwarded. A closed session accepts no more records, even while it is still in the store.
 
-When results are given at the close of sessions, a second store has the open ones in the order of their ends, then of their
-starts and keys, so that those that close are its first entries. The sessions themselves have to lie by key, where a record
-finds the ones around it.
+If results are emitted at close, a second store contains the open sessions in the order of their ends, starts and keys. The sessions that
+close next are its first entries. The main store is ordered by key, so that a record finds the sessions around it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Sessions = list[tuple[int, int, Any]]
 @compile_node.register
 def _compile(node: SessionAggregate, compiled: Compiled) -> Call:
     sessions = None if node.open is None else _OpenSessions(node, compiled)
-    emit = replace(node.emit, loses=False)  # reads of a session store hide none that has not closed
+    emit = replace(node.emit, loses=False)  # reads of a session store do not hide open sessions
     wait = node.windows.gap_ms + node.windows.grace_ms
     add = _adding(node, compiled, sessions)
     store = compiled.runtime.stores[node.store.name]
@@ -79,7 +78,7 @@ def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _OpenSessions
 
 
 def _aggregation(node: SessionAggregate) -> Callable[[Any, Any, Sessions], Any]:
-    """Return the function of a record and the sessions that it joins, which gives their aggregate."""
+    """Return a function that computes the aggregate of a record and the sessions that it merges."""
     initializer, aggregator, merger = node.initializer, node.aggregator, node.merger
 
     def aggregated(key: Any, value: Any, sessions: Sessions) -> Any:
@@ -93,7 +92,7 @@ def _aggregation(node: SessionAggregate) -> Callable[[Any, Any, Sessions], Any]:
 
 
 class _OpenSessions:
-    """The sessions that have not closed. Owned by the task."""
+    """The open sessions, for results at close. Owned by the task."""
 
     def __init__(self, node: SessionAggregate, compiled: Compiled) -> None:
         assert node.open is not None
@@ -105,10 +104,10 @@ class _OpenSessions:
         self._child = compiled.children(node)
 
     def change(self, key: bytes, sessions: Sessions, start: int, end: int, *, exists: bool) -> None:
-        """Replace the sessions that were merged by the new one.
+        """Replace the merged sessions with the new session.
 
         Args:
-            exists: Whether the new session has an aggregate; else it was deleted.
+            exists: True if the new session has an aggregate; False if the aggregator deleted it.
         """
         known = any((old_start, old_end) == (start, end) for old_start, old_end, _ in sessions)
         for old_start, old_end, _ in sessions:
@@ -118,7 +117,6 @@ class _OpenSessions:
             self._timeline.put(_entry_key(key, start, end), b"", known=False)
 
     def close(self, stream_time: int, headers: Headers) -> None:
-        """Emit the results of the sessions that have closed at a stream time."""
         before = stream_time - self._wait
         while self._timeline.next < before:
             entry_key, _ = self._timeline.take()
@@ -131,7 +129,6 @@ class _OpenSessions:
         return NEVER if end >= NEVER - self._wait else end + self._wait + 1
 
     def gone_at(self) -> int:
-        """Return the stream time at which the first session expires that was not emitted."""
         return int(self._store.gone_at(self._timeline.next))
 
 

@@ -1,4 +1,4 @@
-"""Sinks: records on their way to topics."""
+"""Sinks: serialise records and send them to topics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.core.model.serdes import Side, written
 from millstream.core.topology import nodes as n
 
 _FRAME_BYTES: Final = 100
-"""What Kafka's protocol adds to a record or a header, at most, bytes."""
+"""Maximum overhead of Kafka's protocol per record or header, bytes."""
 
 
 @compile_node.register
@@ -48,10 +48,10 @@ def _compile_sink(node: n.Sink, compiled: Compiled) -> Call:
 
 
 def _check_size(row: Row, topic: str, most: int) -> None:
-    """Refuse a record that producer and broker would not take.
+    """Check the size of a record.
 
     Raises:
-        ProductionError: If it is too large.
+        ProductionError: If the record is too large for the producer or the broker.
     """
     key, value, _, headers = row
     size = _FRAME_BYTES + len(key or b"") + len(value or b"") + (_header_bytes(headers) if headers else 0)
@@ -65,7 +65,7 @@ def _check_size(row: Row, topic: str, most: int) -> None:
 def _may_be_too_large(
     keys: Sequence[bytes | None], values: Sequence[bytes | None], headers: Sequence[Headers] | None, most: int
 ) -> bool:
-    """Return whether any record may be too large; compares the largest key, value and headers of the batch as if of one record."""
+    """Return True if a record may be too large. Adds up the largest key, value and headers of the batch, as if of one record."""
     largest = max(map(len, filter(None, keys)), default=0) + max(map(len, filter(None, values)), default=0)
     return _FRAME_BYTES + largest + max(map(_header_bytes, headers or ()), default=0) > most
 
@@ -75,7 +75,7 @@ def _header_bytes(headers: Headers) -> int:
 
 
 def _in_context(node: n.Sink) -> bool:
-    """Return whether a serde of a sink needs topic and headers."""
+    """Return True if a serde of the sink needs topic and headers."""
     return node.key.contextual is not None or node.value.contextual is not None
 
 
@@ -90,7 +90,7 @@ def _sink_columns(node: n.Sink, compiled: Compiled) -> Form | None:
     def sink(columns: Columns) -> None:
         try:
             keys, values = columns.keys.serialised(key), columns.values.serialised(value)
-        except Exception:  # then record by record, which finds the bad ones
+        except Exception:  # then process record by record, to find the bad ones
             return each(columns, row, runtime)
         headers = columns.headers if columns.headers and any(columns.headers) else None
         if most and _may_be_too_large(keys, values, headers, most):
@@ -105,7 +105,7 @@ def _sink_columns(node: n.Sink, compiled: Compiled) -> Form | None:
 
 
 def _partitions(node: n.Sink, topic: str, compiled: Compiled) -> Partitions | None:
-    """Return what chooses the partitions of windowed keys in a topic; None if it has one partition."""
+    """Return the choice of partitions for windowed keys. None for a topic with one partition, or keys without windows."""
     count = compiled.runtime.partitions_of(topic) if node.window_bytes else 0
     return Partitions(count) if count > 1 else None
 
@@ -135,10 +135,10 @@ def _windowed_sink(node: n.Sink, partitions: Partitions, compiled: Compiled) -> 
 
 
 def _chosen(choice: int | Iterable[int] | None, topic: str, count: int) -> tuple[int, ...]:
-    """Return the chosen partitions, -1 for that of the key.
+    """Return the chosen partitions; -1 for the partition of the key.
 
     Raises:
-        ValueError: If the topic has no such partition.
+        ValueError: If the topic does not have a chosen partition.
     """
     if choice is None:
         return (-1,)
@@ -167,7 +167,7 @@ def _topic_of(node: n.Sink, compiled: Compiled) -> Callable[[Any, Any, int, Head
 
 
 def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
-    """Compile a sink that chooses topic or partition per record, or whose serdes need topic and headers."""
+    """Compile a sink that chooses topic or partition per record, or has serdes that need topic and headers."""
     runtime, name, window_bytes = compiled.runtime, node.name, node.window_bytes
     topic_of = _topic_of(node, compiled)
     partitions_in: dict[str, Partitions | None] = {}

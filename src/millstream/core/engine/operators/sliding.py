@@ -1,19 +1,18 @@
-"""Aggregations by sliding window: a record changes the windows around it, and may begin new ones.
+"""Aggregations by sliding window: a record changes the windows around it, and may create new ones.
 
-With a difference of d, a key whose records have the distinct times ``t`` has the windows
+With a difference of d, each distinct timestamp ``t`` of a key's records defines two windows:
 
     [t - d, t]            the *left* window of t
-    [t + 1, t + 1 + d]    the *right* window of t, if there is a record in it
+    [t + 1, t + 1 + d]    the *right* window of t, if it contains a record
 
-so every set of records that lie within d has a window, and no two windows have the same records. A new record is added to
-the windows that hold its time; the right window of the record before it, its own left window and its own right window are
-made if they are not there. The last two begin with the aggregate of a window that holds the same other records: the one in
-front of its left window, or the first one behind its start.
+Every set of records within d of each other thus has a window, and no two windows contain the same records. A new record is added to the
+existing windows that contain its timestamp. Three windows are created if they do not exist: the right window of the previous record, and
+the record's own left and right windows. The left window begins with the aggregate of the window before it, if that contains the same
+other records; the right window with the aggregate of the first window that contains its records.
 
-*Early* records, before d, have one common left window ``[0, d]``: no window begins before the epoch.
+*Early* records, with timestamps before d, share the left window ``[0, d]``, because no window begins before the epoch.
 
-Which windows a record touches is found by two pure functions; the order is that of Kafka Streams
-(``KStreamSlidingWindowAggregate``).
+Two pure functions find the windows that a record touches, in the order of Kafka Streams (``KStreamSlidingWindowAggregate``).
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from millstream.core.model.windowed import Windowed, window_end
 from millstream.core.topology.window_nodes import SlidingAggregate
 
 Entry = tuple[Any, int]
-"""An aggregate, and the largest timestamp of the records in it."""
+"""An aggregate, and the largest timestamp of its records."""
 
 
 class Touch(NamedTuple):
     """A window that a record changes or creates.
 
     Attributes:
-        so_far: Its aggregate, or the one it begins with; None begins anew.
-        exists: Whether the window exists already.
-        adds: Whether the record belongs to it; if not, it is the record's right window.
+        so_far: The aggregate without the record; None to begin with the initializer.
+        exists: True if the window already exists.
+        adds: True if the window contains the record; False for the record's right window.
     """
 
     start: int
@@ -53,7 +52,7 @@ def touched(windows: Iterable[tuple[int, Entry]], time: int, difference: int) ->
     """Return the windows that a record touches.
 
     Args:
-        windows: Start and entry of the windows of its key from ``time - 2 * difference`` to ``time + 1``, the latest first.
+        windows: Start and entry of the key's windows with starts from ``time - 2 * difference`` to ``time + 1``, latest first.
         time: The record's timestamp, ms since the epoch, at least the difference.
     """
     touches: list[Touch] = []
@@ -91,7 +90,7 @@ def touched_early(windows: Iterable[tuple[int, Entry]], time: int) -> list[Touch
     """Return the windows that an early record touches.
 
     Args:
-        windows: Start and entry of the windows of its key up to ``time + 1``, the earliest first.
+        windows: Start and entry of the key's windows with starts up to ``time + 1``, earliest first.
         time: The record's timestamp, ms since the epoch, less than the difference.
     """
     touches: list[Touch] = []
@@ -173,7 +172,7 @@ def _around(store: Any, key: Any, timestamp: int, difference: int) -> list[Touch
 
 
 def _aggregation(node: SlidingAggregate) -> Callable[[Any, Any, int, Touch], Entry]:
-    """Return the function that gives the aggregate of a window with a record, and its timestamp."""
+    """Return a function that computes a window's new aggregate and timestamp for a record."""
     initializer, aggregator = node.initializer, node.aggregator
 
     def added(key: Any, value: Any, timestamp: int, touch: Touch) -> Entry:
@@ -188,7 +187,7 @@ def _aggregation(node: SlidingAggregate) -> Callable[[Any, Any, int, Touch], Ent
 
 
 class _OpenSlidingWindows:
-    """The windows that have not closed, by start, then key. Owned by the task."""
+    """The open windows, in the order of starts and keys, for results at close. Owned by the task."""
 
     def __init__(self, node: SlidingAggregate, compiled: Compiled) -> None:
         assert node.open is not None
@@ -202,7 +201,7 @@ class _OpenSlidingWindows:
         self._child = compiled.children(node)
 
     def change(self, key: bytes, touch: Touch, *, exists: bool) -> None:
-        """Add a created window, or remove one whose aggregate was deleted."""
+        """Add a created window, or remove a window whose aggregate was deleted."""
         entry_key = timed_key(touch.start, key)
         if not exists:
             self._timeline.remove(entry_key)
@@ -210,7 +209,6 @@ class _OpenSlidingWindows:
             self._timeline.put(entry_key, b"", known=False)
 
     def close(self, stream_time: int, headers: Headers) -> None:
-        """Emit the results of the windows that have closed at a stream time."""
         before = stream_time - self._wait
         while self._timeline.next < before:
             entry_key, _ = self._timeline.take()
@@ -226,5 +224,4 @@ class _OpenSlidingWindows:
         return NEVER if start >= NEVER - self._wait else start + self._wait + 1
 
     def gone_at(self) -> int:
-        """Return the stream time at which the first window expires that was not emitted."""
         return int(self._store.gone_at(self._timeline.next))

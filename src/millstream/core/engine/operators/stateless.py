@@ -1,4 +1,4 @@
-"""Operators without state: one record in, any number out."""
+"""Stateless operators: each input record yields any number of output records."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _compile_with_key(node: n.WithKey, compiled: Compiled) -> Call:
 
 
 def _dropping(node: n.WithKey, compiled: Compiled) -> Callable[[int], None]:
-    """Return what counts dropped records without a key, if the node counts them."""
+    """Return a function that counts dropped records without a key; it does nothing if the node does not count them."""
     runtime = compiled.runtime
     return (lambda count: runtime.drop(_NO_KEY, count)) if node.counted else nothing
 

@@ -1,7 +1,7 @@
-"""Joins of two streams: each side keeps its records in a window store and looks for partners in the other's.
+"""Joins of two streams: each side stores its records in a window store and looks up partners in the store of the other side.
 
-The join has a stream time of its own, the largest timestamp that either side has seen; it survives restarts in the memory
-of the node behind both sides.
+The join has a separate stream time: the largest timestamp on either side. It is kept over restarts, in the memory of the node downstream
+of both sides.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _compile_stream_join(node: j.StreamJoin, compiled: Compiled) -> Call:
 
 
 def _keep_time(node: j.StreamJoin, compiled: Compiled, side: _Side, child: Call) -> None:
-    """Let the time of a partition move that of the join and of the side's store, and its records close windows."""
+    """In the task of a key range, let the time of the whole partition advance the join and the side's store, and close windows."""
     runtime, name, unmatched = compiled.runtime, node.name, side.unmatched
     memory, observe = runtime.memory(node.remembered_as), side.mine.observe
 
@@ -80,7 +80,7 @@ def _keep_time(node: j.StreamJoin, compiled: Compiled, side: _Side, child: Call)
 
 
 def _telling(node: j.StreamJoin, memory: Mapping[str, Any], join: Call, late: Call) -> Call:
-    """Wrap the function of a side to pass on records whose windows had closed before they arrived."""
+    """Wrap the function of a side to forward late records, whose windows had closed before they arrived."""
     closes = node.times.closes(left=node.left)
 
     def telling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -106,19 +106,19 @@ class _Side:
         self._before, self._after = (times.before, times.after) if node.left else (times.after, times.before)
         if times.prior:
             self._after = min(self._after, -1)
-        # A window that ends before time 0 has no records; Kafka Streams lets it end at 0.
+        # A window that ends before time 0 has no records. Kafka Streams lets it end at 0.
         self._least_end = self._after if times.final or times.prior else 0
-        # So long after its end, a record without a partner gets its result at once.
+        # When the window has ended longer ago than this, a record without a partner has its unmatched result at once.
         self._patience = times.grace if times.final else 0
         other_alone = node.kind == "outer" or (node.kind == "left" and not node.left)
         self._final_after = times.closes(left=not node.left) if times.final and other_alone else None
 
     def combine(self, key: Any, this: Any, other: Any) -> Any:
-        """Call the joiner with a value of this side and one of the other, the left value first."""
+        """Call the joiner with a value of this side and a value of the other side; the left value is the first argument."""
         return self._joiner(key, this, other) if self._left else self._joiner(key, other, this)
 
     def meet(self, key: Any, value: Any, timestamp: int, time: int, results: list[Any]) -> None:
-        """Add the results of a record with its partners, or store that it has none."""
+        """Append the results of a record with its partners. Store a record without partners for its unmatched result."""
         low, high = max(timestamp - self._before, 0), max(timestamp + self._after, self._least_end)
         if self._final_after is not None:
             low = max(low, time - self._final_after)

@@ -1,13 +1,12 @@
-"""Suppressed tables: updates are held back in a buffer, in the order of time, and given when their time has come.
+"""Suppressed tables: updates wait in a buffer ordered by time, and are emitted when they are due.
 
-*Buffer time* of a row is the end of its window, or the timestamp of its first update that was held back: a later update
-takes its place in the buffer and does not make it wait longer. A row is given when the operator's stream time has reached
-its buffer time by the wait, with the timestamp and the headers of its newest update. Rows that are due together come in the
-order of their buffer times, then of their serialised keys. The stream time of the operator is the largest timestamp of the
-updates that reached it; it is remembered over restarts, like that of ``millstream.core.engine.operators.window_operator``.
+The *buffer time* of a row is the end of its window, or the timestamp of its first buffered update. A later update replaces the buffered
+one but does not prolong the wait. A row is emitted when the operator's stream time reaches its buffer time plus the wait, with the
+timestamp and headers of the newest update. Rows that are due together are emitted in the order of buffer times, then serialised keys. The
+operator's stream time is the largest timestamp of its input. It is kept over restarts, as in
+``millstream.core.engine.operators.window_operator``.
 
-The old value that goes on with a row is the one that was given before, not the one before the newest update, which nobody
-behind has seen.
+The old value of an emitted row is the value that was emitted before. The value before the newest update may never have been emitted.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def _compile_suppress(node: Suppress, compiled: Compiled) -> Call:
 
 
 class Buffer:
-    """The rows that a suppressed table buffers. Owned by the task."""
+    """The buffered rows of a suppressed table. Owned by the task."""
 
     def __init__(self, node: Suppress, compiled: Compiled) -> None:
         stores = compiled.runtime.stores
@@ -95,7 +94,7 @@ class Buffer:
         return self.next + self._wait_ms if self.next < NEVER - self._wait_ms else NEVER
 
     def put(self, key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-        """Buffer an update in place of the row's earlier one.
+        """Buffer an update; it replaces an earlier update of the row.
 
         Raises:
             SerdeError: If key or value do not fit the serdes of the table.
@@ -112,7 +111,6 @@ class Buffer:
                 self._add(entry_key, before, -1)
 
     def take(self) -> tuple[Any, Held]:
-        """Remove the first row and return it."""
         entry_key, update = self._rows.take()
         if self._times is not None:
             self._times.write(entry_key[8:], None)
@@ -121,7 +119,7 @@ class Buffer:
         return self._key.deserialize(entry_key[8:]), update
 
     def find(self, key: Any) -> Held | None:
-        """Return the buffered update of a row, None if there is none."""
+        """Return the buffered update of a row; None if there is none."""
         data = self._key.serialize(key)
         if self._times is None:
             update: Held | None = self._rows.get(timed_key(key.end, data))
@@ -130,10 +128,10 @@ class Buffer:
         return None if then is None else self._rows.get(timed_key(then, data))
 
     def over_limit(self) -> bool:
-        """Return whether the buffer exceeds a limit.
+        """Return True if the buffer exceeds a limit.
 
         Raises:
-            ProcessingError: If it does, under ``when_full="fail"``.
+            ProcessingError: If it exceeds a limit and ``when_full`` is "fail".
         """
         most, largest = self._limits.max_records, self._limits.max_bytes
         too_many = most is not None and self._memory["records"] > most
@@ -165,7 +163,7 @@ class Buffer:
             self._memory["bytes"] += sign * (len(entry_key) + len(self._size(update)))
 
     def _count_up(self, rows: Any) -> None:
-        """Count buffered rows and bytes where a limit is new, and drop the counts without a limit."""
+        """Count buffered rows and bytes for new limits, and remove counts that no limit needs."""
         counted = ["records"] if self._limits.limited else []
         if self._limits.max_bytes is not None:
             counted.append("bytes")

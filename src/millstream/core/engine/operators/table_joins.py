@@ -1,4 +1,4 @@
-"""Joins with tables: of a stream with a table or a global table, and of two tables by their key."""
+"""Joins of a stream with a table or a global table, and of two tables by their key."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
     ):  # rows change between the records of a batch
         return None
     spec = table.store
-    if type(spec) is not KeyValueSpec or spec.ttl_ms is not None:  # a look would change the others
+    # A lookup changes an LRU store. In other stores, the row may depend on the time of the record.
+    if type(spec) is not KeyValueSpec or spec.ttl_ms is not None:
         return None
     fetch, left, runtime = compiled.runtime.stores[spec.name].fetch, node.kind == "left", compiled.runtime
     row, apply = row_of(node, compiled), applying(node, compiled, form, node.joiner, _with_results)
@@ -60,7 +61,7 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
         try:
             keys = columns.keys.serialised(spec.key)
             rows = {key: fetch(key) for key in set(keys)}
-        except Exception:  # then record by record, which finds the bad ones
+        except Exception:  # then process record by record, to find the bad ones
             return each(columns, row, runtime)
         entries = list(map(rows.__getitem__, keys))
         if not left and None in entries:
@@ -108,7 +109,7 @@ def _compile_global_join(node: GlobalJoin, compiled: Compiled) -> Call:
 def _compile_table_join(node: j.TableJoin, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     row_of, result = lookup(node.other, compiled, forwarded=True), _result(node)
-    # A side that gives results without a partner is told of changes that the other side knows nothing about.
+    # True if rows of this side have results even without a row of the other side.
     alone = node.kind == "outer" or (node.kind == "left" and node.left)
     needs_old, versioned = compiled.needs_old(node), compiled.versioned(node.parents[0])
 
@@ -135,9 +136,9 @@ def _compile_table_merge(node: j.TableMerge, compiled: Compiled) -> Call:
 
 
 def _result(node: j.TableJoin) -> Callable[[Any, Any, Any], Any]:
-    """Return the function of key, value of this side and value of the other; it returns None where there is no result."""
+    """Return a function of key, value of this side and value of the other side. It returns None if there is no result."""
     joiner, left = node.joiner, node.left
-    # Whether the result outlives the value of this side: then the other side stands alone.
+    # True if a row of the other side has a result even after the value of this side is deleted.
     outlives = node.kind == "outer" or (node.kind == "left" and not left)
 
     def result(key: Any, this: Any, other: Any) -> Any:

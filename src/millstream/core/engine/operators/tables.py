@@ -1,4 +1,4 @@
-"""Operators of tables that keep at most the rows themselves."""
+"""Table operators without state, or with only the rows of the table as state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _compile_table_source(node: n.TableSource, compiled: Compiled) -> Call:
 
 
 def _versioned_source(node: n.TableSource, compiled: Compiled) -> Call:
-    """Compile the source of a versioned table; it marks changes of the latest version of a row."""
+    """Compile the source of a versioned table. It sets ``runtime.latest`` per change: False for a change of an older version."""
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store = runtime.stores[node.store.name]
     fetch, insert, key_bytes = store.fetch, store.insert, node.store.key.serialize
@@ -83,7 +83,7 @@ def _compile_table_filter(node: n.TableFilter, compiled: Compiled) -> Call:
 
 
 def _mapping(node: n.TableMapValues) -> Callable[[Any, Any], Any]:
-    """Return the function from key and value to the new value; deleted rows stay deleted."""
+    """Return a function from key and value to the new value. A deleted row stays deleted."""
     mapper, with_key = node.mapper, node.with_key
 
     def mapped(key: Any, value: Any) -> Any:
@@ -178,7 +178,7 @@ def _compile_group_table(node: n.GroupTable, compiled: Compiled) -> Call:
 
     def group_table(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
         if versioned and not runtime.latest:
-            return None  # the row is where it was; Kafka Streams does not count these as dropped
+            return None  # the latest row is unchanged; Kafka Streams does not count such changes as dropped
         try:
             before, after = selected(key, old), selected(key, new)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Aggregations by windows of a fixed size, which lie on a grid."""
+"""Aggregations by tumbling and hopping windows, which have a fixed size and aligned starts."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def _adding(node: WindowedAggregate, compiled: Compiled) -> Add:
 
 
 class Shared(NamedTuple):
-    """What the columnar form of an aggregation shares with its function of one record.
+    """Objects that the columnar form of an aggregation shares with its function of one record.
 
     Attributes:
-        advance: Advances the operator's stream time; closes nothing.
-        closing: Its closed windows; None if results are not emitted on close.
-        clock: Watches its input; None unless it closes when idle.
+        advance: Advances the operator's stream time without closing windows.
+        closing: Closes windows; None if results are not emitted at close.
+        clock: Detects idleness; None unless the aggregation closes when idle.
     """
 
     advance: Callable[[int], None]
@@ -91,19 +91,19 @@ class Shared(NamedTuple):
 
 
 _windowed: Any = tuple.__new__
-"""Makes a ``Windowed`` at half the cost of its constructor."""
+"""Creates a ``Windowed`` at half the cost of its constructor."""
 
 Slot = tuple[Callable[[bytes], bytes], Callable[[bytes], Any], Callable[[bytes, Any], None]]
-"""Access to a window's part of its store: returns the row key of a serialised key, reads it, writes it."""
+"""Access to a window's entries in the store: functions that return the row key of a serialised key, read a row, and write a row."""
 
 
 def _opening(
     node: WindowedAggregate, compiled: Compiled
 ) -> tuple[Callable[[int, int], Slot | None], Mapping[int, Slot]]:
-    """Make the function that opens the slot of a window, and the dict where open slots are found again.
+    """Return a function that opens the slot of a window, and the dict of open slots.
 
-    Slots of closed windows are forgotten when their number has doubled, so that the work per window stays the same however
-    many are open. Where another node writes to the store, that may let a slot expire which is open here: none is remembered.
+    Slots of closed windows are removed whenever the number of slots has doubled, so the cost per window is constant. Slots are not kept if
+    another node writes to the same store, because that node may let a slot expire.
     """
     store, fits, shared = compiled.runtime.stores[node.store.name], node.fits, node.shared
     slots: dict[int, Slot] = {}
@@ -129,13 +129,13 @@ def _opening(
 
 
 class WindowClosing(NamedTuple):
-    """The closed windows of an aggregation that were not emitted.
+    """Closes the windows of an aggregation and emits their results.
 
     Attributes:
-        close: Emits the results of the windows that close when stream time reaches a time.
-        next_close: Returns the stream time at which the next one closes.
-        gone_at: Returns the stream time at which the first one expires.
-        due: Returns the stream time at which windows close next, whether they have records or not.
+        close: Emits the results of the windows that are closed at a stream time.
+        next_close: Returns the stream time at which the next window with records closes; NEVER if there is none.
+        gone_at: Returns the stream time at which the first window whose result has not been emitted expires.
+        due: Returns the stream time at which the next window closes, with or without records.
     """
 
     close: Callable[[int, Headers], None]

@@ -1,12 +1,12 @@
-"""Timeline: entries of a key-value store in the order of time, whose first ones are taken out when their time has come.
+"""Timeline: a key-value store ordered by time, from which due entries are taken.
 
 The key of an entry begins with its time:
 
-    time (8) | anything
+    time (8) | any bytes
 
-The first keys are known in memory, as a heap: all those up to the *horizon*. When these have been taken, the next page
-of them is read from the store. So whether something is due is a comparison of two numbers, taking an entry costs the
-same however many there are, and a task that was just started reads one page.
+All keys up to the *horizon* are in memory, as a heap. When they have been taken, the next page is read from the store. To check if an
+entry is due thus takes one comparison, the cost of taking an entry does not depend on the size of the store, and a restarted task reads
+only one page.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PAGE: Final = 1000
 
 
 class Timeline:
-    """The entries of one store by time. Owned by a node of the task, which alone writes to the store.
+    """The entries of one store by time. Owned by a node of the task, the only writer of the store.
 
     Args:
         store: A key-value store with bytes as keys.
@@ -38,7 +38,7 @@ class Timeline:
 
     @property
     def next(self) -> int:
-        """The time of the first entry; :data:`~millstream.core.engine.runtime.NEVER` if there is none."""
+        """The time of the first entry; :data:`~millstream.core.engine.punctuate.NEVER` if there is none."""
         if self._next is None:
             self._next = self._first_time()
         return self._next
@@ -47,7 +47,7 @@ class Timeline:
         """Set the entry of a key.
 
         Args:
-            known: Whether the key has an entry already.
+            known: True if the key already has an entry.
         """
         self._store.write(key, entry)
         if not known and (time := time_of(key)) <= self._horizon:
@@ -61,7 +61,7 @@ class Timeline:
             self._next = None
 
     def take(self) -> tuple[bytes, Any]:
-        """Remove the first entry and return it; there must be one (:attr:`next`)."""
+        """Remove the first entry and return it. Read :attr:`next` before, to check that there is one."""
         key = heappop(self._front)
         entry = self._store.fetch(key)
         self._store.write(key, None)
@@ -79,7 +79,7 @@ class Timeline:
             self._read()
 
     def _read(self) -> None:
-        """Read the next page of keys, to the end of its last time."""
+        """Read the next page of keys, and all further keys with the time of its last key."""
         entries = self._store.range(_TIME.pack(self._horizon + 1))
         page = [key for key, _ in islice(entries, _PAGE)]
         self._horizon = NEVER

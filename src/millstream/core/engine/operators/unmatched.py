@@ -1,19 +1,21 @@
-"""Unmatched records: those of a left or outer join of two streams that have met no partner yet.
+"""Unmatched records: records of a left or outer join of two streams that have not found a partner yet.
 
-They are kept in a key-value store of the join until their window closes, in the order in which they are then given out:
+They wait in a key-value store of the join until their window closes, in the order in which their results are emitted:
 
-    time (8) | side: 00 right, 01 left | serialised key        (length (4) | serialised value) ...
+    key:   time (8) | side: 00 right, 01 left | serialised key
+    value: (length (4) | serialised value) ...
 
-A window closes when the stream time of the join has passed it, so the records whose windows have closed are the first ones
-of the store. The join remembers a time before which there are none, so that mostly no look is needed, and a look reads
-little more than what it gives out.
+A window closes when the stream time of the join has passed it. The records whose windows have closed are therefore the first ones in the
+store. The join remembers a lower bound of their timestamps, so that most records need no scan, and a scan reads little more than it
+emits.
 
-With ``JoinTimes.final`` false all this is done exactly as Kafka Streams does it, whose looks leave out more than they need
-to: what a side may give out depends on which side's record it was that let time advance, and a look that leaves records in
-the store remembers the time of the last one it read, which may not be the first one that is left. Nor does Kafka Streams know
-an empty store from one that is due: it adds the length of the window to the largest number there is, which overflows. So such a
-look finds nothing, and the next one has to wait for the interval all the same. Only a window that closes with its own record
-does not overflow.
+If ``JoinTimes.final`` is False, unmatched results are emitted exactly as by Kafka Streams, whose scans skip more results than necessary:
+
+* The results that a side may emit depend on the side whose record advanced stream time.
+* A scan that leaves records in the store remembers the timestamp of the last record that it read, which may not be the first remaining
+  one.
+* An empty store counts as due, because the length of the window is added to the largest long and overflows. The scan finds nothing, but
+  the next scan must wait for the interval. There is no overflow if a window closes with its own record, because its length is 0.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ Alone = tuple[Any, Any, int]
 
 
 class Unmatched:
-    """The unmatched records of a join, as one of its sides sees them. Owned by the task."""
+    """The unmatched records of a join, as used by one side. Owned by the task."""
 
     def __init__(self, node: StreamJoin, spec: StoreSpec, runtime: Runtime) -> None:
         times = node.times
@@ -69,10 +71,10 @@ class Unmatched:
             self._store.put(entry_key, None)
 
     def due(self, time: int) -> int:
-        """Return the time behind which :meth:`closed` may find something, NEVER if it cannot.
+        """Return the stream time after which :meth:`closed` may return records; NEVER if there are no unmatched records.
 
         Args:
-            time: Stream time of the join, ms. If something is due at this time, the result is -1.
+            time: Stream time of the join, ms. If records may be due at this time, the result is -1.
         """
         first = self._memory.get("first", NEVER)
         if first == NEVER:

@@ -1,15 +1,15 @@
-"""Windowed aggregations in columns: many records into the windows of a fixed size.
+"""Columnar form of aggregations by tumbling and hopping windows.
 
-A batch becomes *pairs* of a record and a window of it, as parallel lists: one per record where windows lie side by side, several
-where they overlap. The pairs whose window has closed are left out. The others are folded onto the entries of the store
-(``millstream.core.engine.operators.aggregations``). Keys are looked up per window, so that an entry's key is made of key and start once per batch.
+A batch becomes *pairs* of a record and one of its windows, as parallel lists: one pair per record for tumbling windows, several for
+hopping windows. Pairs whose window has closed are dropped. The other pairs are folded onto the entries of the store
+(``millstream.core.engine.operators.aggregations``). Keys are looked up per window, so that the store key of an entry is built once per
+batch.
 
-What has to happen between two records *cuts* the batch: the close of windows that gives results, and a late record that somebody
-waits for. Both are found beforehand, from the times that the operator has at each record; all that is between two cuts is
-one part. It is the same order of events as record by record. A batch that would be cut all too often goes record by record.
+Events that must happen between two records *cut* the batch: windows that close and emit results, and late records, if the topology uses
+them. They are found in advance, from the operator's time at each record. The records between two cuts are processed as one part. The order
+of events is the same as record by record. A batch with too many cuts is processed record by record.
 
-Sliding windows and sessions have no columnar form: which windows a record touches depends on what the records before it left
-in the store.
+Sliding windows and sessions have no columnar form, because the windows that a record touches depend on the records before it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from millstream.core.topology.window_nodes import WindowedAggregate
 
 _START: Final = struct.Struct(">q")
 _APART: Final = 32
-"""With fewer records between two cuts, on average, record by record is as fast."""
+"""With fewer records between two cuts, on average, processing record by record is as fast."""
 _windowed: Any = tuple.__new__
 
 
@@ -61,7 +61,7 @@ def _compile_in_columns(node: WindowedAggregate, compiled: Compiled) -> Form | N
 
 
 def _without_functions(node: n.Node, compiled: Compiled) -> bool:
-    """Return whether no function of the user is called behind a node."""
+    """Return True if no node downstream of a node calls a function of the user."""
     return all(
         (isinstance(child, n.Sink) and isinstance(child.topic, str) and child.partitioner is None)
         or (isinstance(child, (n.ToStream, n.Pass, Late)) and _without_functions(child, compiled))
@@ -70,10 +70,11 @@ def _without_functions(node: n.Node, compiled: Compiled) -> bool:
 
 
 class WindowedKeys(Column):
-    """Keys in windows, serialised from the bytes of the keys.
+    """Windowed keys, serialised from the bytes of the keys.
 
     Args:
-        size: Length of the windows, ms.
+        serde: The serde of the keys without windows.
+        size: Size of the windows, ms.
     """
 
     __slots__ = ("_key", "_keys", "_size", "_starts")
@@ -124,8 +125,9 @@ class _Pairs:
     """Pairs of a record and a window, as parallel lists.
 
     Attributes:
-        records: Per pair the number of its record; ascending.
-        left_out: Numbers of the records of dropped pairs by reason; ascending.
+        records: Per pair, the number of its record, ascending.
+        starts: Per pair, the start of its window.
+        left_out: By reason, the record numbers of dropped pairs, ascending.
     """
 
     records: Sequence[int]
@@ -133,7 +135,7 @@ class _Pairs:
     left_out: Mapping[str, Sequence[int]]
 
     def only(self, kept: Sequence[bool], reason: str) -> _Pairs:
-        """Drop the pairs whose mark is false."""
+        """Drop the pairs with a false mark in ``kept``."""
         if all(kept):
             return self
         out = list(compress(self.records, map(not_, kept)))
@@ -161,7 +163,7 @@ class _Aggregation:
         columns = self._complete(columns)
         try:
             columns.keys.serialised(self._key)
-        except Exception:  # then record by record, which finds the bad ones
+        except Exception:  # then process record by record, to find the bad ones
             each(columns, self._row, self._runtime)
         else:
             if columns.timestamps:
@@ -183,7 +185,7 @@ class _Aggregation:
         return None
 
     def _complete(self, columns: Columns) -> Columns:
-        """Drop the records without a key, and without a value if it is needed."""
+        """Drop records without a key and, if values are needed, without a value."""
         if columns.keys.any_null():
             kept = columns.keys.present()
             self._runtime.drop(NO_KEY, kept.count(False))
@@ -195,10 +197,10 @@ class _Aggregation:
         return columns
 
     def _times(self, timestamps: list[int]) -> tuple[list[int] | None, bool]:
-        """Return the operator's time at each record, and whether a record may be late.
+        """Return the operator's time at each record, and True if a record may be late.
 
-        There are no times if nothing depends on them: no window closes, and no record is late. Where time goes forward, a
-        record can only be late for what had closed before the batch.
+        The times are None if nothing depends on them: no window closes and no record is late. If timestamps ascend, a record can be late
+        only for windows that closed before the batch.
         """
         time, newest = self._memory.get("time", -1), max(timestamps)
         in_order = timestamps[0] >= time and sorted(timestamps) == timestamps
@@ -212,9 +214,9 @@ class _Aggregation:
         return list(islice(accumulate(chain((time,), timestamps), max), 1, None)), late
 
     def _cuts(self, columns: Columns, times: list[int]) -> list[tuple[int, Callable[[], None]]]:
-        """Return what happens between records, and how many records come before it.
+        """Return the events between records, each with the number of records before it.
 
-        Of two events at one record, the late record comes first: it is forwarded behind itself, windows close before the next record.
+        If two events are at the same position, a late record is forwarded first, because it precedes the record that closes windows.
         """
         late = [
             (number + 1, partial(self._forward_late, columns, number))
@@ -226,7 +228,7 @@ class _Aggregation:
         return sorted([*late, *closed], key=itemgetter(0))
 
     def _late(self, columns: Columns, times: list[int]) -> list[int]:
-        """Return the records that are late for a window, if the topology uses late records."""
+        """Return the numbers of the records that are late for a window, if the topology uses late records."""
         if self._late_child is None:
             return []
         starts, wait = self._windows.starts, self._wait
@@ -234,7 +236,7 @@ class _Aggregation:
         return [number for number, (timestamp, time) in rows if starts(timestamp)[0] + wait <= time]
 
     def _closing(self, times: list[int]) -> list[int]:
-        """Return the records before which windows close, if results are emitted on close."""
+        """Return the numbers of the records before which windows close, if results are emitted at close."""
         if self._shared.closing is None:
             return []
         numbers, number, due = list[int](), 0, self._shared.closing.due()
@@ -256,7 +258,7 @@ class _Aggregation:
         """Add the records between two cuts to their windows.
 
         Returns:
-            Whether all were added; if a record fails, it and all after it are processed record by record.
+            True if all records were added. If a record fails, this record and all later ones are processed record by record.
         """
         if begin == end:
             return True
@@ -270,7 +272,7 @@ class _Aggregation:
         return False
 
     def _pairs(self, timestamps: list[int], times: list[int] | None) -> _Pairs:
-        """Return the pairs of records and windows that have not closed."""
+        """Return the pairs of records and windows, without closed windows."""
         size, advance = self._windows.size_ms, self._windows.advance_ms
         if size == advance:
             pairs = _Pairs(
@@ -287,7 +289,6 @@ class _Aggregation:
         return pairs.only(kept, LATE)
 
     def _starts(self, timestamps: list[int]) -> list[range]:
-        """Return the starts of each record's windows."""
         size, advance = self._windows.size_ms, self._windows.advance_ms
         width = advance if size % advance == 0 else 1
         buckets = [timestamp // width for timestamp in timestamps]
@@ -295,7 +296,7 @@ class _Aggregation:
         return list(map(starts.__getitem__, buckets))
 
     def _fold_part(self, part: Columns, pairs: _Pairs) -> int:
-        """Fold pairs onto their entries, and pass the results on; return the number of records that were folded."""
+        """Fold pairs onto their entries, and forward the results. Return the number of folded records."""
         rows = {start: self._store.rows_to_write(start) for start in dict.fromkeys(pairs.starts)}
         if None in rows.values():
             pairs = pairs.only([rows[start] is not None for start in pairs.starts], "expired window")
@@ -303,7 +304,7 @@ class _Aggregation:
         keys: Any = batch.keys.serialised(self._key)
         try:
             values = batch.values.objects() if self._with_values else ()
-        except Exception:  # then record by record, which finds the bad ones
+        except Exception:  # then process record by record, to find the bad ones
             return 0
         entries = _Entries(self._store, rows, keys, pairs.starts)
         folded = self._fold(entries.before(), values, batch.timestamps)
@@ -327,11 +328,12 @@ class _Aggregation:
 
 
 class _Entries:
-    """The entries of pairs of a key and a window, by number in the order of their first pairs. Lives as long as the part.
+    """The entries of pairs, numbered in the order of their first pairs. Lives as long as the part.
 
     Args:
-        rows: Per start of a window, the rows that hold its entries.
-        keys: Per pair the serialised key.
+        rows: Per start of a window, the rows that contain its entries; None if the window has expired.
+        keys: Per pair, the serialised key.
+        starts: Per pair, the start of the window.
     """
 
     def __init__(
@@ -343,7 +345,7 @@ class _Entries:
         self._size = number()
         slots: dict[int, tuple[Any, dict[int, bytes]]] = {}
         for start, window in windows.items():
-            if not window:  # it has expired
+            if not window:  # the window has expired
                 continue
             _, stored = slots.setdefault(id(rows[start]), (rows[start], {}))
             stored.update(zip(window.values(), store.many_stored(list(window), start)))
@@ -353,7 +355,6 @@ class _Entries:
         ]
 
     def before(self) -> Before:
-        """Read the entries."""
         entries: dict[int, Entry | None] = {}
         readable = self._size
         for slot, stored_keys, numbers in self._slots:
@@ -366,7 +367,7 @@ class _Entries:
         return Before(self._numbers, list(map(entries.__getitem__, range(readable))), self._size)
 
     def write(self, entries: Sequence[Entry]) -> None:
-        """Write the first entries, in the order of their numbers: a changelog topic shows the order."""
+        """Write the first entries, in the order of their numbers, because the order is visible in a changelog topic."""
         for slot, stored_keys, numbers in self._slots:
             written = map(entries.__getitem__, numbers[: bisect_left(numbers, len(entries))])
             deque(map(slot.put_fitting, stored_keys, written), maxlen=0)

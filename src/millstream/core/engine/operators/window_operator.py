@@ -1,25 +1,24 @@
-"""Windowed aggregations: what all kinds of windows share.
+"""Windowed aggregations: the part that all kinds of windows share.
 
-The stream time of an operator is the largest timestamp it has seen. It decides which records are late and which windows
-have closed, and it is part of the task's state: a restarted operator accepts nothing that it would have refused before.
+The stream time of an operator is the largest timestamp of its records so far. It determines which records are late and which windows have
+closed. It is part of the task's state, so a restarted operator refuses the same records as before.
 
-A *windower* is what differs between fixed windows, calendars, sliding windows and sessions: how a record is added to its
-windows, and how long after its end a window closes.
+A *windower* implements the differences between tumbling and hopping windows, calendar windows, sliding windows and sessions: how a record
+is added to its windows, and how long after its end a window closes.
 
-As in Kafka Streams, a record without a key is left out, and one without a value too where windows slide. A count in other
-windows counts a record without a value, and a function of the user gets None. A sum, a minimum, a maximum and a mean, which
-Kafka Streams does not have, have no use for None, so such a record is left out, as if it had not come.
+As in Kafka Streams, a record without a key is dropped, and in sliding windows also a record without a value. In other windows, a count
+includes a record without a value, and a user's function receives None. Sum, minimum, maximum and mean, which Kafka Streams does not have,
+drop it.
 
-By default, the results of closed windows are emitted *before* the record that closes them is added. The windows are the
-same, since a record is never added to a closed one; but the store's time has not moved yet, so none of them can have expired,
-however far time jumps. The aggregation knows from two numbers whether there are any. Its function is wrapped in two cases:
+By default, the results of closed windows are emitted *before* the record that closes them is added. The results are the same, because a
+record is never added to a closed window. But the time of the store has not advanced yet, so no closed window has expired, however far
+stream time jumps. To check for closed windows takes one comparison. The function ``add`` is wrapped in two cases:
 
-* With an *emit interval*, a record checks for closed windows only if so much wall-clock time has passed since the last check,
-  whether that found something or not. The wall clock is that of the micro-batches, and the time of the next check is part of
-  the task's state, so a repeated micro-batch emits the same again. A check is not delayed when entries that it would read are
-  about to expire.
-* An aggregation that *loses* expired windows checks after the record instead of before it, and emits only what reads of the
-  store then still return.
+* With an *emit interval*, a record checks for closed windows only if the interval has passed since the last check, in wall-clock time. The
+  wall clock is that of the micro-batches, and the time of the next check is part of the task's state, so a repeated micro-batch emits the
+  same results. A check is not postponed if entries that it would read are about to expire.
+* An aggregation that *loses* expired windows checks after the record, and emits only the windows that reads of the store still return
+  then.
 """
 
 from __future__ import annotations
@@ -39,24 +38,24 @@ from millstream.core.topology.nodes import Node
 from millstream.core.topology.window_nodes import takes_null_values
 
 Add = Callable[[Any, Any, int, Headers, int], bool]
-"""Adds a record (key, value, timestamp, headers) to its windows that are not closed, and returns whether it was late for one."""
+"""Adds a record (key, value, timestamp, headers) to its windows from the first open one. Returns True if it was late for a window."""
 
 
 class OpenWindows(Protocol):
-    """The windows of an aggregation whose results were not emitted yet."""
+    """The windows of an aggregation whose results have not been emitted."""
 
     def close(self, stream_time: int, headers: Headers, /) -> None:
-        """Emit the results of the windows that have closed at a stream time."""
+        """Emit the results of the windows that are closed at a stream time."""
 
     def next_close(self) -> int:
-        """Return the stream time at which the next window closes, NEVER if none is open."""
+        """Return the stream time at which the next window closes; NEVER if no window is open."""
 
     def gone_at(self) -> int:
-        """Return the stream time at which the first window expires from its store."""
+        """Return the stream time at which the first of these windows expires from its store."""
 
 
 def checking(runtime: Runtime, memory: Memory, emit: EmitStrategy, windows: OpenWindows, add: Add) -> Add:
-    """Wrap ``add`` to check for closed windows at the emit interval, or after the record."""
+    """Wrap ``add`` to check for closed windows at the emit interval or after the record."""
     interval, close, gone_at = emit.every_ms, windows.close, windows.gone_at
 
     def check(time: int, headers: Headers, *, forced: bool) -> None:
@@ -86,14 +85,15 @@ LATE: Final = "late for a window"
 
 @dataclass(frozen=True)
 class Windower:
-    """What the kind of windows decides about an aggregation.
+    """The part of an aggregation that depends on the kind of windows.
 
     Attributes:
-        open_ms: How long a window stays open after the time that ``add`` compares, ms of stream time.
-        open: The windows that were not emitted yet; None if each update is emitted.
+        open_ms: The difference between stream time and the ``first_open`` that ``add`` receives, ms.
+        open: The windows whose results have not been emitted; None if each update is emitted.
         closes_after_ms: How long after its end a window closes, ms of stream time. A window that includes its end closes 1 ms
             later.
-        observe: Advances the time of the store to that of a record, which may belong to another key range.
+        no_key: Reason under which records without a key are counted as dropped.
+        observe: Advances the time of the store to the timestamp of a record, which may belong to another key range.
     """
 
     add: Add
@@ -109,7 +109,8 @@ class Aggregation(NamedTuple):
     """A compiled windowed aggregation.
 
     Attributes:
-        clock: Watches its input; None unless it closes when idle.
+        advance: Advances the stream time without closing windows.
+        clock: Detects idleness; None unless the aggregation closes when idle.
     """
 
     call: Call
@@ -161,7 +162,7 @@ def aggregation(node: Node, compiled: Compiled, windower: Windower) -> Aggregati
 
 
 def _keep_time(node: Node, compiled: Compiled, windower: Windower, move_time: Callable[[int], None]) -> None:
-    """Let others advance the stream time of an aggregation: what closes its windows, and the time of a partition."""
+    """Let suppressed tables close the windows of an aggregation, and the time of the whole partition advance its stream time."""
     runtime = compiled.runtime
     memory, closes_after_ms = runtime.memory(node.remembered_as), windower.closes_after_ms
 

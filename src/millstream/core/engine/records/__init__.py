@@ -1,1 +1,1 @@
-"""The records of a task: reading them, its queues, their order, and waiting for inputs."""
+"""The records of a task: the queues, the order in which records are taken, and the wait for inputs."""

@@ -1,9 +1,12 @@
-"""Dividing: the records of a partition go to the tasks of its key ranges, with the times of the partition.
+"""Dividing: distributes the records of a partition to the tasks of its key ranges, with the times of the partition.
 
-Stream time is that of the partition, not of the range: what is late, and which windows close, must not depend on how many ranges
-there are. So each record brings along the largest timestamp in front of it, and each range, also one without records, gets the
-largest of all. Where an operator depends on the times between two records of a range, each range gets all *steps* of the time. A task of a range takes the records of its queues in the order of the running maximum: that gives the same order as
-the smallest head of undivided queues, because a record that is older than one in front of it is taken right behind that one.
+Stream time is the time of the whole partition, because late records and closed windows must not depend on the number of ranges. Each
+record therefore carries the largest timestamp before it in the partition, and each range receives the largest timestamp of all, even if it
+has no records. If an operator depends on the times between two records of a range, each range also receives all *steps* of the
+partition's time.
+
+The task of a range takes the records of its queues in the order of the running maximum. This is the order of an undivided task, which
+takes the smallest head: a record that is older than one before it is taken directly after that record.
 
 ``millstream.drivers.spark.executor.key_hashing`` does the same for Arrow batches.
 """
@@ -18,10 +21,10 @@ from millstream.core.model.record import PartitionTimes, Records, Times, TimeSte
 
 
 def divided(records: Records, ranges: int, *, with_steps: bool = False) -> list[Records]:
-    """Split the records of one partition by key range; the order stays.
+    """Split the records of one partition by key range, in order.
 
     Args:
-        with_steps: Whether each range gets the steps of the partition's time.
+        with_steps: True if each range receives the steps of the partition's time.
 
     Example:
         >>> words = Records([b"to", b"be", b"or"], [b""] * 3, [5, 9, 7], [0, 1, 2])
@@ -55,11 +58,11 @@ def divided(records: Records, ranges: int, *, with_steps: bool = False) -> list[
 
 
 def append(queue: RecordQueue, chunk: Chunk, times: PartitionTimes, position: int) -> None:
-    """Append records of a key range to its queue, with the time of the partition behind them.
+    """Append records of a key range to its queue, followed by the time of the partition.
 
     Args:
         times: Times of the partition, by row of the chunk's raw records.
-        position: The offset after what was read.
+        position: The offset after the last record read from the partition.
     """
     last = queue.last_times()
     chunk.before = _from(times.before, chunk.rows, last.all)
@@ -75,6 +78,6 @@ def append(queue: RecordQueue, chunk: Chunk, times: PartitionTimes, position: in
 
 
 def _from(times: list[int], rows: Sequence[int] | None, last: int) -> list[int]:
-    """Return the times of some rows, but not less than ``last``, the time in front of them in the queue."""
+    """Return the times of some rows, at least ``last``, the previous time in the queue."""
     chosen = times if rows is None else [times[row] for row in rows]
     return chosen if last < 0 else [max(last, time) for time in chosen]

@@ -1,13 +1,13 @@
-"""Merging: what is read of a repartition topic is ordered by time over the tasks that wrote it.
+"""Merging: orders the records of a repartition topic by time, over the tasks that wrote them.
 
-Tasks write a repartition topic one after the other, or side by side: each its whole micro-batch in a row, in the order of its own
-time. Read as they lie there, the records would go back and forth in time by as much as a micro-batch spans. So each record carries the
-task that wrote it in a header, and what one micro-batch reads of a partition is merged: the records of one task, a *lane*, keep
-the order of their offsets, and of all lanes the one comes next whose next record is the oldest. Lanes of Spark's shuffle are
-merged by the same rule (``millstream.core.engine.records.queue``).
+Each task writes the records of its whole micro-batch to a repartition topic at once, in the order of its own time. In offset order, the
+timestamps would jump back and forth by the span of a micro-batch. Each record therefore has a header with the task that wrote it, and the
+records that a micro-batch reads from a partition are merged. The records of one task are a *lane* and stay in offset order. The next
+record is always taken from the lane whose head has the smallest timestamp. Lanes of Spark's shuffle are merged by the same rule
+(``millstream.core.engine.records.queue``).
 
-Taking the lane with the oldest head is the same as sorting by the largest timestamp that the lane has come to, stable, lane
-behind lane; that takes one sort of runs which are in order already.
+This order is equal to a stable sort of all lanes, one after the other, by the running maximum of each lane's timestamps. Each lane is
+already sorted, so one such sort is fast.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Final
 from millstream.core.model.record import Records
 
 WRITER_HEADER: Final = "penstock.task"
-"""The last header of each record of a repartition topic: the task that wrote it. It is taken off where the record is read.
+"""The last header of each record in a repartition topic: the task that wrote it. Readers of the topic remove it.
 
-It has the former name of the project: topics that were written then are read."""
+It keeps the project's former name, so that topics written under that name can be read."""
 
 
 def merged_by_time(parts: Iterable[Records]) -> Iterator[Records]:
-    """Return the records that a micro-batch reads of one partition of a repartition topic, merged over their writers.
+    """Merge the records that a micro-batch reads from one partition of a repartition topic over their writers.
 
     Args:
-        parts: All that is read, in offset order, with the writer's header; records without it are a lane of their own.
+        parts: All records that are read, in offset order, with the writer's header. Records without the header form a separate lane.
 
     Returns:
-        The same records in processing order, without that header, in as many parts.
+        The records in processing order, without the header, in parts of the same sizes.
 
     Example:
         >>> def wrote(task):
@@ -64,7 +64,7 @@ def merged_by_time(parts: Iterable[Records]) -> Iterator[Records]:
 
 
 def _order(read: Records) -> Sequence[int]:
-    """Return the rows in processing order, and remove the headers of writers."""
+    """Return the rows in processing order, and remove the writer headers."""
     if read.headers is None:
         return range(len(read))
     lanes: dict[bytes, list[int]] = defaultdict(list)

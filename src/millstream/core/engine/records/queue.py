@@ -1,15 +1,15 @@
-"""Record queues and the choice between them.
+"""Record queues, and the choice between them.
 
-Per partition of a task's group there is one *record queue*: records in offset order, never re-sorted. Of all queues that
-hold records, the task takes the one whose *head* record has the smallest timestamp (KIP-28, "Stream Synchronization");
-equal timestamps go by topic and partition, so that a run can be repeated exactly.
+A task has one *record queue* per partition of its group, or several for a partition that is read through lanes. A queue is never
+re-sorted. The task takes the next record from the queue whose *head* has the smallest timestamp (KIP-28, "Stream Synchronization"). Among
+equal timestamps, topic and partition decide, so that a run can be repeated exactly.
 
-*Partition time* is the largest timestamp that was taken from a queue; *stream time* the largest taken from any queue of
-the task. Both only grow. (KIP-28 first defined them by the smallest buffered timestamp; Kafka Streams since 2.1 by the
-largest one taken, which is what KIP-353 builds on, and what is used here.)
+*Partition time* is the largest timestamp taken from a queue. *Stream time* is the largest timestamp taken from any queue of the task.
+Neither ever decreases. KIP-28 defined them as the smallest buffered timestamp. Since version 2.1, Kafka Streams uses the largest timestamp
+taken; KIP-353 and Millstream build on that.
 
-Records are taken in *runs*: as long as a queue's head does not pass the heads of the others, the choice would fall on the
-same queue again. A run costs one choice instead of one per record.
+Records are taken in *runs*. The same queue is chosen again until its head passes the heads of the other queues, so a run needs one choice
+instead of one per record.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from millstream.core.model.record import Headers, PartitionTimes, Records, Times
 
 
 class PendingSteps:
-    """The steps of a partition's time that a task of a key range has not passed yet. Owned by the partition's queue.
+    """The steps of a partition's time that the task of a key range has not passed yet. Owned by the partition's queue.
 
-    An undivided task moves on with every record of the partition. The task of a range has few of these records; where an operator
-    depends on what time was between two of them, the task passes the steps that the others made.
+    An undivided task advances with every record of the partition. The task of a range has only some of these records. If an operator
+    depends on the time between two of them, the task also passes the steps of the other records.
     """
 
     __slots__ = ("_complete", "_complete_times", "_next", "_steps")
@@ -36,12 +36,11 @@ class PendingSteps:
     def __init__(self) -> None:
         self._steps = TimeSteps()
         self._complete: list[int] = []
-        """The indices of the steps with complete records."""
+        """The indices of the steps whose record has a key and a value."""
         self._complete_times: list[int] = []
         self._next = 0
 
     def append(self, steps: TimeSteps) -> None:
-        """Add steps behind those already here."""
         if self._next == len(self._steps.time):
             self._steps, self._complete, self._complete_times, self._next = TimeSteps(), [], [], 0
         first = len(self._steps.time)
@@ -51,17 +50,17 @@ class PendingSteps:
         self._steps.extend(steps)
 
     def pending(self) -> TimeSteps | None:
-        """Return the steps that are left, None if there are none."""
+        """Return the steps that have not been passed; None if there are none."""
         left = self._steps.behind(Times(), self._next)
         return left if left.time else None
 
     def first_complete(self, behind: int) -> int | None:
-        """Return the first step left that is later than a time and has a complete record."""
+        """Return the time of the first pending step after a time whose record has a key and a value; None if there is none."""
         index = max(bisect_left(self._complete, self._next), bisect_right(self._complete_times, behind))
         return self._complete_times[index] if index < len(self._complete) else None
 
     def pass_until(self, time: int, *, inclusive: bool) -> Times | None:
-        """Pass the steps before a time, or up to it; return the times at the last one, None if there was none to pass."""
+        """Pass the steps before a time or, if ``inclusive``, up to it. Return the times of the last one; None if none was passed."""
         steps = self._steps
         find = bisect_right if inclusive else bisect_left
         end = find(steps.time, time, self._next)
@@ -72,22 +71,22 @@ class PendingSteps:
 
 
 MERGED: Final = "merged"
-"""The lane of a repartition topic on the broker: its records come merged over the tasks that wrote them (``merging``)."""
+"""The lane of a repartition topic on the broker. Its records are merged over the tasks that wrote them (``merging``)."""
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Deserialised records of one partition, in offset order.
+    """Deserialised records of one partition, in the order in which they are taken.
 
     Attributes:
-        raw: The records as they came, for snapshots and dead letters.
-        rows: Per record its row in ``raw``; None if no record was left out.
-        timestamps: Milliseconds, as extracted.
-        headers: Per record, or None.
-        before: The largest timestamp of the partition in front of each record, for a key range; else None.
-        keyed_before: The same of the records with a key.
-        valued_before: The same of the records with a key and a value.
-        order: What orders the queues: the timestamps; for a key range, the running maximum of the partition.
+        raw: The records as read, for snapshots and dead letters.
+        rows: Per record, its row in ``raw``; None if no record was dropped.
+        timestamps: Milliseconds since the epoch, as extracted.
+        headers: None if no record has headers.
+        before: For a key range, the largest timestamp in the partition before each record; else None.
+        keyed_before: As ``before``, of the records with a key.
+        valued_before: As ``before``, of the records with a key and a value.
+        order: The order of queues: the timestamps or, for a key range, the running maximum of the partition.
     """
 
     raw: Records
@@ -99,7 +98,7 @@ class Chunk:
     before: list[int] | None = None
     keyed_before: list[int] | None = None
     valued_before: list[int] | None = None
-    order: list[int] = None  # type: ignore[assignment]  # the timestamps, until somebody sets it
+    order: list[int] = None  # type: ignore[assignment]  # the timestamps by default
 
     def __post_init__(self) -> None:
         if self.order is None:
@@ -107,11 +106,11 @@ class Chunk:
 
     @property
     def is_time(self) -> bool:
-        """Whether this is no record, but the time of the partition behind those of a key range."""
+        """True if this is not records, but the time of the partition after the records of a key range."""
         return not self.keys
 
     def times_before(self, index: int) -> Times:
-        """Return the times of the partition in front of a record of a key range."""
+        """Return the times of the partition before a record of a key range."""
         assert self.before is not None
         assert self.keyed_before is not None
         assert self.valued_before is not None
@@ -122,10 +121,10 @@ class Chunk:
 
 
 class QueueId(NamedTuple):
-    """Which queue: a partition, and for a partition of a shuffle the place its records came from.
+    """The identity of a queue: a partition and, for a shuffled partition, a *lane*.
 
-    What arrives through Spark's shuffle comes from several places, each in its own order of time; a queue for each of them
-    lets the task merge them by time. What is read of a repartition topic has been merged already, and is one lane.
+    Records arrive through Spark's shuffle from several places, each in the order of its own time. The task has a queue for each place, and
+    merges them by time. Records from a repartition topic have already been merged and are one lane.
     """
 
     partition: TopicPartition
@@ -133,14 +132,15 @@ class QueueId(NamedTuple):
 
     @property
     def is_read_from_broker(self) -> bool:
-        """Whether its offsets are those of a partition on the broker."""
+        """True if the offsets are offsets of a partition on the broker."""
         return self.lane in ("", MERGED)
 
 
 class Buffered(NamedTuple):
-    """How much a queue holds that was fed and not processed.
+    """The size of a queue's unprocessed records.
 
     Attributes:
+        records: Number of records.
         size: Bytes of keys and values.
         newest_ms: The largest timestamp, ms since the epoch.
     """
@@ -151,7 +151,7 @@ class Buffered(NamedTuple):
 
 
 class RecordQueue:
-    """The records of one partition that have been fed and not yet processed. Owned by a task."""
+    """The unprocessed records of one partition or lane. Owned by a task."""
 
     __slots__ = ("chunks", "id", "index", "partition", "partition_time", "position", "steps")
 
@@ -163,7 +163,7 @@ class RecordQueue:
         self.index = 0
         self.steps = PendingSteps()
         self.position: int | None = None
-        """The offset after the last record fed."""
+        """The offset after the last record that was fed."""
 
     def append(self, chunk: Chunk, position: int) -> None:
         if chunk.keys:
@@ -171,7 +171,7 @@ class RecordQueue:
         self.position = position
 
     def append_time(self, times: Times) -> None:
-        """Add the time of the partition behind the records of a key range, in place of an earlier one without records behind it."""
+        """Append the time of the partition after the records of a key range. It replaces an earlier time at the end of the queue."""
         if self.chunks and self.chunks[-1].is_time:
             self.chunks.pop()
         order, keyed, valued = ([time] for time in times)
@@ -179,19 +179,19 @@ class RecordQueue:
 
     @property
     def at_time(self) -> bool:
-        """Whether the queue begins with the time of the partition; the queue must not be empty."""
+        """True if the queue begins with the time of the partition. The queue must not be empty."""
         return self.chunks[0].is_time
 
     def last_times(self) -> Times:
-        """Return the times of the partition at the end of a key range's queue, which is a time."""
+        """Return the times of the partition at the end of a key range's queue. The queue must end with a time or be empty."""
         return self.chunks[-1].times_before(-1) if self.chunks else Times()
 
     def head_time(self) -> int:
-        """Return what orders this queue among the others; the queue must not be empty."""
+        """Return the time by which the queue is ordered among the others. The queue must not be empty."""
         return self.chunks[0].order[self.index]
 
     def run_until(self, limit: int | None, *, inclusive: bool) -> int:
-        """Return the end, in the first chunk, of the run that may be taken before another queue's head."""
+        """Return the end, in the first chunk, of the run before another queue's head with the time ``limit``."""
         order = self.chunks[0].order
         if limit is None:
             return len(order)
@@ -201,7 +201,7 @@ class RecordQueue:
         return len(order)
 
     def taken(self, end: int) -> None:
-        """Remove the records before ``end`` of the first chunk."""
+        """Remove the records before ``end`` from the first chunk."""
         chunk = self.chunks[0]
         if end > self.index:
             self.partition_time = max(self.partition_time, max(chunk.order[self.index : end]))
@@ -211,7 +211,7 @@ class RecordQueue:
             self.index = 0
 
     def committable(self) -> int | None:
-        """Return the offset before which everything has been processed; None if unknown, and for lanes of a shuffle."""
+        """Return the offset before which all records have been processed; None if unknown, or for a lane of a shuffle."""
         if not self.id.is_read_from_broker:
             return None
         return self.position if (head := self.head_offset()) is None else head
@@ -221,7 +221,7 @@ class RecordQueue:
         chunk = next((chunk for chunk in self.chunks if chunk.keys), None)
         if chunk is None:
             return None
-        if self.id.lane == MERGED:  # not in the order of offsets
+        if self.id.lane == MERGED:  # merged records are not in offset order
             return min(self.buffered().offsets)
         return chunk.raw.offsets[chunk.row(self.index if chunk is self.chunks[0] else 0)]
 
@@ -237,11 +237,11 @@ class RecordQueue:
         return Buffered(count, size, newest)
 
     def newest_timestamp(self) -> int:
-        """Return the partition time after everything in the queue has been taken."""
+        """Return the partition time after all records of the queue have been taken."""
         return max([self.partition_time, *(max(chunk.order) for chunk in self.chunks)])
 
     def buffered(self) -> Records:
-        """Return the unprocessed records as they were fed, without those already left out."""
+        """Return the unprocessed records as they were fed, without records that were dropped at deserialisation."""
         left = Records()
         for number, chunk in enumerate(self.chunks):
             first = self.index if number == 0 else 0
@@ -263,13 +263,13 @@ class RecordQueue:
 
 
 class PartitionGroup:
-    """The queues of a task, and the choice between them (``PartitionGroup``). Owned by a task."""
+    """The queues of a task, and the choice between them (Kafka Streams: ``PartitionGroup``). Owned by a task."""
 
     def __init__(self, queues: dict[QueueId, RecordQueue]) -> None:
         self.queues = queues
 
     def queue(self, queue_id: QueueId) -> RecordQueue:
-        """Return a queue; it is created on first use."""
+        """Return a queue, which is created on first use."""
         queue = self.queues.get(queue_id)
         if queue is None:
             queue = self.queues[queue_id] = RecordQueue(queue_id)
@@ -279,10 +279,10 @@ class PartitionGroup:
         """Choose the queue to take from, and the end of the run in its first chunk.
 
         Args:
-            bounds: Timestamps of heads that are still to come, with their queues; nothing after them is taken.
+            bounds: Virtual heads, as time and queue. No record after a virtual head is taken.
 
         Returns:
-            The queue and the end; None if all queues are empty, or a bound is before all heads.
+            The queue and the end; None if all queues are empty or a bound is before all heads.
         """
         heads = sorted((q.head_time(), q.id) for q in self.queues.values() if q.chunks)
         if not heads or (bounds and min(bounds) < heads[0]):

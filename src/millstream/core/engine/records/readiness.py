@@ -1,26 +1,27 @@
-"""Readiness: whether a task may process now, or has to wait for an input that is empty.
+"""Readiness: decides whether a task may process records or must wait for an empty input.
 
-A task with several *inputs* takes the record with the smallest timestamp (``millstream.core.engine.records.queue``). That choice is
-right only if no input can still bring a smaller one. So before each run of records every input is looked at:
+A task with several *inputs* takes the record with the smallest timestamp (``millstream.core.engine.records.queue``). This choice is
+correct only if no input can still deliver a smaller timestamp. The task therefore checks all inputs at the beginning of a step, and again
+whenever a queue becomes empty:
 
-* one with a buffered record is ready;
-* an empty one that *lags*, which has records on the broker beyond this micro-batch, is waited for without limit, because
-  they are sure to come; if its lag is unknown, it is waited for too;
-* an empty one that lags but is known to have nothing before a time has a *virtual head* of that time: what is before it
-  may be processed, what is not waits;
-* an empty one that has *ended*, because a run to a fixed end has read it to there, is not waited for, and no guess is made;
-* an empty one without lag is waited for ``max_task_idle_ms`` after it was first seen so, by the clock of the micro-batches.
-  Then its *deadline* has passed, and stays passed until it has records or lag again: idling is paid once per dry spell.
+* An input with a buffered record is ready.
+* An empty input that *lags*, with records on the broker beyond this micro-batch, is waited for without limit, as is an empty input whose
+  lag is unknown.
+* An empty input that lags but has no records before a known time has a *virtual head* at that time. Records before the virtual head may be
+  processed.
+* An empty input that has *ended*, because a run to a fixed end has read it up to that end, is not waited for. This is not a guess.
+* An empty input without lag is waited for until its *deadline*, ``max_task_idle_ms`` after it was first found empty, by the clock of the
+  micro-batches. A deadline that has passed remains passed until the input has records or lag again, so the task idles only once.
 
-A record taken while an input is empty without a virtual head is an *enforced* choice: if that input still gets a smaller
-timestamp, it comes out of order. They are counted, since nothing else tells that a result was a guess.
+A record that is taken while an input is empty and has no virtual head is an *enforced* choice. If the input then delivers a smaller
+timestamp, that record is out of order. Enforced choices are counted, because results do not show that they depend on a guess.
 
-All lanes of a partition that came through Spark's shuffle are one input. It may bring smaller timestamps in another lane
-as long as what feeds it lags, so that its virtual head bounds it also while it holds records.
+All lanes of a partition that is read through Spark's shuffle are one input. While the partition's upstream lags, another lane may deliver
+smaller timestamps. The virtual head of such an input therefore applies even while the input has records.
 
-Source: KIP-353, KIP-695; Kafka Streams ``PartitionGroup.readyToProcess``. Unlike there, the look does not end at the first
-input that is not ready, so that every idle time begins when its input is first seen empty; and choices are counted per
-record, also when nothing is waited for (see docs/decisions/0021-waiting-for-empty-inputs.md).
+Source: KIP-353, KIP-695; Kafka Streams ``PartitionGroup.readyToProcess``. There are two differences. The check does not end at the first
+input that is not ready, so the idle time of each input begins when the input is first found empty. And enforced choices are counted per
+record, even if the task does not wait (see docs/decisions/0021-waiting-for-empty-inputs.md).
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from millstream.core.engine.records.queue import PartitionGroup, QueueId, Record
 from millstream.core.model.ids import TopicPartition
 
 NEVER_WAIT: Final = -1
-"""``max_task_idle_ms`` of a task that takes what there is."""
+"""``max_task_idle_ms`` of a task that does not wait for inputs."""
 FOREVER: Final = (1 << 63) - 1
-"""``max_task_idle_ms`` of a task that never guesses; a deadline that does not come."""
+"""``max_task_idle_ms`` of a task that never guesses; also a deadline that never passes."""
 _LAST_LANE: Final = "\U0010ffff"
 
 Reason = Literal["lag", "unknown lag", "behind", "idle"]
@@ -43,16 +44,16 @@ Reason = Literal["lag", "unknown lag", "behind", "idle"]
 
 @dataclass(frozen=True)
 class InputFacts:
-    """What a micro-batch knows of the inputs of a task.
+    """Facts about the inputs of a task in a micro-batch.
 
     Attributes:
         inputs: All partitions of the task's group.
-        lag: Records left on the broker after this micro-batch, for the inputs that have any.
-        until: For lagging inputs, a time before which no more records come, ms since the epoch; missing if unknown.
-        unknown: Whether no broker could report the lag.
-        paused: Paused topics; nobody waits for them.
-        shuffled: Topics of the inputs that come through Spark's shuffle.
-        ended: Inputs that a run to a fixed end has read to that end.
+        lag: Number of records left on the broker after this micro-batch, for inputs that have any.
+        until: For lagging inputs, the virtual head: no record before this time can arrive, ms since the epoch. Missing if unknown.
+        unknown: True if no broker could report the lag.
+        paused: Paused topics. The task does not wait for them.
+        shuffled: Topics that are read through Spark's shuffle.
+        ended: Inputs that a run to a fixed end has read up to that end.
     """
 
     inputs: tuple[TopicPartition, ...]
@@ -66,12 +67,14 @@ class InputFacts:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Why a task that has records does not process them.
+    """Why a task with buffered records does not process them.
 
     Attributes:
-        reason: ``lag`` (it is empty, and there is more on the broker), ``unknown lag`` (it is empty, and no broker answers),
-            ``behind`` (it has not been read as far as the records at hand), ``idle`` (it is empty, and may get records).
-        since_ms: When it last processed a record, by the clock of the micro-batches, ms since the epoch.
+        partition: The input that the task waits for.
+        reason: ``lag`` (the input is empty, and the broker has more records), ``unknown lag`` (the input is empty, and no broker answers),
+            ``behind`` (the input has not been read up to the time of the buffered records), ``idle`` (the input is empty, and may still
+            receive records).
+        since_ms: When the wait began, by the clock of the micro-batches, ms since the epoch.
     """
 
     partition: TopicPartition
@@ -79,7 +82,7 @@ class Waiting:
     since_ms: int
 
     def line(self) -> str:
-        """Return the reason as a line for the log.
+        """Return the reason as text for the log.
 
         Example:
             >>> Waiting(TopicPartition("rates", 3), "lag", 0).line()
@@ -101,9 +104,9 @@ class Readiness:
     """Decides whether a task may take its next run of records. Owned by a task.
 
     Args:
-        idle_ms: How long an empty input without lag is waited for; -1 waits for nothing, :data:`FOREVER` without end.
-        deadlines: When the wait for each empty input ends, from before a restart, ms since the epoch.
-        waiting: Why the task waited, from before a restart; None if it did not.
+        idle_ms: How long the task waits for an empty input without lag; -1 to wait for no input, :data:`FOREVER` to wait without limit.
+        deadlines: Deadlines of empty inputs from the last snapshot, ms since the epoch.
+        waiting: Why the task waited at the last snapshot; None if it did not wait.
     """
 
     def __init__(
@@ -112,7 +115,7 @@ class Readiness:
         self.deadlines = dict(deadlines)
         self.waiting = waiting
         self.enforced = False
-        """Whether the last choice was a guess: an input was empty that might still bring an earlier record."""
+        """True if the last choice was enforced: an empty input might still deliver an earlier record."""
         self._idle_ms = idle_ms
         self._facts: InputFacts | None = None
         self._now_ms = 0
@@ -122,12 +125,12 @@ class Readiness:
 
     @property
     def active(self) -> bool:
-        """Whether input facts are known; if not, everything is processed at once."""
+        """True if input facts are known. If not, all records are processed at once."""
         return self._facts is not None
 
     @property
     def quiet(self) -> bool:
-        """Whether no input is known to have, or to hold back, records after this micro-batch."""
+        """True if no input lags, may lag or is paused after this micro-batch, as far as the facts show; True without facts."""
         facts = self._facts
         if facts is None:
             return True
@@ -145,19 +148,19 @@ class Readiness:
         self._looked = False
 
     def choose(self, group: PartitionGroup) -> tuple[RecordQueue, int] | None:
-        """Choose the queue to take from and the end of the run; None if the task has to wait, or has nothing."""
+        """Choose the queue to take from and the end of the run; None if the task must wait or has no records."""
         if not self._looked:
             self._check(group)
         return None if self._blocked else group.choose(self._bounds)
 
     def taken(self, queue: RecordQueue) -> None:
-        """Note that records were taken; if the queue is empty now, all inputs are checked again."""
+        """Update the state after records were taken. If the queue is now empty, all inputs are checked again."""
         self.waiting = None
         if not queue.chunks:
             self._looked = False
 
     def finish(self, group: PartitionGroup) -> None:
-        """End a step: find out what the remaining records wait for."""
+        """End a step: determine the input that the remaining records wait for."""
         if not self._looked:
             self._check(group)
         heads = any(queue.chunks for queue in group.queues.values())
@@ -172,14 +175,14 @@ class Readiness:
         self.waiting = Waiting(*blocking, since)
 
     def wake_at_ms(self) -> int | None:
-        """Return when the first wait for an idle input ends, ms since the epoch; None if none is waited for."""
+        """Return the first deadline that the task waits for, ms since the epoch; None if it waits for none."""
         if self.waiting is None:
             return None
         coming = (due_ms for due_ms in self.deadlines.values() if self._now_ms < due_ms < FOREVER)
         return min(coming, default=None)
 
     def given_up(self) -> tuple[TopicPartition, ...]:
-        """Return the empty inputs that are no longer waited for."""
+        """Return the empty inputs whose deadline has passed."""
         return tuple(sorted(p for p, due_ms in self.deadlines.items() if due_ms <= self._now_ms))
 
     def _check(self, group: PartitionGroup) -> None:
@@ -216,7 +219,7 @@ class Readiness:
             self.enforced = True
 
     def _deadline(self, partition: TopicPartition) -> int:
-        """Return when the wait for an empty input ends; a shorter setting counts at once."""
+        """Return the deadline of an empty input. A shorter setting takes effect at once."""
         latest = min(self._now_ms + self._idle_ms, FOREVER)
         self.deadlines[partition] = min(self.deadlines.get(partition, latest), latest)
         return self.deadlines[partition]
@@ -232,7 +235,7 @@ class Readiness:
         )
 
     def _first_bound(self, group: PartitionGroup) -> tuple[TopicPartition, Reason] | None:
-        """Return the input whose virtual head is before all records; None if a record can be taken."""
+        """Return the input whose virtual head is before all buffered records; None if a record can be taken."""
         if group.choose(self._bounds) is not None:
             return None
         return min(self._bounds)[1].partition, "behind"
