@@ -114,8 +114,7 @@ class LocalCopy(Protocol):
         """Drop byte stores, write changes of committed micro-batches, and set their version. No view may be open.
 
         An engine may need several transactions. If they are interrupted, the version shows the old version in transition to the new one, so
-        the
-        copy is mistaken for neither.
+        the copy is mistaken for neither.
 
         Raises:
             StoreError: If the content cannot be written, for example because the disk is full.

@@ -40,10 +40,8 @@ class DriverFaults(DriverTopics):
         """Kill the application and restart it from its checkpoint.
 
         Stores, schedules and buffered records continue as committed. Processors are recreated, and calls that were in flight are made
-        again.
-        Records that are collected for a micro-batch (``commit_every``) are still on the broker. Store objects that a test has taken from
-        the
-        driver belong to the killed application: take them again.
+        again. Records that are collected for a micro-batch (``commit_every``) are still on the broker. Store objects that a test has taken
+        from the driver belong to the killed application: take them again.
 
         Example:
             >>> import millstream as ms

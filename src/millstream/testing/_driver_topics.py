@@ -86,8 +86,7 @@ class DriverTopics:
         """Advance the wall clock and run the wall-clock punctuations that are due.
 
         Collected records are processed first. With asynchronous operators, the clock stops at each time at which a call ends, times out or
-        is
-        due again.
+        is due again.
 
         Args:
             duration: A timedelta, or milliseconds; not negative.

@@ -183,8 +183,7 @@ class TopologyTestDriver(DriverTables):
         """Return a snapshot from which another driver can continue. Collected records are processed first.
 
         It contains stores, times, schedules, buffered records, unfinished records and offsets. It does not contain records that were sent
-        and not
-        yet read, counters, or withheld records.
+        and not yet read, counters, or withheld records.
 
         Raises:
             MillstreamError: If a record fails under the policy "fail".

@@ -113,14 +113,10 @@ class JoinableStream(StreamHandle[K, V]):
         """Join each record with the records of the same key in a stream or a table, or with a row of a global table.
 
         With a global table, each record has one result, with the row whose key the selector returns. Nothing is repartitioned, and the
-        result
-        has the key, timestamp and headers of the record. With a table, each record has one result, with the current row of its key, or with
-        the
-        row as of the record's time if the table is versioned; changes of the table have no results. With a stream, each pair of records
-        whose
-        times are within ``windows`` of each other has one result, with the larger timestamp, when the second record arrives. A record
-        without a
-        key or value is dropped and counted.
+        result has the key, timestamp and headers of the record. With a table, each record has one result, with the current row of its key,
+        or with the row as of the record's time if the table is versioned; changes of the table have no results. With a stream, each pair of
+        records whose times are within ``windows`` of each other has one result, with the larger timestamp, when the second record arrives.
+        A record without a key or value is dropped and counted.
 
         If keys were changed upstream, the records are repartitioned first. Both sides must have the same number of partitions.
 
@@ -341,9 +337,8 @@ class JoinableStream(StreamHandle[K, V]):
         """Join each arriving record of two streams with records of the other stream that have an older timestamp.
 
         Unlike in :meth:`join`, a record is not joined with records of its own time or later: two records that arrive out of order, or have
-        the
-        same timestamp, have no result. A result therefore contains what was known at the time of its newer record. For the arguments, see
-        :meth:`join`.
+        the same timestamp, have no result. A result therefore contains what was known at the time of its newer record. For the arguments,
+        see :meth:`join`.
 
         Raises:
             TopologyError: If the other side belongs to another builder, or is not a stream, or there are no windows.

@@ -104,9 +104,8 @@ class JoinableTable(TableHandle[K, V]):
         """Join two tables: the result has a row where both tables have one.
 
         Without ``on``, rows with equal keys are joined. With ``on``, each row is joined with the row of the other table whose key it
-        references,
-        so many rows may be joined with one. The tables may then have different numbers of partitions, and the join uses two internal
-        topics.
+        references, so many rows may be joined with one. The tables may then have different numbers of partitions, and the join uses two
+        internal topics.
 
         Each change of either table changes the result. The timestamp of a result is the larger one of the timestamps of the two rows; with
         ``on``, it is the timestamp of the other table's row if that row has changed.

@@ -251,8 +251,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         """Send the records to a topic and read them from it again: ``to`` followed by ``StreamsBuilder.stream``.
 
         The topic is yours: it must exist, other applications may read and write it, and a reset of the application does not delete it. For
-        an
-        internal topic, see :meth:`repartition`.
+        an internal topic, see :meth:`repartition`.
 
         Args:
             topic: The topic.

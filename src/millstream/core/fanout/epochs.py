@@ -139,8 +139,7 @@ class History:
 
         Yields:
             The stretches of an epoch that contain keys of the range. Read each from ``offset(position)`` to ``end``. The next step may
-            begin
-            when all of them have been read to their ends.
+            begin when all of them have been read to their ends.
         """
         for epoch in self.epochs:
             if epoch is self.current or epoch.behind > position:

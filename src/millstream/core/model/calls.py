@@ -27,8 +27,7 @@ class Retry:
     """Defines when a failed attempt is retried.
 
     The wait grows from ``initial`` by ``factor`` up to ``cap``. ``jitter`` randomises part of it, so that calls that failed together are
-    not
-    retried together.
+    not retried together.
 
     Args:
         initial: Wait after the first failed attempt; ``timedelta`` or ms.
@@ -120,8 +119,7 @@ class CircuitBreaker:
     """Defines when calls to a failing endpoint are suspended.
 
     After ``failures`` consecutive failed attempts, there are no calls for ``reset_after``; then a single call tests the endpoint.
-    Meanwhile,
-    records wait without using up attempts.
+    Meanwhile, records wait without using up attempts.
 
     Args:
         failures: Number of consecutive failures.

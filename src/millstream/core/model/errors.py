@@ -59,7 +59,7 @@ class ProductionError(MillstreamError):
 
 
 class DeliveryAbortedError(ProductionError):
-    """A transaction was aborted and has no effect; it is retried, and the error is raised if that fails too."""
+    """A transaction was aborted and has no effect. It is retried, and the error is raised if the retry also fails."""
 
 
 class FanOutError(MillstreamError):

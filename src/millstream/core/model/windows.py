@@ -229,8 +229,7 @@ class SlidingWindows:
 
     A window lasts from its start to ``start + difference``, both inclusive. One window ends at each record, and one starts 1 ms after each
     record, if it contains records. Windows that would start before the epoch are combined into one that starts at the epoch. A window
-    closes
-    once stream time exceeds its end by more than the grace period.
+    closes once stream time exceeds its end by more than the grace period.
 
     Args:
         difference: Maximum time between the records of a window; ``timedelta`` or ms.

@@ -1,1 +1,1 @@
-"""Planning of micro-batches: what the next one reads, what is paused or throttled, and from where a start continues."""
+"""Planning of micro-batches: what the next one reads, what is paused or throttled, and where a start continues."""

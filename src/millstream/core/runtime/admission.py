@@ -75,8 +75,7 @@ def packed(
     """Distribute ranges evenly over readers.
 
     A range that exceeds the share of a reader is cut, unless its records must be read in order. If all ranges together are small, one
-    reader
-    takes all of them, because a Spark task costs more than reading a few records.
+    reader takes all of them, because a Spark task costs more than reading a few records.
 
     Args:
         bins: Maximum number of concurrent readers.

@@ -241,8 +241,7 @@ def _waited_for(
     """Return the inputs at their end for which tasks may wait, by partition whose processing waits for them.
 
     All partitions of a task have the same horizon. If some partitions are re-keyed, all tasks have the same horizon, because a partition
-    that
-    feeds several tasks delays all of them.
+    that feeds several tasks delays all of them.
     """
     together = [list(inputs) for inputs in group.tasks.values()]
     if any(not i.direct for inputs in together for i in inputs):

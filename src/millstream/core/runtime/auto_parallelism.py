@@ -4,7 +4,7 @@ A *worker* is a Spark partition. The number of workers is a power of two, becaus
 *utilisation* of a number of workers is the share of time for which the busiest worker processes records:
 
 * From 0.6 on, if records are waiting, micro-batches wait for one worker. The next number of workers is the first at which the busiest
-  worker has clearly less work: usually twice as many, and none if one key range has most of the work.
+  worker has clearly less work: usually twice as many workers. If one key range has most of the work, there is no such number.
 * A number at which the utilisation would be at most 0.25 suffices and becomes the new number.
 
 Under a constant load, no number satisfies both conditions, because fewer workers never have less work each. The number therefore cannot

@@ -46,8 +46,7 @@ def topics_read_whole(plan: Plan) -> frozenset[str]:
 
     These are topics whose readers call user functions, because the functions must see the records of a partition in order, as in Kafka
     Streams, and repartition topics, which are merged by time over the tasks that wrote them. A range of any other topic may be divided
-    among
-    readers, because the order of reading has no effect.
+    among readers, because the order of reading has no effect.
     """
     return plan.repartition_topics.union(
         topic

@@ -37,7 +37,7 @@ class BufferedRecords:
         buffered: Records, bytes and largest timestamp (ms) of each input with buffered records, over all lanes.
         idle_until_ms: When the first of these records may be processed, because the wait for an empty input ends or calls may have
             ended; None if there are no such records.
-        room: Number of additional records that tasks with asynchronous operators can take in, by partition.
+        room: Number of further records that tasks with asynchronous operators can take in, by partition.
     """
 
     buffered: Mapping[TopicPartition, tuple[int, int, int]] = field(default_factory=dict)

@@ -80,8 +80,7 @@ class WindowStore(Generic[K, V]):
         """Set the value of a key in a window; None deletes it, or does nothing if duplicates are retained.
 
         A put into an expired slice is dropped and counted as a dropped record. A strict store also drops a put of a window that could not
-        be
-        read.
+        be read.
 
         Raises:
             StoreError: If the key is None, or the start is not a time.

@@ -51,7 +51,7 @@ class SubTopology:
 
     @cached_property
     def finishes_later(self) -> bool:
-        """Whether a node may finish records after ``process`` has returned, because it makes calls or acknowledges records."""
+        """Whether a node may finish records later than it receives them, because it makes calls or acknowledges records."""
         return bool(unfinished_stores(self.nodes.values()))
 
     def key_range(self, task: TaskId) -> KeyRange | None:

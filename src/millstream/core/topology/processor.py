@@ -128,8 +128,7 @@ class ProcessorContext(Protocol[K2, V2]):
 
         The call may take any amount of time: the task and its micro-batches continue. The offset of the current record is not committed
         before ``on_done`` has returned. Only processors added with ``calls=ms.Calls(...)`` may issue calls. These options define the order
-        of
-        the results, the retries, and the handling of failures.
+        of the results, the retries, and the handling of failures.
 
         Args:
             call: A coroutine function or a plain function, defined at module level, because it may be called again after a restart.
@@ -149,8 +148,7 @@ class ProcessorContext(Protocol[K2, V2]):
         Until the record is acknowledged, each new processor (on Spark, one per micro-batch) receives it again. Therefore keep the work at
         module level, let ``process`` check whether the work for the record is running or done, and acknowledge in ``process`` or in a
         punctuator. Several records derived from one input record have the same metadata; the input record is finished when one processor
-        has
-        acknowledged all of them.
+        has acknowledged all of them.
 
         Args:
             metadata: The ``record_metadata`` with which the record was processed.
@@ -177,8 +175,7 @@ class ProcessorContext(Protocol[K2, V2]):
 
         The records of the current micro-batch are processed first. Then stores, results and offsets are committed together, and the next
         micro-batch starts without waiting for ``trigger_interval_ms``. A request has no effect within ``ms.spark.transform``, which follows
-        the
-        trigger of your query; in the test driver, which never waits; and for a global store, which is not committed.
+        the trigger of your query; in the test driver, which never waits; and for a global store, which is not committed.
 
         Source: ``ProcessorContext.commit``.
         """

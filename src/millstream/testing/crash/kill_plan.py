@@ -6,9 +6,8 @@ long, so that kills hit all phases of a micro-batch. Transactions are short, so 
 turn, in shuffled order, so that a few kills hit as many different targets as possible.
 
 A victim that is not killed is *stopped* with SIGSTOP and resumed with SIGCONT after some seconds, like a suspended machine or a long
-garbage
-collection; or it is *slowed*: stopped for nine tenths of that time, in short intervals. A *double fault* kills a second time before the
-application has recovered: while it starts, restores, or repeats its micro-batch.
+garbage collection; or it is *slowed*: stopped for nine tenths of that time, in short intervals. A *double fault* kills a second time before
+the application has recovered: while it starts, restores, or repeats its micro-batch.
 """
 
 from __future__ import annotations

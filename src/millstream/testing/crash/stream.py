@@ -145,8 +145,7 @@ def transaction_is_open(kafka: EmbeddedKafka, topic: str) -> bool:
     """Return whether a transaction with records in a topic is open.
 
     A broker publishes the offsets of a transaction as soon as ``__consumer_offsets`` has the marker of the transaction. The markers in
-    other
-    topics may be written later, so committed offsets do not prove that the records can be read.
+    other topics may be written later, so committed offsets do not prove that the records can be read.
 
     Raises:
         EmbeddedKafkaError: If the broker does not answer.

@@ -9,7 +9,7 @@ are refused, with an error that names the node and the reason:
 * an operator that keeps its own stream time, downstream of one that may omit records: with ranges, the operator would use the time
   of the partition instead.
 
-Readers know which records have a key and a value, and send the times of these records along. An operator whose time advances only
+Readers know which records have a key and a value, and send the times of these records with them. An operator whose time advances only
 with such records must not be downstream of anything that could create or delete a value.
 """
 
