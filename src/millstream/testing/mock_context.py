@@ -56,7 +56,6 @@ class MockProcessorContext:
     """A context for a processor without a topology. It captures the processor's forwarded records, schedules and requests.
 
     Nothing else happens: time does not advance, and no serde checks a record. To run a processor in full, use ``TopologyTestDriver``.
-    ``TopologyTestDriver``.
 
     Args:
         stores: The stores connected to the processor, kept in memory.

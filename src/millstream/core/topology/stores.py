@@ -343,7 +343,6 @@ class StoreOptions:
             Only for windowed aggregations.
         cache: Whether to merge updates of a row within a micro-batch before they are forwarded, within the limit of the setting
             ``statestore_cache_max_bytes``. False forwards every update (``withCachingDisabled``).
-            ``statestore_cache_max_bytes`` allows; False forwards every update (``withCachingDisabled``).
 
     Source: ``org.apache.kafka.streams.kstream.Materialized``.
 
