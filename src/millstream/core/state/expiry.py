@@ -30,7 +30,7 @@ REMOVED_PER_BATCH: Final = 1000
 
 
 class ExpiringRows:
-    """Entries with a time to live. Implements ``Rows``. Owned by the store.
+    """Entries with a time to live. Implements ``KeyValueRows``. Owned by the store.
 
     Args:
         overlay: Byte store whose entries are (entry, stream time of the last write).

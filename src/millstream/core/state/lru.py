@@ -29,7 +29,7 @@ EVICTED_PER_PUT: Final = 2
 
 
 class LruRows:
-    """A limited number of entries. Implements ``Rows``. Owned by the store.
+    """A limited number of entries. Implements ``KeyValueRows``. Owned by the store.
 
     Args:
         memory: The last return value of :meth:`memory`.

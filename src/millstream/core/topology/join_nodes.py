@@ -92,8 +92,8 @@ class GraceBuffer(Node):
 class TableJoin(Node):
     """One side of a join of two tables by their key (``KTableKTableInnerJoin`` and others). Table to table.
 
-    other: Name of the node of the other table.
-        other: Name of the other table's node.
+    Attributes:
+        other: Name of the node of the other table.
         kind: What happens to rows without a partner.
     """
 

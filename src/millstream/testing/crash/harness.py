@@ -91,7 +91,7 @@ def run_with_crashes(
         guarantee: The setting ``processing_guarantee``, which the results must satisfy.
         kills: The number of faults. The second kill of a double fault does not count.
         seed: Determines workload, kill points and victims.
-        targets: The possible targets. None uses all that apply, except those on request (``plan.ON_REQUEST``).
+        targets: The possible targets. None uses all that apply, except those on request (``kill_plan.ON_REQUEST``).
         records: The number of records in the workload; None derives it from the number of kills.
         keep_logs: Directory in which logs, checkpoint, state and broker data are kept. None uses a temporary directory, which is kept
             only if the run was not right.
