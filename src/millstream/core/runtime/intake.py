@@ -22,9 +22,7 @@ def topics_in_front(plan: Plan) -> Mapping[int, frozenset[str]]:
     """
     in_front: dict[int, frozenset[str]] = {}
     for topic in plan.internal_topics.values():
-        if (
-            topic.through_shuffle
-        ):  # everything before it is read from the broker: a query has only one shuffle
+        if topic.through_shuffle:  # all input before the only shuffle is read from the broker
             known = in_front.get(topic.downstream, frozenset())
             in_front[topic.downstream] = known.union(plan.subtopologies[topic.upstream].source_topics)
     return in_front
