@@ -1,5 +1,6 @@
-"""The pure part of Millstream: what a topology means.
+"""The core of Millstream: the semantics of a topology, without side effects.
 
-No Spark, no Kafka client, no clock, no thread, no I/O: time comes in as an argument, and what is to be done comes out as
-values. The layers, each seeing only those after it: ``dsl | engine``, ``state``, ``plan``, ``ports``, ``model``.
+The core uses no Spark, Kafka client, clock, thread or I/O: time is an argument, and actions are returned as values. The layers, each of
+which may import only those after it: ``runtime``; ``dsl``, ``engine``, ``queries``; ``asynchronous``, ``state``, ``topology``;
+``ports``, ``fanout``, ``taps``; ``model``, ``metrics``.
 """

@@ -1,7 +1,7 @@
-"""Ports: the shapes that drivers fill in. Nothing here does anything.
+"""Ports: the protocols that drivers implement.
 
-The engine and the Spark runtime are written against these protocols; the drivers (``millstream.drivers.lmdb``, ``rocksdb``,
-``memory``, ``kafka``) implement them, and ``millstream.edge`` decides which implementation is used.
+The engine and the Spark runtime depend only on these protocols. The drivers (``millstream.drivers.lmdb``, ``rocksdb``, ``memory``,
+``kafka``) implement them, and ``millstream.edge`` chooses the implementation.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ StoreChange = tuple[bytes, bytes | None]
 
 
 Changes = Mapping[str, Sequence[StoreChange]]
-"""The changes of a batch by byte store, each key at most once."""
+"""The changes of a micro-batch by byte store, at most one per key."""
 
 
 class ParkedChanges(NamedTuple):
-    """The changes of a batch, parked beside a local copy until the batch is known to be committed.
+    """The changes of a micro-batch, parked beside a local copy until the micro-batch is known to be committed.
 
     Attributes:
-        changes: By byte store, each key at most once.
-        dropped: Byte stores that are dropped.
+        changes: Changes by byte store, at most one per key.
+        dropped: Dropped byte stores.
     """
 
     changes: Changes
@@ -43,21 +43,21 @@ class ByteReader(Protocol):
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate in key order over ``low <= key < high``; None leaves a side open."""
+        """Iterate in key order over ``low <= key < high``; None means unbounded."""
 
     def approximate_count(self) -> int:
         """Return the number of keys, without reading them."""
 
 
 class ByteStores(Protocol):
-    """One consistent view of the committed content of a task's byte stores.
+    """A consistent view of the committed content of a task's byte stores.
 
-    A key-value store is one byte store of the same name. A store that is kept in slices of time is one byte store per slice,
-    named by :func:`slice_name`, so that a slice that has expired is dropped as a whole.
+    A key-value store is one byte store of the same name. A store with time slices is one byte store per slice, named by :func:`slice_name`,
+    so that an expired slice is dropped as a whole.
     """
 
     def open(self, name: str) -> ByteReader:
-        """Return a byte store; one that does not exist is empty."""
+        """Return a byte store. A byte store that does not exist is empty."""
 
 
 def slice_name(store: str, number: int) -> str:
@@ -71,16 +71,16 @@ def slice_name(store: str, number: int) -> str:
 
 
 def store_of(byte_store: str) -> str:
-    """Return the name of the store that a byte store belongs to: no store's name has a slash."""
+    """Return the name of the store to which a byte store belongs. Store names contain no slash."""
     return byte_store.partition("/")[0]
 
 
 class Version(NamedTuple):
-    """The committed state in a local copy.
+    """The version of the committed state in a local copy.
 
     Attributes:
         token: The token of the attempt that committed it.
-        toward: The token of a later version to which only some changes were written; else empty.
+        toward: The token of a later version of which only some changes were written, otherwise empty.
     """
 
     number: int
@@ -89,32 +89,32 @@ class Version(NamedTuple):
 
 
 RESTORING: Final = Version(-1, "restoring")
-"""The version of a copy that is being restored from nothing."""
+"""The version of a copy that is being restored from scratch."""
 
 
 class LocalCopy(Protocol):
-    """The local copy of byte stores of one task, kept by one engine.
+    """The local copy of the byte stores of one task in one store engine.
 
-    It only ever holds committed state (see docs/concepts/state.md). It is used by one batch at a time; a batch ends with
-    :meth:`close_view`, after which any process of the host may use it.
+    It contains only committed state (see docs/concepts/state.md). One micro-batch uses it at a time. A micro-batch ends with
+    :meth:`close_view`, after which any process of the host may use the copy.
     """
 
     exclusive: bool
-    """Whether no other process can have it open from its first use to :meth:`close_view`."""
+    """Whether no other process can open it from its first use until :meth:`close_view`."""
 
     def version(self) -> Version | None:
-        """Return the version of the content; None for an empty copy."""
+        """Return the version of the content, or None for an empty copy."""
 
     def why_empty(self) -> str:
-        """Return why an empty copy is empty, as text for people."""
+        """Return why an empty copy is empty, as text for users."""
 
     def apply(
         self, changes: Mapping[str, Iterable[StoreChange]], version: Version, dropped: Collection[str] = ()
     ) -> None:
-        """Drop byte stores, write changes of committed batches, and set their version. No view may be open.
+        """Drop byte stores, write changes of committed micro-batches, and set their version. No view may be open.
 
-        An engine may need several transactions. An interruption between them leaves the old version on its way to the new
-        one, so the copy is not mistaken for either.
+        An engine may need several transactions. If they are interrupted, the version shows the old version in transition to the new one, so
+        the copy is mistaken for neither.
 
         Raises:
             StoreError: If the content cannot be written, for example because the disk is full.
@@ -125,43 +125,43 @@ class LocalCopy(Protocol):
         """Return the names of the existing byte stores."""
 
     def wipe(self) -> None:
-        """Remove everything, before a rebuild from the log."""
+        """Remove all content, before a rebuild from the log."""
 
     def open_view(self) -> ByteStores:
-        """Open one consistent view; :meth:`close_view` ends it.
+        """Open a consistent view, which :meth:`close_view` ends.
 
         Raises:
             CopyMovedError: If another process has written a copy that is not exclusive since :meth:`version`.
         """
 
     def close_view(self) -> None:
-        """Close the view, if one is open, and release what the next batch's process may need.
+        """Close the view, if one is open, and release what the process of the next micro-batch may need.
 
         Raises:
-            StoreError: If the copy takes more memory than allowed, and cannot release it.
-            DamagedCopyError: If the copy turned out to be damaged; it is empty now.
+            StoreError: If the copy uses more memory than allowed and cannot release it.
+            DamagedCopyError: If the copy turned out to be damaged; it is then empty.
         """
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Save the changes of an uncommitted batch beside the copy.
+        """Save the changes of an uncommitted micro-batch beside the copy.
 
         Raises:
-            StoreError: If they cannot be written, for example because the disk is full.
+            StoreError: If the changes cannot be written, for example because the disk is full.
         """
 
     def parked(self, version: Version) -> ParkedChanges | None:
-        """Return the parked changes of exactly this version; None if they are missing or damaged."""
+        """Return the parked changes of exactly this version, or None if they are missing or damaged."""
 
 
 OpenLocalCopy = Callable[[str, int, str], LocalCopy]
 """Opens the local copy in a directory, given its memory limit in bytes and the id of the application's run (empty: its own run).
 
-In one process, the same directory gives the same copy.
+In one process, the same directory returns the same copy.
 """
 
 
 class OffsetRange(NamedTuple):
-    """A planned range of a partition: ``start`` is included, ``end`` is not."""
+    """A planned range of a partition. ``start`` is inclusive, ``end`` is exclusive."""
 
     topic: str
     partition: int
@@ -170,27 +170,27 @@ class OffsetRange(NamedTuple):
 
 
 class TimedOffset(NamedTuple):
-    """A record by its offset and timestamp, ms since the epoch."""
+    """The offset and timestamp of a record, ms since the epoch."""
 
     offset: int
     timestamp_ms: int
 
 
 class TimeIndex(Protocol):
-    """The broker's index of timestamps. Each call is one round trip for any number of partitions."""
+    """The broker's index of timestamps. Each call is one round trip, for any number of partitions."""
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, TimedOffset]:
-        """Return the first record at or after a time (ms) per partition; partitions without one are omitted."""
+        """Return the first record at or after a time (ms) per partition. Partitions without such a record are omitted."""
 
     def newest(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, TimedOffset]:
-        """Return the record with the largest timestamp per partition; empty partitions are omitted."""
+        """Return the record with the largest timestamp per partition. Empty partitions are omitted."""
 
 
 class TopicFacts(NamedTuple):
-    """Identifies a topic, also when it is recreated or gets more partitions.
+    """Facts that reveal whether a topic was recreated or has more partitions.
 
     Attributes:
-        id: The broker's id of the topic; empty if the broker has no ids.
+        id: Topic id, assigned by the broker; empty if the broker has no topic ids.
         partitions: Number of partitions.
     """
 
@@ -208,38 +208,38 @@ class TopicReader(TimeIndex, Protocol):
         """Return id and number of partitions of each existing topic."""
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the first offset that the broker still has, per partition."""
+        """Return the first available offset per partition."""
 
     def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Return the offset after the last readable record, per partition."""
 
     def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
-        """Return the first offset of a record at or after a time; partitions without one are omitted."""
+        """Return the first offset of a record at or after a time. Partitions without such a record are omitted."""
 
     def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the offset after the last record, including those of open transactions, per partition."""
+        """Return the offset after the last record per partition, including records of open transactions."""
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the group's committed offsets; partitions without one are omitted."""
+        """Return the group's committed offsets. Partitions without one are omitted."""
 
     def taken_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the group's positions: its committed offsets, or how far it has read beyond them."""
+        """Return the group's positions: its committed offsets, or the offsets that it has read beyond them."""
 
     def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the offsets that a reset has committed for the next start; empty if the group has committed since."""
+        """Return the offsets that a reset has committed for the next start; empty if the group has committed since then."""
 
 
 class Fetcher(Protocol):
     """Reads planned ranges."""
 
     def connect(self) -> None:
-        """Connect, so that the first range does not wait for it."""
+        """Connect in advance, so that the first range does not wait for the connection."""
 
     def fetch(self, planned: OffsetRange) -> Iterator[Records]:
         """Read a range in offset order, a few thousand records at a time."""
 
     def fetch_all(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, Iterator[Records]]]:
-        """Read ranges one after the other; each is read to its end before the next."""
+        """Read ranges one after the other. Each range must be read to its end before the next."""
 
     def sample_bytes(self, planned: OffsetRange) -> float | None:
         """Return the average size of a few records of a range, bytes of key and value; None if they cannot be read soon."""
@@ -249,7 +249,7 @@ class ChangelogReader(Protocol):
     """Reads the internal topics of the application."""
 
     def extent(self, topic: str, partition: int) -> OffsetRange:
-        """Return the current offset range of a partition; empty if it does not exist."""
+        """Return the current offset range of a partition. A partition that does not exist has an empty range."""
 
     def read(self, offsets: OffsetRange) -> Iterator[Records]:
         """Read the records of a range that :meth:`extent` returned."""
@@ -258,7 +258,7 @@ class ChangelogReader(Protocol):
 class BatchId(NamedTuple):
     """Identifies a micro-batch: its checkpoint, its number there, and the run of the application that planned it.
 
-    A batch that is run again keeps its id. Two copies of a checkpoint plan batches of one number, but in different runs.
+    A micro-batch that is run again keeps its id. Two copies of a checkpoint plan micro-batches of the same number, but in different runs.
     """
 
     checkpoint: str
@@ -273,42 +273,42 @@ class Sender(Protocol):
         """Pass records to the client, which sends them in the background.
 
         Raises:
-            ProductionError: If the broker refused a record.
+            ProductionError: If the broker rejected a record.
         """
 
     def flush(self) -> None:
         """Wait until all records that this process has published are acknowledged.
 
         Raises:
-            ProductionError: If the broker refused a record.
+            ProductionError: If the broker rejected a record.
         """
 
 
 class Delivery(Protocol):
     """The exactly-once output of a Spark partition in a micro-batch: ``begin``, any number of ``publish``, ``commit``.
 
-    A delivery that was aborted is repeated from ``begin``.
+    An aborted delivery is repeated from ``begin``.
     """
 
     def begin(self, batch: BatchId) -> bool:
-        """Begin; return False if the batch was delivered before and must not be sent again."""
+        """Begin; return False if the micro-batch has already been delivered and must not be sent again."""
 
     def publish(self, topic: str, records: Records) -> None:
         """Pass records to the client.
 
         Raises:
-            ProductionError: If the broker refused a record.
+            ProductionError: If the broker rejected a record.
             DeliveryAbortedError: If everything since ``begin`` was aborted and can be repeated.
         """
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Wait until everything is acknowledged.
+        """Wait until all records are acknowledged.
 
         Args:
             offsets: Per partition, the offset before which everything has been processed.
 
         Raises:
-            ProductionError: If the broker refused a record.
+            ProductionError: If the broker rejected a record.
             DeliveryAbortedError: If everything since ``begin`` was aborted and can be repeated, or the outcome is unknown until
                 the next ``begin``.
         """
@@ -325,7 +325,7 @@ class Publisher(Protocol):
 
 
 class OffsetCommitter(Protocol):
-    """Commits what has been processed to Kafka."""
+    """Commits processed offsets to Kafka."""
 
     def commit(
         self,
@@ -335,16 +335,16 @@ class OffsetCommitter(Protocol):
         """Commit the group's offsets, and its positions beyond them."""
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the group's committed offsets; partitions without one are omitted."""
+        """Return the group's committed offsets. Partitions without one are omitted."""
 
 
 PartitionGrouper = Callable[[Mapping[str, int]], Sequence[frozenset[TopicPartition]]]
-"""KIP-28's ``PartitionGrouper``: topics of one sub-topology with their partition counts -> partition groups, in the order
-of their task numbers."""
+"""``PartitionGrouper`` of KIP-28: maps the topics of one sub-topology, with their partition counts, to partition groups, in order of
+their task numbers."""
 
 
 Work = Callable[[], bool]
-"""A piece of work; called repeatedly until it returns False."""
+"""A piece of work, called repeatedly until it returns False."""
 
 
 class Threads(Protocol):
@@ -358,8 +358,8 @@ class Threads(Protocol):
         """Run pieces of work in parallel, each in its own thread, and wait for all of them.
 
         Args:
-            work: At most ``count`` pieces; each is called until it returns False or raises.
+            work: At most ``count`` pieces. Each is called until it returns False or raises.
 
         Returns:
-            Per piece, the exception that ended its thread; None if it was completed.
+            Per piece, the exception that ended its thread, or None if it was completed.
         """

@@ -1,7 +1,7 @@
 """Administrative requests to a running broker: topics, offsets, deletions.
 
-A broker that has just started or created a topic knows partitions before it leads them, and for a moment answers that the leader
-is not available. Such requests are retried; every other error is final.
+A broker that has just started or created a topic knows partitions before it leads them, and briefly reports that the leader is not
+available. Such requests are retried; every other error is final.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEVELS: dict[Isolation, IsolationLevel] = {
     "read_committed": IsolationLevel.READ_COMMITTED,
 }
 _REQUEST_TIMEOUT_S = 30.0
-# per broker: librdkafka leaves a request at a broker that has just crashed until it times out
+# Per broker: librdkafka leaves a request at a broker that has just crashed until it times out.
 _ANSWER_WITHIN_S = 5.0
 _PAUSE_S = 0.02
 _HEARD_WITHIN_S = 10.0  # until all brokers of a cluster know a new topic
@@ -46,7 +46,7 @@ _NOT_HEARD_YET = {*_NOT_YET, KafkaError.UNKNOWN_TOPIC_OR_PART}
 
 @final
 class BrokerAdmin:
-    """Administrative requests; any thread may use it. ``EmbeddedKafka`` documents each request."""
+    """Administrative requests. Any thread may use it. ``EmbeddedKafka`` documents each request."""
 
     def __init__(self, client: AdminClient, servers: str) -> None:
         self._client = client
@@ -77,8 +77,8 @@ class BrokerAdmin:
         return {partition.partition: result.offset for partition, result in answer.items()}
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        # Not the admin client's list_consumer_group_offsets, in which librdkafka crashes while a coordinator moves. With
-        # read_uncommitted, the request does not wait for open transactions of a killed program, which end at their timeout.
+        # The admin client's list_consumer_group_offsets is not used, because librdkafka crashes in it while a coordinator moves.
+        # With read_uncommitted, the request does not wait for open transactions of a killed program, which end at their timeout.
         settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
         consumer = Consumer({"bootstrap.servers": self._servers, **settings})
         try:
@@ -115,7 +115,7 @@ class BrokerAdmin:
         return self._asked(what, answers, not_yet)
 
     def _asked(self, what: str, question: Callable[[], T], not_yet: Collection[int] = _NOT_YET) -> T:
-        """Send a request, and retry while a leader or coordinator is not available yet."""
+        """Send a request, and retry while a leader or coordinator is not yet available."""
         deadline = time.monotonic() + _REQUEST_TIMEOUT_S
         while True:
             try:
@@ -128,7 +128,7 @@ class BrokerAdmin:
                 raise EmbeddedKafkaError(f"{what}: no answer from {self._servers}; is it paused?") from error
 
     def _partitions_of(self, topic: str) -> list[int]:
-        """Return all partitions of a topic, with or without a leader. It lists all topics: a request for one topic could create it."""
+        """Return all partitions of a topic, with or without a leader. Lists all topics, because a request for one topic could create it."""
         metadata = self._asked(
             "metadata", lambda: self._client.list_topics(timeout=_ANSWER_WITHIN_S), _NO_ANSWER_YET
         )

@@ -1,13 +1,13 @@
-"""One broker process of Apache Kafka: its ports, storage, start and end.
+"""A broker process of Apache Kafka: its ports, storage, start and end.
 
-Every broker is also a KRaft controller; the controllers of a cluster know each other from a fixed list of voters. The *home*
-directory of a broker holds ``server.properties``, ``broker.log``, the data and a directory for temporary files. A broker has
-*started* when it answers a metadata request with the cluster id in its own storage. An open port would prove less: between
-choosing and binding a port, another program, perhaps another broker, can take it.
+Every broker is also a KRaft controller; the controllers of a cluster know each other from a fixed list of voters. The *home* directory of a
+broker contains ``server.properties``, ``broker.log``, the data and a directory for temporary files. A broker has *started* when it answers
+a metadata request with the cluster id in its own storage. An open port would prove less: between choosing and binding a port, another
+program, perhaps another broker, can take it.
 
-The properties differ from Kafka's defaults where those hinder tests: records may have any timestamp and never expire, internal
-topics are small, and groups do not wait for more members. A cluster keeps three replicas of each topic, internal topics included,
-and acknowledges a record when two have it, as Kafka's documentation recommends for production.
+The properties differ from Kafka's defaults where those hinder tests: records may have any timestamp and never expire, internal topics are
+small, and groups do not wait for more members. A cluster keeps three replicas of each topic, including internal topics, and acknowledges a
+record when two replicas have it, as Kafka's documentation recommends for production.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUIET_CLIENT: dict[str, str | int] = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
 }
-"""Client settings for a broker that stops and restarts: reconnect quickly, and do not log to standard error meanwhile."""
+"""Client settings for a broker that stops and restarts: reconnect quickly, and log nothing to standard error meanwhile."""
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
@@ -81,9 +81,9 @@ class Member:
     Attributes:
         node: The broker's number, from 1.
         port: The port for clients and for the other brokers.
-        controllers: The controller port of every broker of the cluster, this one included, by broker number.
+        controllers: The controller port of every broker of the cluster, including this one, by broker number.
         cluster: The cluster id.
-        relayed: A second port for clients, and the port advertised for it, that of a relay; None: no relay.
+        relayed: A second port for clients, and the port of a relay that is advertised for it; None for no relay.
     """
 
     node: int
@@ -98,11 +98,11 @@ class Broker:
     """A broker process and its home directory. Use it from one thread at a time.
 
     Args:
-        home: Its directory; existing storage in it is reused.
+        home: Its directory. Existing storage in it is reused.
         member: Its number, ports and cluster.
 
     Raises:
-        EmbeddedKafkaError: Java or the jars are missing.
+        EmbeddedKafkaError: If Java or the jars are missing.
     """
 
     def __init__(self, home: Path, options: BrokerOptions, member: Member) -> None:
@@ -125,7 +125,7 @@ class Broker:
         return self._process if self._process and self._process.exit_code() is None else None
 
     def launch(self) -> None:
-        """Start the process; its storage is formatted first if there is none."""
+        """Start the process, after formatting its storage if there is none."""
         (self._home / "tmp").mkdir(parents=True, exist_ok=True)
         self._write_properties()
         properties = str(self._home / "server.properties")
@@ -149,7 +149,7 @@ class Broker:
 
         Raises:
             PortTakenError: If another program has one of its ports.
-            EmbeddedKafkaError: If it did not start; the message ends with the last lines of its log.
+            EmbeddedKafkaError: If the broker did not start; the message ends with the last lines of its log.
         """
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, **QUIET_CLIENT})
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -168,12 +168,12 @@ class Broker:
         raise self._failure(f"did not answer within {_START_TIMEOUT_S:.0f} s")
 
     def end(self, *, orderly: bool) -> None:
-        """End the process and wait until it has exited; killed unless ``orderly``, so that it can close its logs."""
+        """End the process and wait until it has exited. If ``orderly``, it can close its logs; otherwise it is killed."""
         if self._process is not None:
             self._process.end(grace_s=_STOP_TIMEOUT_S if orderly else 0.0)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the broker, if it runs."""
+        """Send a signal to the broker if it runs."""
         if self._process is not None:
             self._process.signal(number)
 
@@ -181,7 +181,7 @@ class Broker:
         """Run a Java class of Kafka and wait until it ends.
 
         Raises:
-            EmbeddedKafkaError: If it failed or took longer than two minutes.
+            EmbeddedKafkaError: If the class failed or took longer than two minutes.
         """
         options = [*_SMALL_JVM, *self._archive.options(), *self._temporary()]
         command = [self._java, *options, "-cp", self._class_path, main, *arguments]
@@ -208,7 +208,7 @@ class Broker:
         return kind(f"the broker on {self.bootstrap_servers} {what}. Last lines of its log {log}:\n{last}")
 
     def _temporary(self) -> list[str]:
-        """Return the JVM option for the directory of unpacked native libraries; a killed JVM leaves them, so it is below ``home``."""
+        """Return the JVM option for the directory of unpacked native libraries. It is below ``home``, because a killed JVM leaves them."""
         return [f"-Djava.io.tmpdir={self._home / 'tmp'}"]
 
     def _write_properties(self) -> None:

@@ -1,8 +1,7 @@
-"""Runs the calls of asynchronous operators in a test: in this thread, and on the test's clock.
+"""Runs the calls of asynchronous operators in a test: in this thread, and on the clock of the test.
 
-Plain functions are called immediately. Coroutines run in an event loop whose clock is the driver's wall clock: it stands still
-until the test advances it. ``asyncio.sleep(10)`` in a call ends when the test has advanced the clock by ten seconds, and takes no
-real time.
+Plain functions are called immediately. Coroutines run in an event loop whose clock is the driver's wall clock, which stands still until
+the test advances it. ``asyncio.sleep(10)`` in a call ends when the test has advanced the clock by ten seconds, and takes no real time.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class ManualAsyncWorker:
         self._running: dict[tuple[_At, int], asyncio.Future[Any]] = {}
 
     def add(self, task: TaskId, operators: Mapping[str, Calls]) -> None:
-        """Register a task and its asynchronous operators, given as options of calls by operator name."""
+        """Register a task and its asynchronous operators, as options of calls by operator name."""
         for name, calls in operators.items():
             seed = str((task.subtopology, name))
             self._dispatchers[task, name] = Dispatcher(calls, seed=seed)
@@ -54,7 +53,7 @@ class ManualAsyncWorker:
             self._dispatchers[task, call.ticket.operator].offer(call, self.now_ms)
 
     def work(self) -> list[tuple[TaskId, Ticket, Settled]]:
-        """Run calls as far as possible without advancing the clock; return the settled ones with their tasks."""
+        """Run calls as far as possible without advancing the clock; return the settled calls with their tasks."""
         begun = True
         while begun:
             begun = False
@@ -116,7 +115,7 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 
 
 class _Selector(selectors.DefaultSelector):
-    """A selector that asks its loop to move the clock instead of waiting."""
+    """A selector that moves the clock of its loop instead of waiting."""
 
     loop: _ManualLoop
 
@@ -129,7 +128,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class _ManualLoop(asyncio.SelectorEventLoop):
-    """An event loop that never waits. Its clock starts at 0 s: large floating-point times would lose milliseconds."""
+    """An event loop that never waits. Its clock starts at 0 s, because large floating-point times would lose milliseconds."""
 
     def __init__(self, selector: _Selector, now_ms: int) -> None:
         self._begin_ms = now_ms
@@ -146,7 +145,7 @@ class _ManualLoop(asyncio.SelectorEventLoop):
         return self._passed
 
     def pass_time(self, timeout: float | None) -> None:
-        """Move the clock to the next timer if that is not after the limit; otherwise stop."""
+        """Move the clock to the next timer if it is due within the limit; otherwise stop."""
         if timeout is None or self._passed + timeout > self._until + _CLOSE_ENOUGH:
             self._passed = self._until
             self.stop()
@@ -154,9 +153,9 @@ class _ManualLoop(asyncio.SelectorEventLoop):
             self._passed += timeout
 
     def run_to(self, now_ms: int) -> None:
-        """Run ready callbacks, and timers up to a time; a call of ``stop`` ends it earlier.
+        """Run ready callbacks, and timers up to a time. A call to ``stop`` ends the run earlier.
 
-        The thread may already run another event loop, as notebooks and asynchronous tests do; then another thread runs this one.
+        If the thread already runs another event loop, as in notebooks and asynchronous tests, another thread runs this one.
         """
         self._until = (now_ms - self._begin_ms) / 1000
         try:

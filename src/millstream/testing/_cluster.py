@@ -1,7 +1,7 @@
 """The brokers of an embedded cluster, started and stopped together or one by one.
 
-All ports are chosen before the first broker starts, because every broker must know the ports of all controllers. Another program
-can take a port before the broker binds it; then the start is retried with other ports.
+All ports are chosen before the first broker starts, because every broker must know the ports of all controllers. If another program
+takes a port before the broker binds it, the start is retried with other ports.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Cluster:
     """The brokers of one cluster, or a single broker. Use it from one thread at a time.
 
     Args:
-        home: An existing directory; storage in it is reused. Several brokers each have a subdirectory.
+        home: An existing directory. Storage in it is reused. Several brokers each have a subdirectory.
     """
 
     def __init__(self, home: Path, options: BrokerOptions, size: int) -> None:
@@ -56,7 +56,7 @@ class Cluster:
         return self._retried(launch, pause_s=0)
 
     def restart(self, broker: int | None) -> AdminClient:
-        """Restart one broker, or all, with the same ports and data; those that still run are stopped in order first.
+        """Restart one broker, or all, with the same ports and data. Brokers that still run are first shut down in order.
 
         Args:
             broker: The number of the broker, from 0; None for all.
@@ -73,10 +73,10 @@ class Cluster:
 
         Args:
             broker: The number of the broker, from 0; None for all.
-            orderly: Whether they may close their logs first; otherwise they are killed.
+            orderly: Whether the brokers may first close their logs; otherwise they are killed.
         """
         chosen = self._chosen(broker)
-        # together: the last broker cannot shut down in order without the others
+        # End them together: the last broker cannot shut down in order without the others.
         if orderly and len(chosen) > 1:
             for member in chosen:
                 member.signal(signal.SIGCONT)
@@ -85,7 +85,7 @@ class Cluster:
             member.end(orderly=orderly)
 
     def signal(self, broker: int | None, number: signal.Signals) -> None:
-        """Send a signal to one broker, from 0, or all; brokers that do not run are skipped."""
+        """Send a signal to one broker, from 0, or all. Brokers that do not run are skipped."""
         for chosen in self._chosen(broker):
             chosen.signal(number)
 
@@ -120,7 +120,7 @@ class Cluster:
         ]
 
     def _launch(self, chosen: Sequence[Broker]) -> None:
-        """Start brokers together, since none answers before most controllers run; if one does not start, end all."""
+        """Start brokers together, because none answers before most controllers run. If one does not start, end all."""
         with ExitStack() as failed:
             for broker in chosen:
                 failed.callback(broker.end, orderly=False)
@@ -143,7 +143,7 @@ class Cluster:
 
 
 def free_ports(number: int) -> list[int]:
-    """Return distinct TCP ports that are free at this moment."""
+    """Return distinct TCP ports that are currently free."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for sock in sockets:
@@ -154,7 +154,7 @@ def free_ports(number: int) -> list[int]:
 def _cluster_id(meta: Path) -> str:
     """Return the cluster id of existing storage, or a new one in Kafka's format.
 
-    The format is the 16 bytes of a UUID in URL-safe base64, without padding, not starting with a dash.
+    The format is the 16 bytes of a UUID in URL-safe base64, without padding, and not starting with a dash.
     """
     if meta.exists():
         return next(line[11:] for line in meta.read_text().splitlines() if line.startswith("cluster.id="))

@@ -1,7 +1,7 @@
-"""The methods of the test driver for faults.
+"""The fault methods of the test driver.
 
-They do in one process what happens to an application on Spark. What is committed survives: stores, times, schedules, buffered and
-unfinished records. What is sent stays sent. Everything else is lost, and ``close`` of a processor is not called.
+They reproduce, in one process, what happens to an application on Spark. Committed data survive: stores, times, schedules, buffered and
+unfinished records. Sent records stay sent. Everything else is lost, and ``close`` of a processor is not called.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class DriverFaults(DriverTopics):
     _order: Random | None = None
 
     def crash(self) -> None:
-        """Kill the application and start it again on its checkpoint.
+        """Kill the application and restart it from its checkpoint.
 
-        Stores, schedules and buffered records continue as they were committed; processors are created anew; calls that were in flight
-        are made again. Records that are collected for a micro-batch (``commit_every``) are still on the broker. Stores that a test has
-        taken from the driver before are those of the killed application: take them again.
+        Stores, schedules and buffered records continue as committed. Processors are recreated, and calls that were in flight are made
+        again. Records that are collected for a micro-batch (``commit_every``) are still on the broker. Store objects that a test has taken
+        from the driver belong to the killed application: take them again.
 
         Example:
             >>> import millstream as ms
@@ -59,13 +59,14 @@ class DriverFaults(DriverTopics):
     def redeliver(self, times: int = 1) -> None:
         """Let the next micro-batch fail after its results were sent and before it is committed.
 
-        It is then processed again, from the state before it, as at least once allows: stores change once, and results are sent again.
+        It is then processed again, from the state before it, as at-least-once delivery allows: stores change once, and results are sent
+        again.
 
         Args:
-            times: How often it fails before it is committed, at least 1.
+            times: Number of failures before the micro-batch is committed, at least 1.
 
         Raises:
-            SettingsError: If the number is not possible.
+            SettingsError: If the number is invalid.
 
         Example:
             >>> import millstream as ms
@@ -85,13 +86,13 @@ class DriverFaults(DriverTopics):
         self._again = times
 
     def shuffle(self, seed: int | None) -> None:
-        """Deliver records in another order from now on, one that could happen.
+        """Deliver records in a different, possible order from now on.
 
-        Records are collected until :meth:`commit` or ``advance_wall_clock``. Then they are delivered in micro-batches of random size, at
-        most ``commit_every``. The order within a partition stays; which partition comes next is random.
+        Records are collected until :meth:`commit` or ``advance_wall_clock``, and then delivered in micro-batches of random size, at most
+        ``commit_every``. The order within a partition is preserved; the next partition is chosen at random.
 
         Args:
-            seed: Decides the order; the same seed gives the same order. None: in the order of ``pipe`` again.
+            seed: Determines the order; the same seed returns the same order. None restores the order of ``pipe``.
 
         Example:
             >>> import millstream as ms
@@ -139,7 +140,7 @@ class DriverFaults(DriverTopics):
             del delivered[:size]
 
     def _restart(self, begin: DriverSnapshot, counters: Counters) -> None:
-        """Continue from a snapshot with new tasks; what was sent stays sent."""
+        """Continue from a snapshot with new tasks. Sent records stay sent."""
         before = self._runner
         before.close(gently=False)
         before.topics.ends = defaultdict(int, begin.ends)
@@ -152,7 +153,7 @@ class DriverFaults(DriverTopics):
 
 
 def kept(runner: DriverRunner, before: Remembered) -> DriverSnapshot:
-    """Return what is committed now; ``before`` is the topology from which it continued."""
+    """Return the committed state; ``before`` is the topology from which the driver continued."""
     return DriverSnapshot(
         runner.plan.application_id,
         runner.now_ms,

@@ -1,4 +1,4 @@
-"""The methods of the test driver for topics and time: records, input and output topic objects, withheld topics, the wall clock."""
+"""The methods of the test driver for topics and time: records, input and output topics, withheld topics, the wall clock."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class DriverTopics:
         Args:
             topic: A topic that the topology reads, by name or by pattern.
             key: The key as an object for the source's serde, or None; bytes are used unchanged.
-            value: The value, likewise.
+            value: The value as an object for the source's serde, or None; bytes are used unchanged.
             timestamp: Milliseconds since the epoch.
             headers: Name and value pairs.
-            partition: The partition to write to; None: the one that a Java producer chooses for the key; records without a key go to
-                the partitions in turn.
+            partition: The partition to write to. None uses the partition that a Java producer chooses for the key; records without a key
+                go to the partitions in turn.
 
         Raises:
             TopicNotFoundError: If the topology does not read the topic, or the topic has no such partition.
@@ -85,8 +85,8 @@ class DriverTopics:
     def advance_wall_clock(self, duration: Duration) -> None:
         """Advance the wall clock and run the wall-clock punctuations that are due.
 
-        Collected records are processed first. With asynchronous operators the clock stops at each time at which a call ends, times
-        out or is due again.
+        Collected records are processed first. With asynchronous operators, the clock stops at each time at which a call ends, times out or
+        is due again.
 
         Args:
             duration: A timedelta, or milliseconds; not negative.
@@ -103,7 +103,7 @@ class DriverTopics:
         self._runner.advance(self._runner.now_ms + millis(duration))
 
     def commit(self) -> None:
-        """Process the records collected since the last commit as one micro-batch; without ``commit_every`` this does nothing.
+        """Process the records collected since the last commit as one micro-batch. Without ``commit_every``, this does nothing.
 
         Raises:
             MillstreamError: If a record fails under the policy "fail".
@@ -139,10 +139,10 @@ class DriverTopics:
 
         Args:
             name: A topic that the topology reads.
-            key: The serde of keys; None: that of the source.
-            value: The serde of values; None: that of the source.
-            start: The timestamp of the first record, ms since the epoch or a datetime; None: the current wall clock.
-            advance: The step between the timestamps of consecutive records: a timedelta, or milliseconds.
+            key: The serde of keys; None uses the serde of the source.
+            value: The serde of values; None uses the serde of the source.
+            start: The timestamp of the first record, ms since the epoch or a datetime; None uses the current wall clock.
+            advance: The step between the timestamps of consecutive records; a timedelta, or milliseconds.
 
         Raises:
             TopicNotFoundError: If the topology does not read the topic.
@@ -171,9 +171,9 @@ class DriverTopics:
         """Return an output topic with its own serdes.
 
         Args:
-            name: Any topic, internal ones included.
-            key: The serde of keys; None: that of the sink.
-            value: The serde of values; None: that of the sink.
+            name: Any topic, including internal topics.
+            key: The serde of keys; None uses the serde of the sink.
+            value: The serde of values; None uses the serde of the sink.
 
         Source: ``TopologyTestDriver.createOutputTopic``.
 
@@ -193,13 +193,13 @@ class DriverTopics:
         return OutputTopic(name, lambda: self._runner.sent[name], key, value)
 
     def produced_topics(self) -> frozenset[str]:
-        """Return the topics to which records were sent so far, including repartition topics (``producedTopicNames``)."""
+        """Return the topics to which records have been sent, including repartition topics (``producedTopicNames``)."""
         return frozenset(self._runner.produced)
 
     def hold(self, topic: str) -> None:
         """Withhold records written to a topic from now on: they stay on the broker, and the topology does not receive them.
 
-        With ``max_task_idle_ms``, tasks wait for such records as for any topic with lag.
+        With ``max_task_idle_ms``, tasks wait for these records as for any topic with lag.
 
         Args:
             topic: A topic that the topology reads.
@@ -229,7 +229,7 @@ class DriverTopics:
         """Deliver the withheld records of a topic to the topology and stop withholding it.
 
         Args:
-            topic: The topic; if it is not withheld, nothing happens.
+            topic: The topic. If it is not withheld, the call has no effect.
 
         Raises:
             MillstreamError: If a record fails under the policy "fail".
@@ -242,7 +242,7 @@ class DriverTopics:
 
 
 def _serde(given: Serde[Any] | None, of_source: Serde[Any], data: Any) -> Serde[Any]:
-    """Return the given serde, or that of the source, which passes bytes through."""
+    """Return the given serde, or else the serde of the source, which passes bytes through."""
     if given is None and isinstance(data, bytes):
         return bytes_serde
     return given or of_source

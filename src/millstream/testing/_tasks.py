@@ -1,6 +1,6 @@
 """A task of the test driver: as on Spark, recreated for each micro-batch from committed stores and a snapshot.
 
-Only tasks with user processors are recreated: the state of operators in memory is part of the snapshot anyway, as the recordings
+Only tasks with user processors are recreated. The in-memory state of operators is part of the snapshot in any case, as the recordings
 that run with a new task for each step show (``tests/golden/micro_batches.py``).
 """
 
@@ -49,7 +49,7 @@ class DriverTask:
         return self.task.id
 
     def begin(self, now_ms: int) -> None:
-        """Begin a micro-batch; recreate the task if it has user processors."""
+        """Begin a micro-batch. Recreates the task if it has user processors."""
         if not self._renewed:
             return
         snapshot = self.snapshot()
@@ -58,7 +58,7 @@ class DriverTask:
         self.task.init(now_ms)
 
     def snapshot(self) -> Snapshot:
-        """Return the snapshot to continue from, after committing what the test has written to stores."""
+        """Return the snapshot from which to continue, after committing what the test has written to stores."""
         for store in self.task.stores.values():
             drained = store.drain()
             self.stores.apply(drained.changes, drained.dropped)
@@ -71,7 +71,7 @@ class DriverTask:
         return outcome
 
     def store(self, name: str) -> Any:
-        """Return a store; the object stays valid when the task is recreated."""
+        """Return a store. The object stays valid when the task is recreated."""
         return _Store(self, name) if self._renewed else self.task.stores[name]
 
 
@@ -126,7 +126,7 @@ class Counters:
 
     Attributes:
         dropped: Dropped records, by reason.
-        enforced: Records processed although an empty input might have brought an earlier one.
+        enforced: Records processed although an empty input might have had an earlier one.
         calls: Calls by outcome, under the names of their metrics.
     """
 
@@ -150,7 +150,7 @@ Serdes = tuple[Serde[Any], Serde[Any]]
 
 
 class Sent(NamedTuple):
-    """A serialised record that was sent to a topic; the timestamp is in ms since the epoch.
+    """A serialised record that was sent to a topic. The timestamp is in ms since the epoch.
 
     Attributes:
         serdes: Key and value serdes of the sink.
@@ -165,7 +165,7 @@ class Sent(NamedTuple):
     topic: str
 
     def record(self, serdes: tuple[Serde[Any] | None, Serde[Any] | None] = (None, None)) -> Record[Any, Any]:
-        """Return the record deserialised, with the serdes of the sink unless others are given."""
+        """Return the deserialised record, with the serdes of the sink unless others are given."""
         key, value = (given or of_sink for given, of_sink in zip(serdes, self.serdes))
         return Record(
             read(key, self.key, self.topic, "key", self.headers),

@@ -13,14 +13,14 @@ from millstream.core.topology.layout import Layout, default_grouper, lay_out, ta
 from millstream.core.topology.plan import Plan
 
 PerTopic = int | Mapping[str, int]
-"""The partition count of all topics, or one count per topic; a topic without an entry has 1 partition."""
+"""The partition count of all topics, or one count per topic. A topic without an entry has 1 partition."""
 
 
 class TopicLogs:
-    """The topics and offsets that a broker would keep. Owned by the test driver.
+    """The topics and offsets that a broker would store. Owned by the test driver.
 
     Args:
-        partitions: Partition counts of external and sink topics; None gives every topic, also repartition topics, 1 partition.
+        partitions: Partition counts of external and sink topics. None gives every topic, including repartition topics, 1 partition.
     """
 
     def __init__(self, partitions: PerTopic | None, ends: Mapping[TopicPartition, int]) -> None:
@@ -69,7 +69,7 @@ class TopicLogs:
             return _one_each(plan)
         self._check_names(plan)
         external = {topic: self.partitions_of(topic) for topic in plan.external_topics}
-        # a pattern's topics are unknown, and may be the only source of a repartition's count
+        # The topics of a pattern are unknown, and may be the only source of a repartition's count.
         if plan.has_patterns:
             most = self._given if isinstance(self._given, int) else max(self._given.values(), default=1)
             kept = {**dict.fromkeys(plan.internal_topics, most), **(kept or {})}
@@ -112,9 +112,9 @@ class TopicLogs:
         return self._given if isinstance(self._given, int) else self._given.get(topic, 1)
 
     def routed(self, topic: str, records: Records) -> Iterator[tuple[TopicPartition, Records]]:
-        """Distribute records over the partitions of a topic as Java producers do, in order per partition.
+        """Distribute records over the partitions of a topic like a Java producer, in order per partition.
 
-        Records without a key go to the partitions in turn; in internal topics, to the partition of the empty key.
+        Records without a key go to the partitions in turn, or in internal topics to the partition of the empty key.
         """
         count = self.partitions_of(topic)
         if count == 1:

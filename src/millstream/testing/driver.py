@@ -1,11 +1,11 @@
 """TopologyTestDriver: runs a topology in one process, one record at a time, without broker, Spark or Java.
 
-It runs the same tasks through the same interface as Spark does. Each record is processed to the end, including internal topics,
-before ``pipe`` returns; changes of stores are committed after each step. A record of a global topic is in its global store
-when ``pipe`` returns. Each call of ``pipe`` is a micro-batch, so processors are created anew for it.
+The driver runs the same tasks through the same interface as Spark. Each record is processed to the end, including internal topics, before
+``pipe`` returns; changes of stores are committed after each step. A record of a global topic is in its global store when ``pipe`` returns.
+Each call of ``pipe`` is a micro-batch, so processors are recreated for it.
 
-Calls of asynchronous operators run in this thread, by the same rules as on Spark. Calls that take no time have ended when
-``pipe`` returns. Sleeping coroutines, retries and delays continue as the wall clock is advanced; nothing waits in real time.
+Calls of asynchronous operators run in this thread, by the same rules as on Spark. Calls that take no time have ended when ``pipe`` returns.
+Sleeping coroutines, retries and delays continue as the wall clock is advanced; nothing waits in real time.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ class TopologyTestDriver(DriverTables):
 
     Args:
         topology: The topology.
-        wall_clock_ms: The wall clock at the start, ms since the epoch; only :meth:`advance_wall_clock` moves it. None: that of
-            the snapshot, or 0.
+        wall_clock_ms: The wall clock at the start, ms since the epoch. Only :meth:`advance_wall_clock` moves it. None uses the wall
+            clock of the snapshot, or 0.
         application_id: The prefix of internal topics.
         policies: How to handle records that fail; None stops with an error.
         statestore_cache_max_bytes: As the setting of an application. Caches are flushed after each record, so unless
-            ``commit_every`` is larger they merge only updates of a row by the same record; 0 forwards those too.
+            ``commit_every`` is larger, they merge only updates of a row by the same record; 0 also forwards those.
         app_config: The value of ``context.app_config`` in processors.
         num_threads_per_task: As the setting of an application. Each record is processed to the end before the next one, so
             functions run in other threads, but one at a time.
-        commit_every: Records per micro-batch. With more than 1, :meth:`pipe` collects records; when the micro-batch is full, or at
+        commit_every: Records per micro-batch. With more than 1, :meth:`pipe` collects records. When the micro-batch is full, or at
             :meth:`commit`, they are processed together, in the order of their timestamps.
-        keep_processors: Whether each task keeps its processors for the lifetime of the driver. On Spark, processors are created anew
-            in each micro-batch, so a processor that keeps state in an attribute instead of a store is wrong there. It is wrong here
-            too, unless this is True.
+        keep_processors: Whether each task keeps its processors for the lifetime of the driver. On Spark, processors are recreated in
+            each micro-batch, so a processor that keeps state in an attribute instead of a store fails there. It also fails here,
+            unless this is True.
         partitions: Partition counts: one for all external topics and sink topics, or one per topic (others have 1). Repartition
-            topics then have the counts that they have in an application, and there is one task per partition. None: every topic has
-            one partition, including repartition topics.
+            topics then have the same counts as in an application, and there is one task per partition. None gives every topic one
+            partition, including repartition topics.
         max_task_idle_ms: As the setting of an application: how long tasks with several inputs wait for an empty one, in ms of the
             driver's clock. None does not wait. For a withheld input (:meth:`hold`), tasks wait without limit.
         parallelism: As the setting of an application: workers per partition. Stores are then in a task per key range; see
             :meth:`store`.
-        snapshot: A snapshot of another driver (:meth:`snapshot`) to continue from; see :meth:`edited`.
-        renamed_stores: As the argument of an application: new name per old name of a store of the snapshot.
+        snapshot: A snapshot of another driver (:meth:`snapshot`) from which to continue; see :meth:`edited`.
+        renamed_stores: As the argument of an application: new name by old name of a store of the snapshot.
 
     Raises:
-        TopologyError: If the topology is not valid.
+        TopologyError: If the topology is invalid.
         IncompatibleTopologyError: If the topology cannot continue from the snapshot.
         CoPartitioningError: If co-partitioned topics have different partition counts.
         SettingsError: If an argument is not a whole number or is too small, or ``partitions`` names a topic that is neither read nor
@@ -134,14 +134,14 @@ class TopologyTestDriver(DriverTables):
         self._runner = DriverRunner(plan, layout, self._topics, settings, replace(begin, tasks=tasks))
 
     def dropped(self) -> dict[str, int]:
-        """Return the number of records dropped so far, by reason; ``docs/reference/metrics.md`` lists the reasons."""
+        """Return the number of records dropped so far, by reason. ``docs/reference/metrics.md`` lists the reasons."""
         return dict(self._runner.counters.dropped)
 
     def metrics(self) -> dict[str, int]:
         """Return the counters: ``processed_records``, ``dropped_records``, and ``counted: <name>`` for each counter of a processor.
 
         If the topology has asynchronous operators, also ``calls_settled`` (attempts that ended), ``calls_retried`` and
-        ``calls_dead_lettered``, as in the metrics of an application. With ``max_task_idle_ms`` also ``enforced_records``.
+        ``calls_dead_lettered``, as in the metrics of an application. With ``max_task_idle_ms``, also ``enforced_records``.
         """
         counters = self._runner.counters
         counted = {f"counted: {name}": count for name, count in counters.counted.items()}
@@ -156,14 +156,14 @@ class TopologyTestDriver(DriverTables):
         }
 
     def committed_offset(self, topic: str, partition: int = 0) -> int:
-        """Return the offset of a partition before which every record is finished: the one to commit now.
+        """Return the committable offset of a partition: every record before it is finished.
 
         Args:
-            topic: A topic the topology reads.
+            topic: A topic that the topology reads.
             partition: Its partition.
 
         Raises:
-            TopicNotFoundError: If the topology does not read the topic, or it has no such partition.
+            TopicNotFoundError: If the topology does not read the topic, or the topic has no such partition.
 
         Example:
             >>> import millstream as ms
@@ -180,10 +180,10 @@ class TopologyTestDriver(DriverTables):
         return self._runner.committable.get(topic_partition, 0)
 
     def snapshot(self) -> DriverSnapshot:
-        """Return a snapshot from which another driver can continue; collected records are processed first.
+        """Return a snapshot from which another driver can continue. Collected records are processed first.
 
-        It contains stores, times, schedules, buffered records, unfinished records and offsets. It does not contain records that were
-        sent and not read, counters, or withheld records.
+        It contains stores, times, schedules, buffered records, unfinished records and offsets. It does not contain records that were sent
+        and not yet read, counters, or withheld records.
 
         Raises:
             MillstreamError: If a record fails under the policy "fail".
@@ -198,16 +198,16 @@ class TopologyTestDriver(DriverTables):
         renamed_stores: Mapping[str, str] | None = None,
         parallelism: Parallelism | None = None,
     ) -> TopologyTestDriver:
-        """Close this driver and return one that continues with another topology, as a restart on the same checkpoint does.
+        """Close this driver and return one that continues with another topology, like a restart from the same checkpoint.
 
         Args:
             topology: The edited topology, or the same one.
-            renamed_stores: New name per old name of a store.
-            parallelism: The new number of workers per partition; None keeps it.
+            renamed_stores: New name by old name of a store.
+            parallelism: The new number of workers per partition; None keeps the current number.
 
         Raises:
-            IncompatibleTopologyError: If the topology cannot continue from this driver's state; this driver stays open.
-            SettingsError: If a new name of a store is not possible.
+            IncompatibleTopologyError: If the topology cannot continue from the state of this driver, which then stays open.
+            SettingsError: If a new name of a store is invalid.
 
         Example:
             >>> import millstream as ms
@@ -232,7 +232,7 @@ class TopologyTestDriver(DriverTables):
         return after
 
     def close(self) -> None:
-        """Close all processors and cancel calls that have not ended; a second call does nothing."""
+        """Close all processors and cancel calls that have not ended. A second call has no effect."""
         if not self._closed:
             self._closed = True
             self._runner.close()

@@ -1,12 +1,11 @@
 """``EmbeddedKafka``: a real Kafka broker for tests, demos and benchmarks, as a context manager.
 
-The broker is Apache Kafka itself: one node, or a cluster of brokers that are their own controllers. The jars are resolved by
-PySpark's Ivy (see ``resolve_jars`` for ``MILLSTREAM_CACHE_DIR``, ``MILLSTREAM_IVY_SETTINGS`` and ``MILLSTREAM_KAFKA_JARS``). Tests
-meet real behaviour: transactions, offsets with gaps, lost records, brokers that pause or crash. It needs only Java 17, and no
-container runtime.
+The broker is Apache Kafka itself: one node, or a cluster of brokers that are their own controllers. PySpark's Ivy resolves the jars (see
+``resolve_jars`` for ``MILLSTREAM_CACHE_DIR``, ``MILLSTREAM_IVY_SETTINGS`` and ``MILLSTREAM_KAFKA_JARS``). Tests encounter real behaviour:
+transactions, offsets with gaps, lost records, brokers that pause or crash. Only Java 17 is required, and no container runtime.
 
-It leaves nothing behind: the broker ends with ``stop()``, and also when this Python process ends in any way, including SIGKILL.
-Its data are in a temporary directory unless the caller names one.
+Nothing is left behind: the broker ends with ``stop()``, and also when this Python process ends in any way, including SIGKILL. Its data
+are in a temporary directory unless the caller names one.
 """
 
 from __future__ import annotations
@@ -56,19 +55,19 @@ _TOOLS = {
 class EmbeddedKafka:
     """A real Kafka broker, or a cluster of several, that ends with this Python process at the latest.
 
-    Start, stop, kill, pause and restart it from one thread; any thread may read and write meanwhile. Other processes connect
+    Start, stop, kill, pause and restart it from one thread; any thread may read and write in the meantime. Other processes connect
     through ``bootstrap_servers``.
 
     Args:
         partitions: Default number of partitions of a new topic.
         properties: Properties of the broker, by name as in ``server.properties``; they override the defaults of this class.
         auto_create_topics: Whether the broker creates topics on first use.
-        directory: Directory for configuration, log and data. They are kept after the stop, and a later broker on the same
-            directory reuses them. None: a temporary directory.
-        heap: Maximum Java heap of each broker, as in ``-Xmx``; None: 512 MB, or 256 MB in a cluster.
-        java_options: Further options of each JVM; ``["-XX:TieredStopAtLevel=4"]`` for throughput instead of a quick start.
+        directory: Directory for configuration, log and data. They are kept after the stop, and a later broker in the same
+            directory reuses them. None uses a temporary directory.
+        heap: Maximum Java heap of each broker, as in ``-Xmx``; None uses 512 MB, or 256 MB in a cluster.
+        java_options: Additional options of each JVM, such as ``["-XX:TieredStopAtLevel=4"]`` for throughput instead of a quick start.
         brokers: Number of brokers. With three or more, all topics, including those of transactions and groups, have three
-            replicas and ``min.insync.replicas`` is 2: one broker may crash, and no acknowledged record is lost.
+            replicas, and ``min.insync.replicas`` is 2: one broker may crash without the loss of an acknowledged record.
         relayed: For each broker, a second port on which it listens, and the port of a relay, advertised to clients of that port.
 
     Example:
@@ -112,8 +111,8 @@ class EmbeddedKafka:
             This object.
 
         Raises:
-            EmbeddedKafkaError: If it is already started, Java or the jars are missing, or the broker did not start; then the
-                message ends with the last lines of its log.
+            EmbeddedKafkaError: If it is already started, Java or the jars are missing, or the broker did not start. In the last case,
+                the message ends with the last lines of the log.
         """
         if self._started is not None:
             raise EmbeddedKafkaError("it is already started; after kill() use restart(), or stop() it first")
@@ -135,9 +134,9 @@ class EmbeddedKafka:
         return self
 
     def stop(self) -> None:
-        """Stop the broker and wait until it has exited; does nothing if it is not started.
+        """Stop the broker and wait until it has exited. Has no effect if it is not started.
 
-        With a ``directory``, the broker is shut down in order. With temporary data it is killed, and the data are deleted.
+        With a ``directory``, the broker is shut down in order. With temporary data, it is killed and the data are deleted.
         """
         cluster, self._started, self._client = self._started, None, None
         if cluster is not None:
@@ -145,10 +144,10 @@ class EmbeddedKafka:
         self._discard_temporary()
 
     def kill(self, broker: int | None = None) -> None:
-        """Kill a broker with SIGKILL, like a crash; ports and data are kept for ``restart``.
+        """Kill a broker with SIGKILL, like a crash. Ports and data are kept for ``restart``.
 
         Args:
-            broker: The number of the broker, from 0; None: all.
+            broker: The number of the broker, from 0; None kills all.
 
         Raises:
             EmbeddedKafkaError: If it is not started, or there is no such broker.
@@ -165,13 +164,13 @@ class EmbeddedKafka:
         self._cluster.end(broker, orderly=False)
 
     def restart(self, broker: int | None = None) -> None:
-        """Restart a broker with the same ports and data; if it still runs, it is shut down in order first.
+        """Restart a broker with the same ports and data. A running broker is first shut down in order.
 
         Args:
-            broker: The number of the broker, from 0; None: all.
+            broker: The number of the broker, from 0; None restarts all.
 
         Raises:
-            EmbeddedKafkaError: If it was not started before, or does not start again.
+            EmbeddedKafkaError: If the broker was not started before, or does not start again.
         """
         self._client = self._cluster.restart(broker)
 
@@ -179,7 +178,7 @@ class EmbeddedKafka:
         """Suspend a broker with SIGSTOP: connections stay open, but it does not answer until ``resume``.
 
         Args:
-            broker: The number of the broker, from 0; None: all.
+            broker: The number of the broker, from 0; None pauses all.
 
         Raises:
             EmbeddedKafkaError: If it is not started.
@@ -190,7 +189,7 @@ class EmbeddedKafka:
         """Resume a paused broker (SIGCONT).
 
         Args:
-            broker: The number of the broker, from 0; None: all.
+            broker: The number of the broker, from 0; None resumes all.
 
         Raises:
             EmbeddedKafkaError: If it is not started.
@@ -199,7 +198,7 @@ class EmbeddedKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The bootstrap servers, as comma-separated ``host:port``; they stay the same until ``stop``.
+        """The bootstrap servers, as comma-separated ``host:port``. They stay the same until ``stop``.
 
         Raises:
             EmbeddedKafkaError: If the broker is not started.
@@ -227,8 +226,8 @@ class EmbeddedKafka:
 
         Args:
             name: Name of the topic.
-            partitions: Number of partitions; None: the default of this broker.
-            config: Topic configuration; ``retention.ms`` is -1 unless given here.
+            partitions: Number of partitions; None uses the default of this broker.
+            config: Topic configuration. ``retention.ms`` is -1 unless given here.
 
         Raises:
             EmbeddedKafkaError: If the broker refuses, for example because the topic exists.
@@ -237,13 +236,13 @@ class EmbeddedKafka:
         self._admin.create_topic(name, count, config or {})
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and wait until it has disappeared.
+        """Delete a topic and wait until it no longer exists.
 
         Args:
             name: Name of the topic.
 
         Raises:
-            EmbeddedKafkaError: If the broker refuses, for example because there is no such topic.
+            EmbeddedKafkaError: If the broker refuses, for example because the topic does not exist.
         """
         self._admin.delete_topic(name)
 
@@ -264,12 +263,13 @@ class EmbeddedKafka:
 
         Args:
             topic: Name of the topic.
-            records: ``(key, value)`` or ``(key, value, timestamp)``; keys and values are bytes, str (written as UTF-8)
+            records: ``(key, value)`` or ``(key, value, timestamp)``. Keys and values are bytes, str (written as UTF-8)
                 or None (null); timestamps are positive ms since the epoch (default: the current time).
-            partition: The partition for all records. None: by the murmur2 hash of the key as in Java; null keys go to any partition.
+            partition: The partition for all records. None chooses by the murmur2 hash of the key, as in Java; records with a null key go
+                to any partition.
 
         Raises:
-            EmbeddedKafkaError: If there is no such topic, or a record was not acknowledged.
+            EmbeddedKafkaError: If the topic does not exist, or a record was not acknowledged.
             ValueError: If a timestamp is not positive.
 
         Example:
@@ -280,7 +280,7 @@ class EmbeddedKafka:
         write_all(self.bootstrap_servers, topic, records, partition=partition)
 
     def consume(self, topic: str, *, isolation: Isolation = "read_uncommitted") -> list[ConsumedRecord]:
-        """Read all records that a topic contains at this moment.
+        """Read all records that a topic currently contains.
 
         Args:
             topic: Name of the topic.
@@ -290,23 +290,23 @@ class EmbeddedKafka:
             The records by partition, then by offset.
 
         Raises:
-            EmbeddedKafkaError: If there is no such topic, or the broker does not answer.
+            EmbeddedKafkaError: If the topic does not exist, or the broker does not answer.
         """
         return read_all(self.bootstrap_servers, topic, self.end_offsets(topic), isolation=isolation)
 
     def end_offsets(self, topic: str, *, isolation: Isolation = "read_uncommitted") -> dict[int, int]:
-        """Return the offset that the next record of each partition will get.
+        """Return the offset of the next record of each partition.
 
         Args:
             topic: Name of the topic.
             isolation: With ``"read_committed"``, the last stable offsets: in a partition with open transactions, the offset of the
-                first record of the oldest one.
+                first record of the oldest open transaction.
 
         Returns:
             Offsets by partition, including transaction markers.
 
         Raises:
-            EmbeddedKafkaError: If there is no such topic, or the broker does not answer.
+            EmbeddedKafkaError: If the topic does not exist, or the broker does not answer.
         """
         return self._admin.end_offsets(topic, isolation)
 
@@ -337,7 +337,7 @@ class EmbeddedKafka:
             Its standard output.
 
         Raises:
-            EmbeddedKafkaError: If there is no such tool, or it failed or took longer than two minutes.
+            EmbeddedKafkaError: If the tool does not exist, failed, or took longer than two minutes.
 
         Example:
             >>> "clicks" in kafka.tool("kafka-topics", "--list").splitlines()
@@ -352,7 +352,7 @@ class EmbeddedKafka:
     def hanging_transactions(self) -> list[HangingTransaction]:
         """Find transactions that are open in partitions although their coordinator does not know them.
 
-        No producer can end them, and ``read_committed`` consumers never read past them.
+        No producer can end these transactions, and ``read_committed`` consumers never read past them.
 
         Returns:
             One entry per partition.
@@ -370,10 +370,10 @@ class EmbeddedKafka:
     def abort_transaction(self, hanging: HangingTransaction) -> None:
         """End a hanging transaction in one partition.
 
-        Producers with the same transactional id must have ended before; otherwise their new transaction would be part of it.
+        Producers with the same transactional id must have ended before; otherwise, their new transaction would be part of it.
 
         Raises:
-            EmbeddedKafkaError: If the broker does not answer, or there is no such transaction.
+            EmbeddedKafkaError: If the broker does not answer, or the transaction does not exist.
         """
         options = ["--topic", hanging.topic, "--partition", str(hanging.partition)]
         self.tool("kafka-transactions", "abort", *options, "--start-offset", str(hanging.start_offset))

@@ -1,4 +1,4 @@
-"""MockProcessorContext: runs a processor without a topology; it records the processor's requests and executes none of them."""
+"""MockProcessorContext: runs a processor without a topology. It records the processor's requests and executes none of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Forwarded(NamedTuple):
     """A record that a processor forwarded.
 
     Attributes:
-        child: The child it was forwarded to; None: all children.
+        child: The child to which it was forwarded; None for all children.
     """
 
     record: Record[Any, Any]
@@ -33,8 +33,8 @@ class CapturedPunctuator:
     Attributes:
         interval_ms: The interval between calls, ms.
         kind: Stream time or wall-clock time.
-        start_time: The time of the first call, ms since the epoch; None: determined by the interval.
-        callback: The function; its argument is the time, ms since the epoch.
+        start_time: The time of the first call, ms since the epoch; None if the interval determines it.
+        callback: The function, whose argument is the time, ms since the epoch.
         cancelled: Whether the processor has cancelled it.
     """
 
@@ -53,10 +53,9 @@ class CapturedPunctuator:
 
 
 class MockProcessorContext:
-    """A context for a processor without a topology: it captures what the processor forwards, schedules and requests.
+    """A context for a processor without a topology. It captures the processor's forwarded records, schedules and requests.
 
-    Nothing else happens: time does not advance, and no serde checks a record. To run a processor in full, use
-    ``TopologyTestDriver``.
+    Nothing else happens: time does not advance, and no serde checks a record. To run a processor in full, use ``TopologyTestDriver``.
 
     Args:
         stores: The stores connected to the processor, kept in memory.
@@ -152,7 +151,7 @@ class MockProcessorContext:
         self.counted[name] += by
 
     def commit(self) -> None:
-        """Record a commit request; reset ``commit_requested`` to detect the next one."""
+        """Record a commit request. Reset ``commit_requested`` to detect the next one."""
         self.commit_requested = True
 
     def state_store(self, name: str) -> Any:

@@ -1,7 +1,7 @@
 """A slice of topics in a file: one line of JSON per record, as ``millstream record`` writes it.
 
-Keys, values and headers are the bytes that were read: text where they are UTF-8, else ``{"base64": ...}``. So a slice can be looked at,
-edited and kept beside a test.
+Keys, values and headers are the bytes that were read: as text if they are UTF-8, otherwise as ``{"base64": ...}``. A slice can therefore be
+inspected, edited and stored beside a test.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from millstream.core.model.record import Headers
 
 @dataclass(frozen=True)
 class SliceRecord:
-    """A record of a slice; the timestamp is in ms since the epoch."""
+    """A record of a slice. The timestamp is in ms since the epoch."""
 
     topic_partition: TopicPartition
     offset: int
@@ -54,15 +54,15 @@ def read_slice(file: str | Path) -> list[SliceRecord]:
     """Read a slice.
 
     Returns:
-        Its records, merged by their timestamps; those of a partition keep their order.
+        Its records, merged by timestamp. Records of a partition keep their order.
 
     Raises:
-        SettingsError: If the file cannot be read, or a line is not that of a record.
+        SettingsError: If the file cannot be read, or a line is not a record.
     """
     try:
         lines = (
             Path(file).read_text(encoding="utf-8").split("\n")
-        )  # not splitlines: JSON may have other ends of lines
+        )  # not splitlines: JSON may contain other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"the slice {str(file)!r} cannot be read: {error}") from None
     records = [_read(str(file), number, line) for number, line in enumerate(lines, 1) if line.strip()]
@@ -70,7 +70,7 @@ def read_slice(file: str | Path) -> list[SliceRecord]:
 
 
 def merged(records: Iterable[SliceRecord]) -> Iterator[SliceRecord]:
-    """Yield records by their timestamps, as far as the order of each partition allows."""
+    """Yield records in timestamp order, as far as the order of each partition allows."""
     queues: defaultdict[TopicPartition, deque[SliceRecord]] = defaultdict(deque)
     for record in records:
         queues[record.topic_partition].append(record)
@@ -96,7 +96,7 @@ def _read(file: str, number: int, line: str) -> SliceRecord:
 
 
 def json_value(data: bytes | None) -> object:
-    """Return bytes as a JSON value: text if they are UTF-8, else base64."""
+    """Return bytes as a JSON value: text if they are UTF-8, otherwise base64."""
     if data is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Snapshots of a test driver: continues with the same topology or an edited one, by the rules of a checkpoint."""
+"""Snapshots of a test driver, to continue with the same topology or an edited one, by the rules of a checkpoint."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class TaskState:
 
 @dataclass(frozen=True)
 class DriverSnapshot:
-    """The state from which a test driver can continue, created by :meth:`TopologyTestDriver.snapshot`; it never changes.
+    """The state from which a test driver can continue. Created by :meth:`TopologyTestDriver.snapshot`; never changes.
 
     Attributes:
         application_id: The application's id.
         wall_clock_ms: The wall clock, ms since the epoch.
-        remembered: The facts about the topology that a checkpoint would store.
+        remembered: The data about the topology that a checkpoint would store.
         tasks: The tasks.
         global_stores: The content of the global stores.
-        global_fingerprints: The fingerprint of each global store; its content is readable only if it is unchanged.
+        global_fingerprints: The fingerprint of each global store. Its content is readable only if the fingerprint is unchanged.
         ends: The next offset of each partition.
-        committable: Per partition the offset before which every record is finished.
+        committable: Per partition, the offset before which every record is finished.
     """
 
     application_id: str
@@ -89,12 +89,12 @@ def stores_with(content: Content) -> MemoryStores:
 
 
 def remembered(plan: Plan, layout: Layout, before: Remembered) -> Remembered:
-    """Return the facts about a running topology that a checkpoint stores.
+    """Return the data about a running topology that a checkpoint stores.
 
     Args:
         plan: The topology, split into sub-topologies.
         layout: The tasks of the plan.
-        before: The facts from which it continued.
+        before: The data from which it continued.
     """
     return Remembered(
         plan.store_fingerprints(),
@@ -113,15 +113,15 @@ def fitted(
     Args:
         plan: The topology, split into sub-topologies.
         topics: The topics.
-        snapshot: The snapshot to continue from.
-        renamed_stores: New name per old name of a store.
+        snapshot: The snapshot from which to continue.
+        renamed_stores: New name by old name of a store.
 
     Returns:
         The plan with the sub-topology numbers of the snapshot, its layout, and the state from which each task continues.
 
     Raises:
         IncompatibleTopologyError: If the topology cannot continue from the snapshot.
-        SettingsError: If a new name of a store is not possible.
+        SettingsError: If a new name of a store is invalid.
     """
     if snapshot.application_id != plan.application_id:
         raise IncompatibleTopologyError(
@@ -160,7 +160,7 @@ def _check_global(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 def _divided(
     plan: Plan, before: Remembered, tasks: Mapping[TaskId, TaskState]
 ) -> Iterator[tuple[TaskId, TaskState]]:
-    """Return the tasks with the state of those whose partitions get more key ranges divided among them.
+    """Yield tasks with their state, dividing the state of tasks whose partitions now have more key ranges.
 
     Raises:
         IncompatibleTopologyError: If state cannot be divided, or a task has buffered records.
@@ -202,7 +202,7 @@ def _renamed(byte_store: str, names: Mapping[str, str]) -> str:
 
 
 def _check_finished(before: Remembered, plan: Plan, tasks: Mapping[TaskId, TaskState]) -> None:
-    """Raise an error if the topology no longer has an asynchronous operator that has unfinished records."""
+    """Reject a topology that no longer has an asynchronous operator with unfinished records."""
     left: Counter[str] = Counter()
     for state in tasks.values():
         left.update(state.unfinished)

@@ -16,11 +16,11 @@ V = TypeVar("V")
 
 
 Serdes: TypeAlias = tuple[Serde[Any] | None, Serde[Any] | None]
-"""Serdes of keys and values; None: that of the source."""
+"""Serdes of keys and values; None uses the serde of the source."""
 
 
 class NewRecord(NamedTuple):
-    """A record to be written; the partition is chosen by the key if it is None."""
+    """A record to write. If the partition is None, the key determines it."""
 
     key: Any
     value: Any
@@ -34,9 +34,9 @@ Write: TypeAlias = Callable[[str, Serdes, NewRecord], None]
 
 
 class InputTopic(Generic[K, V]):
-    """A topic that a test writes to, created by :meth:`TopologyTestDriver.input_topic`.
+    """A topic to which a test writes. Created by :meth:`TopologyTestDriver.input_topic`.
 
-    Records without a timestamp get the timestamps ``start``, ``start + advance``, and so on.
+    Records without a timestamp receive the timestamps ``start``, ``start + advance``, and so on.
 
     Attributes:
         name: The topic.
@@ -73,13 +73,13 @@ class InputTopic(Generic[K, V]):
         Args:
             key: The key, or None.
             value: The value, or None.
-            timestamp: Milliseconds since the epoch; None takes the topic's time and advances it.
+            timestamp: Milliseconds since the epoch; None uses the topic's time and advances it.
             headers: Name and value pairs.
             partition: The partition; None chooses it by the key.
 
         Raises:
             SerdeError: If the key or the value does not fit the serdes.
-            MillstreamError: As ``TopologyTestDriver.pipe``.
+            MillstreamError: As in ``TopologyTestDriver.pipe``.
         """
         if timestamp is None:
             timestamp = self.time_ms
@@ -113,9 +113,9 @@ class InputTopic(Generic[K, V]):
 
 
 class OutputTopic(Generic[K, V]):
-    """A topic that a test reads, created by :meth:`TopologyTestDriver.output_topic`.
+    """A topic that a test reads. Created by :meth:`TopologyTestDriver.output_topic`.
 
-    Reading removes records: all objects for one topic, and ``TopologyTestDriver.read``, share the same queue.
+    Reading removes records. All objects for one topic, and ``TopologyTestDriver.read``, share the same queue.
 
     Attributes:
         name: The topic.

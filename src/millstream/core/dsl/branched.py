@@ -22,8 +22,8 @@ V = TypeVar("V")
 class BranchedKStream(Generic[K, V]):
     """A stream that is being split (``BranchedKStream``).
 
-    Each :meth:`branch` is added immediately. :meth:`default` and :meth:`no_default` return the branches; a split that ends with
-    neither also has its branches, and drops the records that match none of them.
+    :meth:`branch` adds each branch immediately. :meth:`default` and :meth:`no_default` return the branches. A split that ends with neither
+    also has its branches, and drops the records that match none of them.
     """
 
     def __init__(self, stream: StreamHandle[K, V], name: str | None) -> None:
@@ -46,10 +46,10 @@ class BranchedKStream(Generic[K, V]):
         """Add a branch.
 
         Args:
-            predicate: Of key and value.
-            name: Follows the prefix of ``split``; None is the number of the branch, from 1.
-            then: Called immediately with the stream of the branch. The stream that it returns replaces the branch in the results; if
-                it returns None, the branch is not among them.
+            predicate: ``(key, value) -> bool``.
+            name: Follows the prefix of ``split``; None uses the number of the branch, from 1.
+            then: Called immediately with the stream of the branch. The returned stream replaces the branch in the results; None removes
+                the branch from the results.
 
         Raises:
             TopologyError: If two branches have the same name, or the split already has a default branch.
@@ -71,12 +71,12 @@ class BranchedKStream(Generic[K, V]):
         name: str | None = None,
         then: Callable[[KStream[K, V]], KStream[K, V] | None] | None = None,
     ) -> dict[str, KStream[K, V]]:
-        """Add a branch for the records that match no other, and return all branches by prefix and name (of this one: ``0``).
+        """Add a branch for the records that match no other, and return all branches by prefix and name (default name of this one: ``0``).
 
-        For the arguments see :meth:`branch`.
+        For the arguments, see :meth:`branch`.
 
         Raises:
-            TopologyError: If a branch has its name, or there already is a default branch.
+            TopologyError: If a branch already has the name, or the split already has a default branch.
         """
         self._add(None, name, 0, then)
         self._ended = True

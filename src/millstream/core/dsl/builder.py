@@ -1,4 +1,4 @@
-"""StreamsBuilder: the beginning and the end of a program of the DSL."""
+"""StreamsBuilder: the entry point of a DSL program."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class StreamsBuilder:
     """Builds a topology from streams and tables.
 
     Args:
-        default_key_serde: Serde of keys without a given one or one known from upstream (``default.key.serde``).
-        default_value_serde: Serde of such values (``default.value.serde``).
-        names: How state and internal topics without a name are named. ``"stable"``: by their topic and the operations on it
-            (``orders-count``), which inserted operators do not change. ``"numbered"``: by the number of their operator, as in
+        default_key_serde: Serde of keys for which no serde is given or known from upstream (``default.key.serde``).
+        default_value_serde: The same for values (``default.value.serde``).
+        names: How to name state and internal topics that have no name in the program. ``"stable"``: by their topic and the operations
+            on it (``orders-count``); inserted operators do not change these names. ``"numbered"``: by the number of their operator, as in
             Kafka Streams. See "Change a topology" in the documentation.
-        null_keys: Records without a key have no partition and are dropped before a repartition. ``"counted"``: they are counted.
-            ``"silent"``: they are not, as in Kafka Streams.
+        null_keys: Records without a key have no partition and are dropped before a repartition. ``"counted"`` counts them as
+            dropped; ``"silent"`` does not, as in Kafka Streams.
         wrap: As in :class:`Topology`: ``(name, supplier) -> supplier`` for each processor and value transformer (KIP-1112).
 
     Raises:
@@ -118,21 +118,21 @@ class StreamsBuilder:
         """Read topics as one stream of records.
 
         Args:
-            topic: One topic or several; or a regular expression from ``re.compile(...)``, which matches their whole names, including
+            topic: One topic or several, or a regular expression from ``re.compile(...)`` that matches whole topic names. It also matches
                 topics that are created later, which are read from their beginning. Deleted topics are no longer read.
-            key: Serde of the keys; None is the builder's default.
-            value: Serde of the values; None is the builder's default.
+            key: Serde of the keys; None uses the builder's default.
+            value: Serde of the values; None uses the builder's default.
             timestamp: ``(ConsumerRecord, partition_time_ms) -> ms``; None uses the record's own timestamp.
             offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"`` (an error), or a timedelta,
-                which is how far back to begin; None uses the application's setting.
+                which is how far back to begin. None uses the application's setting.
             name: Name of the source node.
 
         Returns:
             The stream. Streams of the same topics, or of equal patterns, share the source of the first one.
 
         Raises:
-            TopologyError: If a name is in use; if a table or a stream of other topics also reads one of the topics; or if another
-                stream of the same topics has other serdes, another extractor or another offset reset.
+            TopologyError: If a name is in use, if a table or a stream of other topics also reads one of the topics, or if another stream of
+                the same topics has a different serde, extractor or offset reset.
 
         Example:
             >>> import re
@@ -188,19 +188,19 @@ class StreamsBuilder:
         offset_reset: OffsetReset | None = None,
         name: str | None = None,
     ) -> KTable[Any, Any]:
-        """Read a topic as a table: the newest value per key; a null value deletes the key.
+        """Read a topic as a table with the newest value per key; a null value deletes the key.
 
         Records without a key are dropped and counted.
 
         Args:
             topic: The topic.
-            key: Serde of the keys; None is the builder's default.
-            value: Serde of the values; None is the builder's default.
+            key: Serde of the keys; None uses the builder's default.
+            value: Serde of the values; None uses the builder's default.
             store: Name of the store of the table, or ``ms.stores.options(..., history_retention=...)`` for a versioned
-                table; None is ``<topic>-table``.
+                table; None uses ``<topic>-table``.
             timestamp: As in :meth:`stream`.
             offset_reset: As in :meth:`stream`.
-            name: Name of the node; that of the source is ``<name>-source``.
+            name: Name of the node; the source is named ``<name>-source``.
 
         Returns:
             The table.
@@ -251,15 +251,15 @@ class StreamsBuilder:
         timestamp: TimestampExtractor | None = None,
         name: str | None = None,
     ) -> GlobalKTable[Any, Any]:
-        """Read all partitions of a topic as a table that every task can read completely.
+        """Read all partitions of a topic as a table that every task can read in full.
 
         Records without a key are dropped and counted; a null value deletes the key.
 
         Args:
-            topic: The topic; it is read from its beginning, and no other stream or table may read it.
-            key: Serde of the keys; None is the builder's default.
-            value: Serde of the values; None is the builder's default.
-            store: Name of the store of the table; None is ``<topic>-table``.
+            topic: The topic. It is read from its beginning, and no other stream or table may read it.
+            key: Serde of the keys; None uses the builder's default.
+            value: Serde of the values; None uses the builder's default.
+            store: Name of the store of the table; None uses ``<topic>-table``.
             timestamp: As in :meth:`stream`.
             name: As in :meth:`table`.
 
@@ -285,7 +285,7 @@ class StreamsBuilder:
     def _table_names(
         self, store: StoreLike | None, topic: str, name: str | None
     ) -> tuple[StoreOptions, str, str]:
-        """Return the options of a table's store, the name of its source and that of its node."""
+        """Return the options of a table's store, and the names of its source and its node."""
         graph = self._graph
         options = graph.store_options(store, lambda: graph.names.store(topic), topic, "table", name)
         source = graph.name("KSTREAM-SOURCE", None if name is None else f"{name}-source")
@@ -302,16 +302,16 @@ class StreamsBuilder:
         timestamp: TimestampExtractor | None = None,
         name: str | None = None,
     ) -> StreamsBuilder:
-        """Add a store that every task can read, filled from a topic by a processor.
+        """Add a store that a processor fills from a topic and that every task can read.
 
         Args:
             store: As in ``Topology.add_global_store``.
-            topic: Likewise.
-            supplier: Likewise.
-            key: Serde of the topic's keys; None is the builder's default.
-            value: Serde of the topic's values; None is the builder's default.
+            topic: As in ``Topology.add_global_store``.
+            supplier: As in ``Topology.add_global_store``.
+            key: Serde of the topic's keys; None uses the builder's default.
+            value: Serde of the topic's values; None uses the builder's default.
             timestamp: As in :meth:`stream`.
-            name: Name of the processor's node; that of its source is ``<name>-source``.
+            name: Name of the processor's node; the source is named ``<name>-source``.
 
         Raises:
             TopologyError: If the topic is read twice, a name is in use, or the store is of another kind.
@@ -331,7 +331,7 @@ class StreamsBuilder:
         return self
 
     def add_state_store(self, store: StoreSpec) -> StreamsBuilder:
-        """Add a store for processors; ``process(..., stores=[name])`` connects it.
+        """Add a store for processors. ``process(..., stores=[name])`` connects it.
 
         Raises:
             TopologyError: If another store has its name.
@@ -344,14 +344,14 @@ class StreamsBuilder:
         """Finish the topology.
 
         Args:
-            explicit_names: Whether to reject stores and internal topics with generated names. An edit of the program may change such
-                a name, and then its state is not found again.
+            explicit_names: Whether to reject stores and internal topics with generated names. An edit of the program may change a
+                generated name, and the state under the old name is then no longer found.
 
         Returns:
-            The topology, which later changes of the builder do not affect.
+            The topology. Later changes of the builder do not affect it.
 
         Raises:
-            TopologyError: If it is invalid, or operators lack names.
+            TopologyError: If the topology is invalid, or operators lack names.
 
         Source: KIP-1111 (``ensure.explicit.internal.resource.naming``) for ``explicit_names``.
         """

@@ -1,4 +1,4 @@
-"""Folding: the aggregations that all grouped streams have: reduce, sum, min, max and mean."""
+"""Folding: the aggregations of all grouped streams: reduce, sum, min, max and mean."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ V = TypeVar("V")
 class Folding(ABC, Generic[R, V]):
     """The aggregations of a grouped stream that are the same with and without windows.
 
-    The results are by key, or by key and window or session. Built-in aggregations drop and count records without a value, and the
-    engine need not call a function for each record. Kafka Streams has only ``count`` and ``reduce``, which can express the others.
+    Results are by key, or by key and window or session. Built-in aggregations drop and count records without a value, and the engine can
+    compute them without a function call per record. Kafka Streams has only ``count`` and ``reduce``, which can express the others.
     """
 
     _grouping: Grouping
@@ -32,10 +32,10 @@ class Folding(ABC, Generic[R, V]):
     def reduce(
         self, reducer: Callable[[V, V], V | None], *, store: StoreLike | None = None, name: str | None = None
     ) -> KTable[R, V]:
-        """Combine the values; the first value of a key, a window or a session is its first result.
+        """Combine the values. The first value of a key, a window or a session is its first result.
 
         Args:
-            reducer: ``(current value, new value) -> value``, also of two sessions that are merged; None deletes the entry.
+            reducer: ``(current value, new value) -> value``, also applied to two sessions that are merged; None deletes the entry.
             store: Name of the store of the results, or ``ms.stores.options(name, ...)``.
             name: As in :meth:`sum`.
 
@@ -45,11 +45,11 @@ class Folding(ABC, Generic[R, V]):
         return self._aggregated(reducing(reducer, self._grouping.value), store, name)
 
     def sum(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[R, V]:
-        """Sum the values, as ``reduce`` with ``operator.add`` does.
+        """Sum the values, like ``reduce`` with ``operator.add``.
 
         Args:
             store: Name of the store of the sums.
-            name: Name of the node; without ``store``, also the first part of the name of the store.
+            name: Name of the node; without ``store``, also the first part of the store's name.
 
         Returns:
             A table from key to sum, with the serde of the values.
@@ -67,7 +67,7 @@ class Folding(ABC, Generic[R, V]):
         return self._folded(store, name, Fold.SUM)
 
     def min(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[R, V]:
-        """Keep the smallest value; the first of equal ones.
+        """Keep the smallest value, and the first of equal values.
 
         Args:
             store: Name of the store of the values.
@@ -76,7 +76,7 @@ class Folding(ABC, Generic[R, V]):
         return self._folded(store, name, Fold.MIN)
 
     def max(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[R, V]:
-        """Keep the largest value; the first of equal ones.
+        """Keep the largest value, and the first of equal values.
 
         Args:
             store: Name of the store of the values.
@@ -85,10 +85,10 @@ class Folding(ABC, Generic[R, V]):
         return self._folded(store, name, Fold.MAX)
 
     def mean(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[R, float]:
-        """Compute the mean of the values, which are numbers (int or float).
+        """Compute the mean of the values, which must be int or float.
 
         Args:
-            store: Name of the store, which contains the sum and the count of the numbers; integers are summed exactly.
+            store: Name of the store, which contains the sum and the count of the values. Integers are summed exactly.
             name: As in :meth:`sum`.
 
         Returns:
@@ -108,11 +108,11 @@ class Folding(ABC, Generic[R, V]):
         return self._folded(store, name, Fold.MEAN).map_values(MEAN, value=serdes.float64)
 
     def _folded(self, store: StoreLike | None, name: str | None, fold: Fold) -> KTable[R, Any]:
-        """Add a built-in aggregation; the values of a mean are sums."""
+        """Add a built-in aggregation. For a mean, the values in the store are sums."""
         return self._aggregated(folding(fold, self._grouping.value), store, name)
 
     @abstractmethod
     def _aggregated(
         self, aggregation: GroupedAggregation, store: StoreLike | None, name: str | None
     ) -> KTable[R, Any]:
-        """Add an aggregation, and return its table."""
+        """Add an aggregation and return its table."""

@@ -1,4 +1,4 @@
-"""CogroupedKStream: several grouped streams with the same keys, to be aggregated into one table."""
+"""CogroupedKStream: several grouped streams with the same keys, aggregated into one table."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class CogroupedInput(NamedTuple):
     """A grouped stream of a cogroup.
 
     Attributes:
-        grouping: Its records.
+        grouping: The records of the stream.
         aggregator: Maps key, value and aggregate to the new aggregate.
-        unnamed: Whether it needs a repartition without a name in the program.
+        unnamed: Whether it needs a repartition that has no name in the program.
     """
 
     grouping: Grouping
@@ -54,12 +54,12 @@ class CogroupedInput(NamedTuple):
 
 
 MakeNode = Callable[[str, tuple[str, ...], Callable[[Any, Any, Any], Any], int], Materialised]
-"""Maps name, parents, aggregator and number to the node of one input."""
+"""Maps name, parents, aggregator and number to the node of an input."""
 _KIND: Final = "COGROUPKSTREAM-AGGREGATE"
 
 
 class _Cogroup(Generic[K, A]):
-    """Grouped streams that share an aggregation; the first one determines the path and the serde of the keys."""
+    """Grouped streams that share an aggregation. The first stream determines the path and the serde of the keys."""
 
     def __init__(self, inputs: tuple[CogroupedInput, ...]) -> None:
         self._inputs = inputs
@@ -73,12 +73,12 @@ class _Cogroup(Generic[K, A]):
     def _add(
         self, store: StoreSpec, make: MakeNode, name: str | None, late: LateConsumer | None = None
     ) -> str:
-        """Add the aggregations and their table, and return its node.
+        """Add the aggregations and their table, and return the node of the table.
 
         Args:
-            store: The store that they share.
+            store: The shared store.
             make: Creates the node of an input.
-            name: Name of the node of the table in the program.
+            name: Name of the table's node in the program.
             late: Called with the stream of the late records of each input.
         """
         graph = self._graph
@@ -110,7 +110,7 @@ class _Cogroup(Generic[K, A]):
         return last
 
     def _first_unnamed(self) -> int:
-        """Return the input whose repartition has the name of the store; that of another input also has its number."""
+        """Return the input whose repartition is named after the store. Repartitions of other inputs also have a number."""
         if not self._graph.names.numbered:
             return 0
         return next((number for number, each in enumerate(self._inputs) if each.unnamed), 0)
@@ -120,8 +120,8 @@ class _Cogroup(Generic[K, A]):
 class CogroupedKStream(_Cogroup[K, A]):
     """Several grouped streams that are aggregated into one aggregate per key. Returned by ``KGroupedStream.cogroup``.
 
-    Records with a null key or a null value are dropped and counted. The inputs need the same keys and are processed in one task, so
-    their topics need the same number of partitions.
+    Records with a null key or a null value are dropped and counted. The inputs must have the same keys and are processed in one task, so
+    their topics must have the same number of partitions.
 
     Source: ``org.apache.kafka.streams.kstream.CogroupedKStream`` (KIP-150).
     """
@@ -133,7 +133,7 @@ class CogroupedKStream(_Cogroup[K, A]):
 
         Args:
             grouped: The stream.
-            aggregator: ``(key, value, aggregate) -> aggregate`` for its records; None deletes the key.
+            aggregator: ``(key, value, aggregate) -> aggregate`` for the records of the stream; None deletes the key.
 
         Raises:
             TopologyError: If the stream belongs to another builder.
@@ -157,9 +157,9 @@ class CogroupedKStream(_Cogroup[K, A]):
 
         Args:
             initializer: Creates the first aggregate of a key.
-            value: Serde of the aggregates; None is the builder's default.
+            value: Serde of the aggregates; None uses the builder's default.
             store: Name of the store of the aggregates.
-            name: Name of the node of the table; without ``store``, also the first part of the name of the store.
+            name: Name of the table's node; without ``store``, also the first part of the store's name.
         """
         options = self._options(store, "cogroup", name)
         spec = self._graph.store(options, self._key, value or self._graph.default_value)
@@ -184,14 +184,14 @@ class CogroupedKStream(_Cogroup[K, A]):
         *,
         late: LateConsumer | None = None,
     ) -> TimeWindowedCogroupedKStream[K, A] | SessionWindowedCogroupedKStream[K, A]:
-        """Divide the records of each key into windows; each stream has a separate stream time there.
+        """Divide the records of each key into windows. Each stream has its own stream time.
 
         Args:
-            windows: As in ``KGroupedStream.windowed_by``. Results are emitted for each record; for one result per window, use
+            windows: As in ``KGroupedStream.windowed_by``. Results are emitted for each record. For one result per window, use
                 ``suppress`` after the aggregation.
-            late: Called for each stream, in the order in which they were added, with the stream of its records that arrived too
-                late for a window, by the time of that stream, or for their session. They are unchanged, with the serdes of their
-                stream.
+            late: Called once per stream, in the order in which the streams were added, with a stream of the records that arrived too
+                late for a window or for their session, by the time of their stream. These records are unchanged, with the serdes of
+                their stream.
 
         Source: ``CogroupedKStream.windowedBy``. ``late`` has no counterpart there.
 
@@ -241,7 +241,7 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, AnyTimeWindows]):
 
         Args:
             initializer: Creates the first aggregate of a window.
-            value: Serde of the aggregates; None is the builder's default.
+            value: Serde of the aggregates; None uses the builder's default.
             store: Name of the window store, or ``ms.stores.options(name, retention=...)``.
             name: As in :meth:`CogroupedKStream.aggregate`.
 
@@ -292,7 +292,7 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
         Args:
             initializer: Creates the aggregate of a session, into which existing sessions are merged.
             merger: ``(key, aggregate, aggregate of the next session) -> aggregate`` of both.
-            value: Serde of the aggregates; None is the builder's default.
+            value: Serde of the aggregates; None uses the builder's default.
             store: Name of the session store, or ``ms.stores.options(name, retention=...)``.
             name: As in :meth:`CogroupedKStream.aggregate`.
 

@@ -1,4 +1,4 @@
-"""GlobalKTable: a table that every task can read completely."""
+"""GlobalKTable: a table that every task can read in full."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ V = TypeVar("V")
 
 @checked_methods
 class GlobalKTable(Generic[K, V]):
-    """The newest value per key of all partitions of a topic, for every task. Returned by ``StreamsBuilder.global_table``.
+    """The newest value per key of all partitions of a topic, available to every task. Returned by ``StreamsBuilder.global_table``.
 
-    A stream is joined with it by any key, without a repartition. Processors read it as the store :attr:`store_name`.
+    A stream can be joined with it by any key, without a repartition. Processors read it as the store :attr:`store_name`.
 
     Source: ``org.apache.kafka.streams.kstream.GlobalKTable``.
     """

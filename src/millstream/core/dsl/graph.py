@@ -1,4 +1,4 @@
-"""The graph under construction that all handles of one builder share."""
+"""Graph: the topology under construction that all handles of a builder share."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from millstream.core.dsl.forward import KStream, KTable
 
 _NUMBERED_THROUGHOUT: Final = ("KSTREAM", "KTABLE")
-"""Beginnings of generated names of topics whose filter, sink and source have numbers of their own."""
+"""Prefixes of generated names of topics whose filter, sink and source have their own numbers."""
 
 Parts: TypeAlias = tuple[str, str, str]
-"""Names of a repartition's filter, sink and source, or how they begin; "" for no filter."""
+"""Names, or prefixes of the names, of a repartition's filter, sink and source; "" for no filter."""
 STREAM_PARTS: Final[Parts] = ("KSTREAM-FILTER", "KSTREAM-SINK", "KSTREAM-SOURCE")
 TABLE_PARTS: Final[Parts] = ("", "KSTREAM-SINK", "KSTREAM-SOURCE")
 FOREIGN_KEY_PARTS: Final[Parts] = ("", "KTABLE-SINK", "KTABLE-SOURCE")
@@ -41,19 +41,19 @@ LateConsumer: TypeAlias = "Callable[[KStream[Any, Any]], object]"
 
 
 class Handles(NamedTuple):
-    """The classes of the handles that a graph makes; ``StreamsBuilder``, which imports them, passes them."""
+    """The classes of the handles that a graph creates. ``StreamsBuilder``, which imports them, passes them."""
 
     stream: type[KStream[Any, Any]]
     table: type[KTable[Any, Any]]
 
 
 class Graph:
-    """A topology under construction, the default serdes, and the names in it.
+    """A topology under construction, with its default serdes and names.
 
     Attributes:
         topology: The topology so far.
-        default_key: Serde of keys without another one.
-        default_value: Serde of values without another one.
+        default_key: Serde of keys for which no other serde is known.
+        default_value: Serde of values for which no other serde is known.
         names: The names of nodes, stores and internal topics.
         counts_null_keys: Whether repartitions count the records without a key that they drop.
     """
@@ -89,12 +89,12 @@ class Graph:
     def pass_late(
         self, node: str, serdes: tuple[Serde[Any], Serde[Any]], consumer: LateConsumer | None
     ) -> None:
-        """Pass the stream of the records that a node drops because they arrived too late to a consumer, if there is one."""
+        """Pass a stream of the records that a node drops as late to the consumer, if there is one."""
         if consumer is not None:
             consumer(self.stream(self.add(Late(f"{node}-late", (node,))), *serdes))
 
     def name(self, kind: str, given: str | None = None) -> str:
-        """Return the name of a new node: the given one, or a numbered one."""
+        """Return the name of a new node: the given name, or a numbered one."""
         return self.names.node(kind, given)
 
     def path(self, node: str, *, rekeyed: bool = False) -> str:
@@ -102,25 +102,25 @@ class Graph:
         return self.names.path(self.topology.nodes, node, rekeyed=rekeyed)
 
     def begin(self, node: str, path: str, name: str | None = None) -> None:
-        """Begin a path at a node, unless the program gave the node a name, which has begun one."""
+        """Begin a path at a node, unless the node has a name in the program, which has already begun a path."""
         if name is None:
             self.names.begin(node, path)
 
     def add(self, node: Node) -> str:
-        """Add a node, and return its name.
+        """Add a node and return its name.
 
         Raises:
-            TopologyError: If topics cannot have its name, or it is invalid.
+            TopologyError: If the node is invalid, or its name is not a valid topic name.
         """
         checked_name(node.name, "node")
         self.topology.add(node)
         return node.name
 
     def read(self, source: Source) -> str:
-        """Add a source, or merge it with that of a stream of the same topics; return the name of the node that reads them.
+        """Add a source, or merge it with the source of a stream of the same topics; return the name of the node that reads them.
 
         Raises:
-            TopologyError: If the topics cannot be read once more.
+            TopologyError: If the topics cannot be read a second time.
         """
         merged = merged_with(self._streams, source)
         if merged is not None:
@@ -129,7 +129,7 @@ class Graph:
         return self.add(source)
 
     def add_supplied(self, node: Process) -> str:
-        """Add a node that runs a user's class, with the stores that its supplier provides, and return its name."""
+        """Add a node that runs a user's class, with the stores that its supplier provides, and return the name of the node."""
         for store in self.topology.supplied_stores(node):
             self.names.reserve(store.name)
         self.topology.add_supplied(node)
@@ -143,11 +143,11 @@ class Graph:
         operation: str,
         name: str | None = None,
     ) -> StoreOptions:
-        """Return the options of an operator's store, with a generated name if the program named neither store nor operator.
+        """Return the options of an operator's store, with a generated name if neither the store nor the operator has a name in the program.
 
         Args:
             store: The store in the program.
-            numbered: Returns the name of an unnamed store in Kafka Streams.
+            numbered: Returns the name that Kafka Streams gives to an unnamed store.
             path: The path upstream of the operator.
             operation: The word for the operator in the name.
             name: Name of the operator in the program.
@@ -169,14 +169,14 @@ class Graph:
         """Add the timestamped store of a table.
 
         Raises:
-            TopologyError: If the options are not for such a store.
+            TopologyError: If the options are not valid for such a store.
         """
         spec = self.store(options, key, value)
         self.topology.add_store(spec)
         return spec
 
     def add_copy(self, table: str, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> str:
-        """Add a store with a copy of a derived table, and return its node."""
+        """Add a store with a copy of a derived table, and return the node of the copy."""
         return self.add(TableStore(f"{table}-store", (table,), self.add_store(options, key, value)))
 
     def store(self, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
@@ -201,7 +201,7 @@ class Graph:
         )
 
     def add_table_store(self, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
-        """Add the store of a table whose rows come as records, with versions if the options request them."""
+        """Add the store of a table whose rows arrive as records, with versions if the options request them."""
         if options.history_retention is None:
             return self.add_store(options, key, value)
         spec = VersionedSpec(
@@ -226,17 +226,17 @@ class Graph:
         partitioner: StreamPartitioner | None = None,
         kinds: Parts = STREAM_PARTS,
     ) -> str:
-        """Add a repartition, and return its name.
+        """Add a repartition and return its name.
 
         Args:
-            parents: The node, or the nodes, upstream.
+            parents: The upstream node or nodes.
             topic_name: Middle part of the topic's name.
             key: Serde of the keys.
             value: Serde of the values.
-            partitions: Number of partitions; None takes that of the topics upstream.
+            partitions: Number of partitions; None uses the number of the upstream topics.
             drop_null_keys: Whether records without a key are dropped.
             partitioner: Chooses the partition; None chooses by key.
-            kinds: Numbered names of its filter, sink and source.
+            kinds: Kinds of its filter, sink and source, for their numbered names.
         """
         parts = self.count_repartition(kinds)
         numbered = self.names.numbered and topic_name in self.names.generated
@@ -255,18 +255,18 @@ class Graph:
         return self._shared(node) if numbered else self.add(node)
 
     def _shared(self, node: Repartition) -> str:
-        """Add a repartition, or share the one that another join of the same stream has added, and return its name."""
+        """Add a repartition, or reuse the one that another join of the same stream has added, and return its name."""
         existing = self.topology.nodes.get(node.name)
         if not isinstance(existing, Repartition):
             return self.add(node)
         shared = replace(existing, drop_null_keys=existing.drop_null_keys and node.drop_null_keys)
         if replace(node, parts=shared.parts, drop_null_keys=shared.drop_null_keys) != shared:
-            return self.add(node)  # which refuses it
+            return self.add(node)  # raises the error
         self.topology.replace(shared)
         return existing.name
 
     def count_repartition(self, kinds: Parts = STREAM_PARTS) -> Parts:
-        """Count the parts of a repartition, as Kafka Streams does even if it shares another one, and return their names."""
+        """Use up the numbers of a repartition's parts, as Kafka Streams does even for a shared one, and return the names of the parts."""
         dropping, sending, reading = kinds
         sink = self.name(sending)
         drops = self.name(dropping) if dropping else f"{sink}-filter"

@@ -1,4 +1,4 @@
-"""KGroupedStream: a stream by key, to be aggregated."""
+"""KGroupedStream: a stream grouped by key, ready to be aggregated."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ A = TypeVar("A")
 
 @checked_methods
 class KGroupedStream(Folding[K, V], Generic[K, V]):
-    """Records by key. Returned by ``KStream.group_by`` and ``group_by_key``.
+    """Records grouped by key. Returned by ``KStream.group_by`` and ``group_by_key``.
 
-    Aggregations drop and count records with a null key or a null value. The timestamp of a result is the larger one of the record
-    and the aggregate before it.
+    Aggregations drop and count records with a null key or a null value. The timestamp of a result is the larger one of the timestamps of
+    the record and of the previous aggregate.
 
     Source: ``org.apache.kafka.streams.kstream.KGroupedStream``.
     """
@@ -48,8 +48,8 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
         """Count the records per key.
 
         Args:
-            store: Name of the store of the counts; without one, an edit of the program may lose them.
-            name: Name of the node; without ``store``, also the first part of the name of the store.
+            store: Name of the store of the counts. Without a name, an edit of the program may lose them.
+            name: Name of the node; without ``store``, also the first part of the store's name.
 
         Returns:
             A table from key to count (64 bits).
@@ -70,7 +70,7 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
         Args:
             initializer: Creates the first aggregate of a key.
             aggregator: ``(key, value, aggregate) -> aggregate``; None deletes the key.
-            value: Serde of the aggregates; None is the builder's default.
+            value: Serde of the aggregates; None uses the builder's default.
             store: Name of the store of the aggregates.
             name: As in :meth:`count`.
         """
@@ -133,18 +133,18 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
         """Divide the records of each key into windows.
 
         Args:
-            windows: ``TumblingWindows``, ``HoppingWindows``, ``SlidingWindows``, ``SessionWindows`` or ``UnlimitedWindows``; or
+            windows: ``TumblingWindows``, ``HoppingWindows``, ``SlidingWindows``, ``SessionWindows`` or ``UnlimitedWindows``, or
                 user-defined windows, of a class derived from ``ms.Windows``.
-            emit: ``on_window_update`` emits a result for each record, ``on_window_close`` one per window when it closes;
+            emit: ``on_window_update`` emits a result for each record, ``on_window_close`` one per window when it closes.
                 ``EmitStrategy.on_window_close(close_idle_after=...)`` also closes windows if no record arrives for that time.
-            late: Called, for each aggregation, with the stream of the records that arrived too late for a window, or for their
-                session. They are also counted as dropped, and appear once, for however many windows they were late.
+            late: Called, for each aggregation, with a stream of the records that arrived too late for a window or for their
+                session. A late record appears in the stream once, however many windows it missed, and is also counted as dropped.
 
         Returns:
-            The stream by key and window, to be aggregated.
+            The stream by key and window, ready to be aggregated.
 
         Raises:
-            TopologyError: If unlimited windows, which never close, are to emit on close.
+            TopologyError: If the windows are unlimited and results are to be emitted on window close; such windows never close.
 
         Source: ``KGroupedStream.windowedBy``; KIP-825 for ``emit``. ``late`` has no counterpart there.
 

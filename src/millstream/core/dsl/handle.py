@@ -1,6 +1,6 @@
-"""Handles: what the DSL returns to a program, a position in the graph with the serdes that are known there.
+"""Handles: the objects that the DSL returns. A handle is a position in the graph, with the serdes known there.
 
-The public handles derive from these bases. A handle knows the graph, not the modules of the other handles.
+The public handles derive from these bases. A handle knows the graph, but not the modules of the other handles.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class Handle(Generic[K, V]):
     """The output of a node.
 
     Args:
-        graph: The graph that it belongs to.
+        graph: The graph to which it belongs.
         node: Name of the node.
-        key: Serde of the keys, if it is known.
-        value: Serde of the values, if it is known.
+        key: Serde of the keys, if known.
+        value: Serde of the values, if known.
         rekeyed: Whether keys were changed since the records were last partitioned by key.
     """
 

@@ -14,23 +14,23 @@ from millstream.core.topology.join_nodes import JoinTimes
 @checked_constructor
 @dataclass(frozen=True)
 class JoinWindows:
-    """A left record with time t is joined with right records of its key with times from ``t - before`` to ``t + after``.
+    """Joins a left record with time t with right records of its key with times from ``t - before`` to ``t + after``, both inclusive.
 
-    Both ends are inclusive. In left and outer joins, a record without a partner has its result when stream time has passed the end
-    of its window by more than ``grace``. Each duration is a timedelta, or milliseconds.
+    In left and outer joins, a record without a partner has its result when stream time exceeds the end of its window by more than
+    ``grace``. Each duration is a timedelta, or milliseconds.
 
     Args:
-        before: How much earlier than the left record a right one may be; negative if it must be later.
-        after: How much later it may be; negative if it must be earlier.
+        before: How much earlier than the left record a right record may be; negative if it must be later.
+        after: How much later than the left record a right record may be; negative if it must be earlier.
         grace: How long the window waits for late records.
-        unmatched: ``"final"``: a record has either joined results or one without a partner, never both. ``"early"``: as in
-            Kafka Streams, a late record has its result without a partner before the grace period is over, and joined results may
+        unmatched: ``"final"``: a record has either joined results or a result without a partner, never both. ``"early"``: as in
+            Kafka Streams, a late record has its result without a partner before the grace period ends, and joined results may
             follow (KAFKA-19536).
         unmatched_interval: Minimum wall-clock time between two checks for records without a partner. 0 checks whenever stream time
-            advances; Kafka Streams has 1000 ms.
+            advances; the interval of Kafka Streams is 1000 ms.
 
     Raises:
-        TopologyError: If no record could ever be joined, or a duration that must not be negative is.
+        TopologyError: If no record could ever be joined, or a duration is negative that must not be.
         TypeError: If a duration is neither a timedelta nor a number.
 
     Source: ``org.apache.kafka.streams.kstream.JoinWindows``.
@@ -61,7 +61,7 @@ class JoinWindows:
 
     @property
     def times(self) -> JoinTimes:
-        """The same in milliseconds, for the plan."""
+        """The windows in milliseconds, for the plan."""
         return JoinTimes(
             millis(self.before),
             millis(self.after),

@@ -110,37 +110,37 @@ class JoinableStream(StreamHandle[K, V]):
         late: Callable[[KStream[K, Any]], object] | None = None,
         other_late: Callable[[KStream[K, Any]], object] | None = None,
     ) -> KStream[K, Any]:
-        """Join each record with those of the same key in a stream or a table, or with a row of a global table.
+        """Join each record with the records of the same key in a stream or a table, or with a row of a global table.
 
-        With a global table, each record has one result, with the row that the selector returns the key of; nothing is
-        repartitioned, and the result has the record's key, timestamp and headers. With a table, each record has one result, with
-        the current row of its key, or with that of the record's time if the table is versioned; changes of the table have none.
-        With a stream, each pair of records whose times are within ``windows`` of each other has one result, with the larger
-        timestamp, when the second one arrives. A record without key or value is dropped and counted.
+        With a global table, each record has one result, with the row whose key the selector returns. Nothing is repartitioned, and the
+        result has the key, timestamp and headers of the record. With a table, each record has one result, with the current row of its key,
+        or with the row as of the record's time if the table is versioned; changes of the table have no results. With a stream, each pair of
+        records whose times are within ``windows`` of each other has one result, with the larger timestamp, when the second record arrives.
+        A record without a key or value is dropped and counted.
 
-        If keys were changed upstream, the records are repartitioned first. Both sides need equal numbers of partitions.
+        If keys were changed upstream, the records are repartitioned first. Both sides must have the same number of partitions.
 
         Args:
             other: The table, the global table or the other stream.
             functions: The joiner, ``(this value, other value) -> value``, or with ``with_key`` ``(key, this value, other value)
-                -> value``. With a global table, the selector precedes it, ``(key, value) -> key of the row``; a record for
-                which it returns None is dropped and counted.
+                -> value``. With a global table, the selector comes first, ``(key, value) -> key of the row``; a record for which it
+                returns None is dropped and counted.
             windows: With a stream: the maximum distance in time of two records.
             with_key: Whether the joiner also takes the key.
-            key: Serde of the keys, for a repartition and the stores; None uses the known one, else the builder's default.
-            value: Serde of this stream's values, likewise.
-            other_value: Serde of the other stream's values, likewise.
+            key: Serde of the keys, for a repartition and the stores; None uses the known serde, else the builder's default.
+            value: Serde of this stream's values; None as for ``key``.
+            other_value: Serde of the other stream's values; None as for ``key``.
             grace: With a versioned table: how long a record is buffered for late rows, in stream time of the buffer; a timedelta, or
                 milliseconds. At most the table's history retention.
-            store: With a stream, or with ``grace``: first part of the names of the join's stores; None is the name of the join.
-            name: Name of the join, and of its repartition.
-            late: With a stream: called with the stream of this side's records that arrived after their windows had closed. They are
-                joined with the remaining records, and may have missed partners.
+            store: With a stream, or with ``grace``: first part of the names of the join's stores; None uses the name of the join.
+            name: Name of the join and of its repartition.
+            late: With a stream: called with a stream of this side's records that arrived after their windows had closed. They are joined
+                with the records that are still stored, and may have missed partners.
             other_late: The same for the other side.
 
         Raises:
-            TopologyError: If the other side belongs to another builder, a stream is joined without windows, ``grace`` is longer
-                than the history of the table, or an option has no meaning with that side.
+            TopologyError: If the other side belongs to another builder, a stream is joined without windows, ``grace`` exceeds the
+                history retention of the table, or an option does not apply to the other side.
 
         Source: KIP-28, "High-level Stream DSL"; KIP-353; KIP-914; KIP-923; ``KStreamKTableJoin``, ``KStreamKStreamJoin``,
         ``KStreamGlobalKTableJoin``.
@@ -237,11 +237,10 @@ class JoinableStream(StreamHandle[K, V]):
         late: Callable[[KStream[K, Any]], object] | None = None,
         other_late: Callable[[KStream[K, Any]], object] | None = None,
     ) -> KStream[K, Any]:
-        """Join as :meth:`join` does, with one result for a record without a partner, whose other value is None.
+        """Join like :meth:`join`, with one result, whose other value is None, for each record without a partner.
 
-        With a table, this result is immediate, or follows the grace period; with a stream, it follows when the window of the record
-        has closed. A record without a key, or for which the selector returns None, has no partner. For the arguments see
-        :meth:`join`.
+        With a table, this result is immediate, or follows the grace period. With a stream, it follows when the window of the record has
+        closed. A record without a key, or for which the selector returns None, has no partner. For the arguments, see :meth:`join`.
 
         Source: ``KStreamKTableJoin``, ``KStreamKStreamJoin``; KIP-962 for records without keys.
         """
@@ -283,12 +282,12 @@ class JoinableStream(StreamHandle[K, V]):
         late: Callable[[KStream[K, Any]], object] | None = None,
         other_late: Callable[[KStream[K, Any]], object] | None = None,
     ) -> KStream[K, Any]:
-        """Join two streams as :meth:`join` does, with one result for a record of either side without a partner.
+        """Join two streams like :meth:`join`, with one result for each record of either side without a partner.
 
-        For the arguments see :meth:`join`; one of the values in the joiner may be None, never both.
+        For the arguments, see :meth:`join`. One of the values that the joiner receives may be None, but never both.
 
         Raises:
-            TopologyError: As :meth:`join`, and if the other side is not a stream.
+            TopologyError: As in :meth:`join`, and if the other side is not a stream.
 
         Source: ``KStreamKStreamJoin``.
         """
@@ -337,9 +336,9 @@ class JoinableStream(StreamHandle[K, V]):
     ) -> KStream[K, Any]:
         """Join each arriving record of two streams with records of the other stream that have an older timestamp.
 
-        As :meth:`join`, but a record is not joined with records of its own time or later: two records that arrive out of order, or
-        have the same timestamp, have no result. So a result contains what was known at the time of its newer record.
-        For the arguments see :meth:`join`.
+        Unlike in :meth:`join`, a record is not joined with records of its own time or later: two records that arrive out of order, or have
+        the same timestamp, have no result. A result therefore contains what was known at the time of its newer record. For the arguments,
+        see :meth:`join`.
 
         Raises:
             TopologyError: If the other side belongs to another builder, or is not a stream, or there are no windows.

@@ -1,4 +1,4 @@
-"""The joins of a table: with another by their keys, or by a foreign key."""
+"""The joins of a table: with another table by key, or by a foreign key."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ V2 = TypeVar("V2")
 R = TypeVar("R")
 
 NullForeignKey: TypeAlias = Literal["deletes", "ignored"]
-"""What a join by a foreign key does with a row that references no other."""
+"""What a foreign-key join does with a row that references no other row."""
 
 
 @checked_methods
@@ -101,33 +101,33 @@ class JoinableTable(TableHandle[K, V]):
         store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, Any]:
-        """Join two tables: the result has a row where both have one.
+        """Join two tables: the result has a row where both tables have one.
 
-        Without ``on``, rows with equal keys are joined. With it, each row is joined with the row of the other table whose key it
-        references, so many rows may be joined with one. The tables may then have different numbers of partitions, and the join
-        uses two internal topics.
+        Without ``on``, rows with equal keys are joined. With ``on``, each row is joined with the row of the other table whose key it
+        references, so many rows may be joined with one. The tables may then have different numbers of partitions, and the join uses two
+        internal topics.
 
-        Each change of either table changes the result. Its timestamp is the larger one of the two rows; with ``on``, that of
-        the other table's row if that row has changed.
+        Each change of either table changes the result. The timestamp of a result is the larger one of the timestamps of the two rows; with
+        ``on``, it is the timestamp of the other table's row if that row has changed.
 
         Args:
-            other: The other table. Without ``on`` it needs the same keys and the same number of partitions.
+            other: The other table. Without ``on``, it must have the same keys and the same number of partitions.
             joiner: ``(this value, other value) -> value``, or ``(key, this value, other value) -> value``.
             on: ``value -> key in the other table``, or ``(key, value) -> key in the other table``. A row for which it returns None
                 has no result, and is counted as dropped.
             partitioner: With ``on``: ``(key, partitions) -> partition`` of the rows of this table, if the producers of its topic do not
-                choose partitions as Java producers do; answers must reach the tasks of the rows.
+                choose partitions like Java producers; answers must reach the tasks of the rows.
             other_partitioner: The same for the rows of the other table.
-            null_on: What happens to a result when ``on`` returns None for the new value of its row. ``"deletes"``: it is deleted.
-                ``"ignored"``: as in Kafka Streams before 4.1, this change and the next one are ignored, which leaves an outdated
-                result (KAFKA-16407).
+            null_on: What happens to a result when ``on`` returns None for the new value of its row. ``"deletes"`` deletes the result.
+                ``"ignored"`` ignores this change and the next one, as in Kafka Streams before 4.1, which leaves an outdated result
+                (KAFKA-16407).
             with_key: Whether the joiner and ``on`` also take the key.
             value: Serde of the results, for the store.
-            store: Name of a store for the result; None keeps none. A join with ``on`` always keeps its result.
-            name: Name of the node of the result; with ``on`` also first part of the names of its topics and stores.
+            store: Name of a store for the result; None stores no result. A join with ``on`` always stores its result.
+            name: Name of the node of the result; with ``on``, also the first part of the names of its topics and stores.
 
         Raises:
-            TopologyError: If the other table belongs to another builder, ``null_on`` is neither, or there are partitioners
+            TopologyError: If the other table belongs to another builder, ``null_on`` has another value, or there are partitioners
                 without ``on``.
 
         Source: ``KTableKTableInnerJoin``; KIP-353; KIP-213 for foreign keys.
@@ -214,9 +214,9 @@ class JoinableTable(TableHandle[K, V]):
         store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, Any]:
-        """Join two tables as :meth:`join` does; a row of this table also has a result if the other table has no row.
+        """Join two tables like :meth:`join`; a row of this table also has a result if the other table has no row.
 
-        The joiner then gets None for the other row, also if ``on`` returns None. For the arguments see :meth:`join`.
+        The joiner then receives None for the other row, also if ``on`` returns None. For the arguments, see :meth:`join`.
 
         Source: ``KTableKTableLeftJoin``; KIP-213 and KIP-962 for foreign keys.
         """
@@ -256,9 +256,9 @@ class JoinableTable(TableHandle[K, V]):
         store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, Any]:
-        """Join two tables by their keys: the result has a row where either has one; None stands for a missing row.
+        """Join two tables by key: the result has a row where either table has one; None stands for a missing row.
 
-        For the arguments see :meth:`join`.
+        For the arguments, see :meth:`join`.
 
         Source: ``KTableKTableOuterJoin``.
         """

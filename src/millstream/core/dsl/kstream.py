@@ -33,7 +33,7 @@ V2 = TypeVar("V2")
 class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
     """A stream of records, each independent of the others. Returned by ``StreamsBuilder.stream``.
 
-    Operators return new streams and do not change this one. Functions get keys and values as objects; None stands for null.
+    Operators return new streams and do not change this one. Functions receive keys and values as objects; None represents null.
 
     Source: KIP-28, "High-level Stream DSL"; ``org.apache.kafka.streams.kstream.KStream``.
     """
@@ -49,7 +49,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         return self._same_types(node)
 
     def map(self, mapper: Callable[[K, V], tuple[K2, V2]], *, name: str | None = None) -> KStream[K2, V2]:
-        """Map each key and value to a new key and value; a later grouping repartitions.
+        """Map each key and value to a new key and value; a later grouping repartitions the records.
 
         Args:
             mapper: ``(key, value) -> (key, value)``.
@@ -71,7 +71,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
     def map_values(
         self, mapper: Callable[..., Any], *, with_key: bool = False, name: str | None = None
     ) -> KStream[K, Any]:
-        """Map each value to a new value; keys do not change, so nothing is repartitioned.
+        """Map each value to a new value. Keys do not change, so nothing is repartitioned.
 
         Args:
             mapper: ``value -> value``, or ``(key, value) -> value`` with ``with_key=True``.
@@ -84,7 +84,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
     def flat_map(
         self, mapper: Callable[[K, V], Iterable[tuple[K2, V2]]], *, name: str | None = None
     ) -> KStream[K2, V2]:
-        """Map each record to any number of records; a later grouping repartitions.
+        """Map each record to any number of records; a later grouping repartitions them.
 
         Args:
             mapper: ``(key, value) -> iterable of (key, value)``.
@@ -110,7 +110,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
     def flat_map_values(
         self, mapper: Callable[..., Iterable[Any]], *, with_key: bool = False, name: str | None = None
     ) -> KStream[K, Any]:
-        """Map each value to any number of values, each of them in a record with the same key.
+        """Map each value to any number of values, each in a record with the same key.
 
         Args:
             mapper: ``value -> iterable of values``, or ``(key, value) -> ...`` with ``with_key=True``.
@@ -123,14 +123,14 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         return self._new_values(node)
 
     def select_key(self, mapper: Callable[[K, V], K2], *, name: str | None = None) -> KStream[K2, V]:
-        """Set a new key for each record; a later grouping repartitions."""
+        """Set a new key for each record; a later grouping repartitions the records."""
         node = nodes.SelectKey(self._graph.name("KSTREAM-KEY-SELECT", name), (self._node,), mapper)
         return KStream(self._graph, self._graph.add(node), None, self._value, rekeyed=True)
 
     def peek(self, action: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
         """Call a function with key and value of each record, and forward the record unchanged.
 
-        After a crash, records are processed again, so the function may be called for a record more than once.
+        Records are processed again after a crash, so the function may be called more than once for a record.
         """
         node = nodes.Peek(self._graph.name("KSTREAM-PEEK", name), (self._node,), action)
         return self._same_types(node)
@@ -147,15 +147,15 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         file: str | Path | None = None,
         name: str | None = None,
     ) -> None:
-        """Print each record, as ``[label]: key, value``; the stream ends here.
+        """Print each record as ``[label]: key, value``; the stream ends here.
 
-        It is for development: on Spark, the lines are in the output of the executors, and records that are processed again are
-        printed again.
+        For development only: on Spark, the lines are in the output of the executors, and records that are processed again are printed
+        again.
 
         Args:
-            label: The beginning of each line; None is the name of the parent node.
+            label: Prefix of each line; None uses the name of the parent node.
             text: ``(key, value) -> text``, printed instead of key and value.
-            file: A file on the host of each executor to which the lines are appended; None is standard output.
+            file: A file on the host of each executor, to which lines are appended; None is standard output.
             name: Name of the node.
 
         Source: KIP-28, ``KStream.print``; ``org.apache.kafka.streams.kstream.Printed``.
@@ -164,7 +164,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         self._graph.add(nodes.Peek(self._graph.name("KSTREAM-PRINTER", name), (self._node,), action))
 
     def merge(self, other: KStream[K, V], *, name: str | None = None) -> KStream[K, V]:
-        """Merge two streams; each keeps its order, but there is no order between them."""
+        """Merge two streams. Each stream keeps its order; there is no order between the streams."""
         node = nodes.Pass(self._graph.name("KSTREAM-MERGE", name), (self._node, other._node))
         key = self._key if self._key == other._key else None
         value = self._value if self._value == other._value else None
@@ -172,7 +172,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         return KStream(self._graph, self._graph.add(node), key, value, rekeyed=rekeyed)
 
     def split(self, *, name: str | None = None) -> BranchedKStream[K, V]:
-        """Begin to split the stream: each record goes to the first branch whose predicate is true.
+        """Begin to split the stream. Each record goes to the first branch whose predicate is true.
 
         Args:
             name: Prefix of the names of the branches.
@@ -188,13 +188,13 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         return BranchedKStream(self, name)
 
     def branch(self, *predicates: Callable[[K, V], object]) -> tuple[KStream[K, V], ...]:
-        """Split the stream: each record goes to the first stream whose predicate is true, or is dropped.
+        """Split the stream. Each record goes to the first stream whose predicate is true, or is dropped.
 
         Args:
-            predicates: Of key and value, at least one.
+            predicates: ``(key, value) -> bool``, at least one.
 
         Returns:
-            A stream per predicate, in their order. :meth:`split` has names for them, and a stream for the other records.
+            One stream per predicate, in order. :meth:`split` also has names for the streams, and a stream for all other records.
 
         Raises:
             TopologyError: If no predicate is given.
@@ -225,13 +225,13 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         """Send the records to a topic, with their timestamps and headers.
 
         Args:
-            topic: A topic, or a function of key, value and ``RecordContext`` that returns one.
-            key: Serde of the keys; None uses the one known from upstream, else the builder's default.
-            value: Serde of the values; None likewise.
-            partitioner: ``(topic, key, value, partitions) -> partition``. It may also return several partitions, each of which gets the
-                record (an empty result drops and counts it), or None, which chooses as Java producers do. Without a partitioner,
-                partitions are chosen in that way too, but with a serde of windowed keys, all windows of a key go to the partition of
-                the key. ``partitions`` is 0 for a topic that a function returns and that did not exist at the start.
+            topic: A topic, or a function of key, value and ``RecordContext`` that returns a topic.
+            key: Serde of the keys; None uses the serde known from upstream, else the builder's default.
+            value: Serde of the values; None as for ``key``.
+            partitioner: ``(topic, key, value, partitions) -> partition``. It may also return several partitions, each of which receives
+                the record (an empty result drops and counts it), or None, which chooses like Java producers. Without a partitioner,
+                partitions are chosen in the same way, but with a serde of windowed keys, all windows of a key go to the partition of the
+                key. ``partitions`` is 0 for a topic that a function returns and that did not exist at the start.
             name: Name of the sink node.
         """
         key, value = self._serdes(key, value)
@@ -248,20 +248,20 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         partitioner: StreamPartitioner | None = None,
         name: str | None = None,
     ) -> KStream[K, V]:
-        """Send the records to a topic and read them from it again: ``to`` and ``StreamsBuilder.stream`` in one.
+        """Send the records to a topic and read them from it again: ``to`` followed by ``StreamsBuilder.stream``.
 
-        The topic is yours: it must exist, others may read and write it, and a reset of the application does not delete it. For an
-        internal topic, see :meth:`repartition`.
+        The topic is yours: it must exist, other applications may read and write it, and a reset of the application does not delete it. For
+        an internal topic, see :meth:`repartition`.
 
         Args:
             topic: The topic.
             key: Serde of the keys; None as in :meth:`to`.
             value: Serde of the values; None as in :meth:`to`.
             partitioner: As in :meth:`to`.
-            name: Name of the source; that of the sink is ``<name>-sink``.
+            name: Name of the source; the sink is named ``<name>-sink``.
 
         Returns:
-            The records of the topic, in its partitions. They are not repartitioned for keys that were changed before.
+            The records of the topic, in its partitions. They are not repartitioned by keys that were changed upstream.
 
         Raises:
             TopologyError: If the name is in use, or the topic is read with other options; see ``StreamsBuilder.stream``.
@@ -286,16 +286,16 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
     ) -> KStream[K, V]:
         """Send each record to the partition of its key, through ``<application id>-<name>-repartition``.
 
-        Records without a key have no partition; they are dropped and counted. Only if a left or outer join of a stream follows
-        anywhere downstream, they are forwarded, to any partition (KIP-962).
+        Records without a key have no partition. They are dropped and counted, unless a left or outer join of a stream follows anywhere
+        downstream: then they are forwarded to any partition (KIP-962).
 
         Args:
             name: Name of the repartition.
             key: Serde of the keys; None as in :meth:`to`.
             value: Serde of the values; None as in :meth:`to`.
-            partitions: Number of partitions, at least 1; None takes that of the source topics upstream.
+            partitions: Number of partitions, at least 1; None uses the number of the upstream source topics.
             partitioner: As in :meth:`to`. The state of a key is in the task of its records, so all records of a key should go to one
-                partition; several partitions are for records that every task needs.
+                partition. Return several partitions only for records that every task needs.
 
         Raises:
             TopologyError: If the number of partitions is invalid or the name is in use.
@@ -325,8 +325,8 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
 
         Args:
             mapper: ``(key, value) -> new key``; records whose new key is None are dropped.
-            key: Serde of the new keys; None is the builder's default.
-            value: Serde of the values; None uses the one known from upstream, else the builder's default.
+            key: Serde of the new keys; None uses the builder's default.
+            value: Serde of the values; None uses the serde known from upstream, else the builder's default.
             name: Name of the repartition and of the node that changes the key; None names the repartition after the
                 aggregation's store.
         """
@@ -338,12 +338,12 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
     def group_by_key(
         self, *, key: Serde[K] | None = None, value: Serde[V] | None = None, name: str | None = None
     ) -> KGroupedStream[K, V]:
-        """Group the records by their key; an aggregation repartitions only if the key was changed upstream.
+        """Group the records by their key; an aggregation repartitions them only if the key was changed upstream.
 
         Args:
-            key: Serde of the keys; None uses the one known from upstream, else the builder's default.
-            value: Serde of the values; None likewise.
-            name: Name of the repartition; None is the name of the aggregation's store.
+            key: Serde of the keys; None uses the serde known from upstream, else the builder's default.
+            value: Serde of the values; None as for ``key``.
+            name: Name of the repartition; None uses the name of the aggregation's store.
         """
         serdes = self._serdes(key, value)
         return KGroupedStream(Grouping(self._graph, self._node, serdes, name=name, rekeyed=self._rekeyed))
@@ -356,11 +356,11 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, V]:
-        """Turn the stream into a table of the newest value per key; a null value deletes the key.
+        """Turn the stream into a table with the newest value per key; a null value deletes the key.
 
         Args:
-            key: Serde of the keys; None uses the one known from upstream, else the builder's default.
-            value: Serde of the values; None likewise.
+            key: Serde of the keys; None uses the serde known from upstream, else the builder's default.
+            value: Serde of the values; None as for ``key``.
             store: Name of the store of the table.
             name: Name of the node.
         """

@@ -45,7 +45,7 @@ class KTable(JoinableTable[K, V]):
 
     @property
     def store_name(self) -> str | None:
-        """Name of the store that holds the table; None if it is computed on lookup (``queryableStoreName``)."""
+        """Name of the store that contains the table; None if the table is computed on lookup (``queryableStoreName``)."""
         node = self._graph.topology.nodes[self._node]
         return node.store.name if isinstance(node, nodes.Materialised) else None
 
@@ -55,8 +55,8 @@ class KTable(JoinableTable[K, V]):
         """Keep the rows for which a predicate of key and value is true; the others are deleted.
 
         Args:
-            predicate: Of key and value.
-            store: Name of a store for the result; None keeps none.
+            predicate: ``(key, value) -> bool``.
+            store: Name of a store for the result; None stores no result.
             name: Name of the node.
         """
         node = nodes.TableFilter(self._graph.name("KTABLE-FILTER", name), (self._node,), predicate)
@@ -100,13 +100,13 @@ class KTable(JoinableTable[K, V]):
         store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, Any]:
-        """Map each value to a new value; deleted rows stay deleted and are not mapped.
+        """Map each value to a new value. Deleted rows stay deleted and are not mapped.
 
         Args:
             mapper: ``value -> value``, or ``(key, value) -> value`` with ``with_key=True``.
             with_key: Whether the mapper also takes the key.
             value: Serde of the new values.
-            store: Name of a store for the result; None keeps none.
+            store: Name of a store for the result; None stores no result.
             name: Name of the node.
         """
         node = nodes.TableMapValues(
@@ -125,12 +125,12 @@ class KTable(JoinableTable[K, V]):
     ) -> KTable[K, V2]:
         """Map the value of each row to a new value with a transformer, which may use stores and is also called for deletions.
 
-        The result is kept in a store, because a transformer cannot compute an earlier result again.
+        The result is stored, because a transformer cannot recompute an earlier result.
 
         Args:
-            supplier: A class derived from ``ms.ValueTransformer``, or a function that returns a new one.
-            stores: Names of the stores it uses, in addition to those in the attribute ``stores`` of the class.
-            value: Serde of the new values; None is the builder's default.
+            supplier: A class derived from ``ms.ValueTransformer``, or a function that returns a new transformer.
+            stores: Names of the stores that it uses, in addition to those in the attribute ``stores`` of the class.
+            value: Serde of the new values; None uses the builder's default.
             store: Name of the store of the result. The transformer may also read it: it contains the previous result of the row.
             name: Name of the node.
 
@@ -171,16 +171,16 @@ class KTable(JoinableTable[K, V]):
     def suppress(
         self, suppressed: Suppressed, *, store: StoreLike | None = None, name: str | None = None
     ) -> KTable[K, V]:
-        """Buffer updates, and emit only the newest one of each row later.
+        """Buffer updates, and later emit only the newest one of each row.
 
         Args:
-            suppressed: ``ms.Suppressed.until_window_closes()`` emits one final result per window,
-                ``ms.Suppressed.until_time_limit(...)`` at most one per row and time.
-            store: Name of the store of the buffered updates; without one, an edit of the program may lose them.
+            suppressed: ``ms.Suppressed.until_window_closes()`` emits one final result per window;
+                ``ms.Suppressed.until_time_limit(...)`` emits at most one result per row and time limit.
+            store: Name of the store of the buffered updates. Without a name, an edit of the program may lose them.
             name: Name of the node.
 
         Raises:
-            TopologyError: If no windows close in this table, or it is versioned.
+            TopologyError: If the table has no windows that close, or is versioned.
 
         Source: ``KTable.suppress``; KIP-328.
 
@@ -228,8 +228,8 @@ class KTable(JoinableTable[K, V]):
 
         Args:
             selector: ``(key, value) -> (new key, new value)``; rows for which either is None are dropped.
-            key: Serde of the new keys; None is the builder's default.
-            value: Serde of the new values; None is the builder's default.
+            key: Serde of the new keys; None uses the builder's default.
+            value: Serde of the new values; None uses the builder's default.
             name: Name of the repartition and of the node that changes the key; None names the repartition after the
                 aggregation's store.
         """
@@ -253,9 +253,9 @@ class KTable(JoinableTable[K, V]):
 
 @checked_methods
 class KGroupedTable(Generic[K, V]):
-    """Rows of a table by a new key. Returned by ``KTable.group_by``.
+    """Rows of a table, grouped by a new key. Returned by ``KTable.group_by``.
 
-    When a row changes, its old value is subtracted from its old group and its new value is added to its new group. For two groups,
+    When a row changes, its old value is subtracted from its old group and its new value is added to its new group. If the groups differ,
     there are two results, one after the other.
 
     Source: ``org.apache.kafka.streams.kstream.KGroupedTable``.
@@ -269,14 +269,14 @@ class KGroupedTable(Generic[K, V]):
 
         Args:
             store: Name of the store of the counts.
-            name: Name of the node; without ``store``, also the first part of the name of the store.
+            name: Name of the node; without ``store``, also the first part of the store's name.
         """
         return self._aggregated(folding(Fold.COUNT, serdes.int64), minus_one, store, name)
 
     def sum(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[K, V]:
         """Sum the values per new key; the old value of a changed row is subtracted.
 
-        A group without rows has the sum 0, as with ``reduce``; with floats, a rounding error may remain.
+        A group without rows has the sum 0, as with ``reduce``. With floats, a rounding error may remain.
 
         Args:
             store: Name of the store of the sums.
@@ -300,10 +300,10 @@ class KGroupedTable(Generic[K, V]):
         return self._aggregated(adding, combining(operator.sub), store, name)
 
     def mean(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[K, float]:
-        """Compute the mean of the values per new key, which are numbers (int or float); a group without rows has none.
+        """Compute the mean of the values, which must be int or float, per new key. A group without rows has no mean.
 
         Args:
-            store: Name of the store, which contains the sum and the count of the numbers; integers are summed exactly.
+            store: Name of the store, which contains the sum and the count of the values. Integers are summed exactly.
             name: As in :meth:`count`.
 
         Returns:
@@ -320,7 +320,7 @@ class KGroupedTable(Generic[K, V]):
         store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, V]:
-        """Combine the values per new key; the first value of a group is its first result.
+        """Combine the values per new key. The first value of a group is its first result.
 
         Args:
             adder: ``(current result, new value) -> result``.
@@ -347,7 +347,7 @@ class KGroupedTable(Generic[K, V]):
             initializer: Creates the first aggregate of a group.
             adder: ``(key, new value, aggregate) -> aggregate``.
             subtractor: ``(key, old value, aggregate) -> aggregate``.
-            value: Serde of the aggregates; None is the builder's default.
+            value: Serde of the aggregates; None uses the builder's default.
             store: Name of the store of the aggregates.
             name: As in :meth:`count`.
         """

@@ -1,22 +1,22 @@
-"""Naming: the names of operators, and of their state, if the program gives none.
+"""Naming: the names of operators and their state if the program specifies none.
 
-Nodes are numbered, as in Kafka Streams (``KSTREAM-FILTER-0000000003``). Nothing is looked up by these numbers, so an edit may
-change them. The *state* of an operator is looked up by name after a restart: its stores with the data beside them, its internal
-topics, and the schedules of a processor. The *naming* of the builder determines the names of state without a name in the program:
+Nodes are numbered, as in Kafka Streams (``KSTREAM-FILTER-0000000003``). Nothing is looked up by these numbers, so an edit may change
+them. The *state* of an operator is looked up by name after a restart: its stores with the data beside them, its internal topics, and the
+schedules of a processor. The *naming* of the builder determines the names of state that has no name in the program:
 
 ``"stable"``
-    A *path*: the topic upstream of the operator, the aggregations and joins between, and the operation itself, as in
-    ``orders-count``. A path contains the origin of the data and what they are keyed by, but not the number of operators on the
-    way: filters, mappings of values, branches, merges, lookups in tables and suppressions do not appear in it. After an operator
-    that may have changed the keys, it continues with ``rekeyed``, because state by other keys is different state. The name of an
-    operator or a store in the program begins a new path. A pattern of topics contributes its words: ``orders-.*`` is
-    ``orders-pattern``. Repeated names are numbered in the order of the program: ``orders-count-2``.
+    A *path*: the topic upstream of the operator, the aggregations and joins in between, and the operation itself, as in
+    ``orders-count``. A path identifies the origin of the data and what they are keyed by, but does not depend on the number of
+    operators in between: filters, mappings of values, branches, merges, lookups in tables and suppressions do not appear in it. After
+    an operator that may have changed the keys, the path continues with ``rekeyed``, because state by other keys is different state. The
+    name of an operator or a store in the program begins a new path. A pattern of topics contributes its words: ``orders-.*`` becomes
+    ``orders-pattern``. Repeated names are numbered in program order: ``orders-count-2``.
 
 ``"numbered"``
     The number of the operator in the program, exactly as in Kafka Streams (``KSTREAM-AGGREGATE-STATE-STORE-0000000002``).
     Inserting an operator upstream changes these names.
 
-Kafka Streams counts some names that it does not use, and so does this; see docs/decisions/0040-stable-names-for-stores-and-topics.md.
+Like Kafka Streams, this module counts some names that are never used; see docs/decisions/0040-stable-names-for-stores-and-topics.md.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from millstream.core.topology.nodes import Node, Repartition, Source
 from millstream.core.topology.topology import Topology
 
 Naming = Literal["stable", "numbered"]
-"""How state without a name in the program is named."""
+"""How to name state that has no name in the program."""
 
 REKEYED: Final = "rekeyed"
-"""The part of a path for changed keys."""
+"""The part of a path that marks changed keys."""
 
 _WORDS: Final = re.compile("[A-Za-z0-9_]+")
 _CLASSES: Final = re.compile(r"\\[A-Za-z]")
-"""Letters of a pattern that do not stand for themselves: ``\\d``."""
+"""Escaped letters in a pattern, such as ``\\d``, which do not match themselves."""
 
 _LONGEST: Final = 200
-"""Maximum length of a generated name: that of a topic's is 249, including the application's id and a suffix."""
+"""Maximum length of a generated name. A topic name may have 249 characters, including the application id and a suffix."""
 
 
 class Names:
@@ -53,7 +53,7 @@ class Names:
         naming: How unnamed state is named.
 
     Raises:
-        TopologyError: If there is no such naming.
+        TopologyError: If the naming is unknown.
 
     Attributes:
         numbered: Whether state is named by numbers.
@@ -73,14 +73,14 @@ class Names:
     # Nodes.
 
     def node(self, kind: str, given: str | None = None) -> str:
-        """Return the name of a node: the given one, which begins a path, or a numbered one. Both use up a number."""
+        """Return the name of a node: the given name, which begins a path, or a numbered one. Both use up a number."""
         numbered = f"{kind}-{self._number()}"
         if given is None:
             return numbered
         return self.uncounted(given)
 
     def uncounted(self, given: str) -> str:
-        """Return the given name of a node that uses up no number."""
+        """Return the given name of a node without using up a number."""
         self._path_at[given] = checked_name(given, "node")
         return given
 
@@ -99,11 +99,11 @@ class Names:
         """Return a generated name for state.
 
         Args:
-            numbered: Its name in Kafka Streams.
-            path: Its path.
+            numbered: The name of the state in Kafka Streams.
+            path: The path of the state.
 
         Raises:
-            TopologyError: If the program uses this name for something else, or it is too long.
+            TopologyError: If the program uses the name for something else, or the name is too long.
         """
         if self.numbered:
             name = numbered
@@ -124,10 +124,10 @@ class Names:
         self.generated.add(name)
 
     def part(self, whole: str, suffix: str) -> str:
-        """Return a name with a suffix, which is generated if the name is.
+        """Return a name with a suffix. The result counts as generated if the name is generated.
 
         Raises:
-            TopologyError: If the program uses this name for something else.
+            TopologyError: If the program uses the result for something else.
         """
         name = whole + suffix
         if whole in self.generated:
@@ -138,7 +138,7 @@ class Names:
         """Reserve the name of a store in the program.
 
         Raises:
-            TopologyError: If it was generated for another one.
+            TopologyError: If the name was generated for another store.
         """
         if name in self.generated:
             raise _clash(name)
@@ -151,12 +151,12 @@ class Names:
         self._path_at[node] = path
 
     def path(self, nodes: Mapping[str, Node], node: str, *, rekeyed: bool = False) -> str:
-        """Return the path of a node's output, through the first of several parents.
+        """Return the path of a node's output. If a node has several parents, the path follows the first.
 
         Args:
             nodes: The nodes so far.
             node: The node.
-            rekeyed: Whether keys were changed on the way, and there is no state by the new ones yet.
+            rekeyed: Whether keys were changed on the way and no state exists by the new keys yet.
         """
         start = nodes[node]
         while start.name not in self._path_at and not isinstance(start, Source):
@@ -182,15 +182,15 @@ def _clash(name: str) -> TopologyError:
 def check_explicit_names(topology: Topology, generated: Collection[str]) -> None:
     """Reject a topology with generated names.
 
-    Global tables are filled from their topics, whatever the names of their stores are, so they need none.
+    Global tables need no names, because they are filled from their topics whatever their stores are called.
 
     Args:
         topology: The topology.
         generated: The generated names of stores and of internal topics.
 
     Raises:
-        TopologyError: If a store or an internal topic has such a name. It lists each of them, with its operator and the argument to
-            give.
+        TopologyError: If a store or an internal topic has a generated name. The message lists each one, with its operator and the
+            argument that sets the name.
     """
     unnamed = [*_stores(topology.nodes, generated), *_topics(topology.nodes, generated)]
     if unnamed:

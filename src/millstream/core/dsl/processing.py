@@ -29,7 +29,7 @@ _KINDS: Final[dict[type[Process], tuple[str, str]]] = {
     Process: ("KSTREAM-PROCESSOR", "process"),
     ProcessValues: ("KSTREAM-PROCESSVALUES", "process-values"),
 }
-"""For each kind of node: how it is numbered, and its word in a path."""
+"""For each kind of node: the kind in its numbered name, and its word in a path."""
 
 
 @checked_methods
@@ -47,19 +47,19 @@ class ProcessableStream(StreamHandle[K, V]):
         key_local: bool = False,
         name: str | None = None,
     ) -> KStream[Any, Any]:
-        """Run a processor on each record; the forwarded records are the new stream.
+        """Run a processor on each record. The forwarded records are the new stream.
 
         Args:
-            supplier: A class derived from ``Processor``, or a function that returns a new one.
-            stores: Names of the stores it uses, in addition to those in the attribute ``stores`` of the class; global stores need not
-                be named.
-            calls: Options of the calls that it issues (``context.issue``); None if it issues none.
-            acknowledges: Whether it reports finished records itself (``context.acknowledge``). Unacknowledged records are processed
-                again by each new processor, and each micro-batch on Spark has a new one.
-            max_unacknowledged: Number of unacknowledged records of a task above which no more are read for it; those that a
+            supplier: A class derived from ``Processor``, or a function that returns a new processor.
+            stores: Names of the stores that it uses, in addition to those in the attribute ``stores`` of the class. Global stores need
+                not be named.
+            calls: Options of the calls that it issues (``context.issue``); None if it issues no calls.
+            acknowledges: Whether it acknowledges finished records itself (``context.acknowledge``). Each new processor receives
+                unacknowledged records again; on Spark, each micro-batch has a new processor.
+            max_unacknowledged: Number of unacknowledged records of a task above which no more are read for it. Records that a
                 micro-batch has already read come in addition.
-            key_local: Whether the processor promises to touch nothing but the entries of its record's key. Only then may
-                ``parallelism`` divide its partitions into key ranges; the promise is checked when it uses a store.
+            key_local: Whether the processor accesses only entries with the key of its record. Only then may ``parallelism`` divide
+                its partitions into key ranges. The processor is checked when it uses a store.
             name: Name of the node.
 
         Returns:
@@ -81,7 +81,7 @@ class ProcessableStream(StreamHandle[K, V]):
 
         Args:
             supplier: As in :meth:`process`; it must forward records with the key of its input. Another key fails the record, because
-                it would reach the partition, and the state, of other keys. For a punctuator, this is not checked.
+                the record would reach the partition, and the state, of other keys. Records that a punctuator forwards are not checked.
             stores: As in :meth:`process`.
             key_local: As in :meth:`process`.
             name: Name of the node.
@@ -102,7 +102,7 @@ class ProcessableStream(StreamHandle[K, V]):
     ) -> Process:
         graph, (numbered, word) = self._graph, _KINDS[kind]
         node = graph.name(numbered, name)
-        if name is None:  # its schedules are looked up by its name
+        if name is None:  # its schedules are looked up by this name
             node = graph.names.generate(node, f"{self._path}-{word}")
         supplier = checked_supplier(node, supplier)
         return kind(node, (self._node,), supplier, tuple(stores), key_local=key_local)
@@ -173,14 +173,14 @@ class ProcessableStream(StreamHandle[K, V]):
         name: str | None = None,
         **options: Unpack[CallOptions],
     ) -> KStream[K, Any]:
-        """Map each value to the result of a call outside the task; records do not wait for each other's calls.
+        """Map each value to the result of a call outside the task. Records do not wait for each other's calls.
 
-        A record is forwarded when its call has ended and the order allows it. Its offset is not committed before.
+        A record is forwarded when its call has ended and the order allows it. Its offset is committed only afterwards.
 
         Args:
             function: ``value -> value``, or ``(key, value) -> value`` with ``with_key=True``: a coroutine function, or a plain
-                one, which runs in a pool of threads. It may return ``ms.retry()``, ``ms.delay(...)``, ``ms.dead_letter(...)``
-                or ``ms.skip()``. With ``batch=...`` it gets lists, and returns a list.
+                function, which runs in a thread pool. It may return ``ms.retry()``, ``ms.delay(...)``, ``ms.dead_letter(...)``
+                or ``ms.skip()``. With ``batch=...``, it receives lists and returns a list.
             with_key: Whether the function also takes the key.
             batch: ``(max_records, max_wait)``: the maximum number of records per call, and how long a call waits for them.
             store: Name of the store of unfinished records, or a name with options.
@@ -188,7 +188,7 @@ class ProcessableStream(StreamHandle[K, V]):
             options: Options of the calls; see :class:`millstream.Calls`.
 
         Raises:
-            TopologyError: If an option is impossible.
+            TopologyError: If an option is invalid.
 
         Source: KIP-311.
 
@@ -241,15 +241,15 @@ class ProcessableStream(StreamHandle[K, V]):
         """Call a function outside the task for each record; the stream ends here.
 
         Args:
-            function: ``(key, value) -> anything``, as in :meth:`map_values_async`; only answers such as ``ms.retry()`` have an effect.
-            batch: As in :meth:`map_values_async`: the function gets a list of keys and a list of values, and returns None if all
+            function: ``(key, value) -> anything``, as in :meth:`map_values_async`. Only answers such as ``ms.retry()`` have an effect.
+            batch: As in :meth:`map_values_async`. The function receives a list of keys and a list of values, and returns None if all
                 records are finished.
             store: As in :meth:`map_values_async`.
             name: Name of the node.
             options: Options of the calls; see :class:`millstream.Calls`.
 
         Raises:
-            TopologyError: If an option is impossible.
+            TopologyError: If an option is invalid.
         """
         called = AsyncFunction(function, Calls(**options, batch=batch), store, name)
         async_operators.foreach_async(self, called)
@@ -263,14 +263,14 @@ class ProcessableStream(StreamHandle[K, V]):
         name: str | None = None,
         **options: Unpack[CallOptions],
     ) -> KStream[Any, Any]:
-        """Call a function that may write to stores and forward; the forwarded records are the new stream.
+        """Call a function that may write to stores and forward records. The forwarded records are the new stream.
 
-        Its writes and forwarded records take effect when the record retires: in one step, in the order of the function. Its reads
-        see its own writes. If it fails, it has no effect.
+        Its writes and forwarded records take effect when the record retires: atomically, in the order in which the function made them. Its
+        reads include its own writes. If it fails, it has no effect.
 
         Args:
             function: ``(record, context) -> None``, as in :meth:`map_values_async`; see :class:`millstream.CallContext`.
-            stores: Names of the key-value stores it uses; it reads the entry of its record's key.
+            stores: Names of the key-value stores that it uses. It reads the entry of its record's key.
             store: As in :meth:`map_values_async`.
             name: Name of the node.
             options: Options of the calls; see :class:`millstream.Calls`.
@@ -279,7 +279,7 @@ class ProcessableStream(StreamHandle[K, V]):
             The forwarded records, whose types only the function knows.
 
         Raises:
-            TopologyError: If an option is impossible, or a store is not a key-value store.
+            TopologyError: If an option is invalid, or a store is not a key-value store.
         """
         called = AsyncFunction(function, Calls(**options), store, name)
         node = async_operators.process_async(self, called, stores)

@@ -1,4 +1,4 @@
-"""TimeWindowedKStream and SessionWindowedKStream: a stream by key and window, to be aggregated."""
+"""TimeWindowedKStream and SessionWindowedKStream: streams by key and window, ready to be aggregated."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ class _WindowedKStream(Folding["Windowed[K]", V], Generic[K, V, W]):
 class TimeWindowedKStream(_WindowedKStream[K, V, AnyTimeWindows]):
     """Records by key and window. Returned by ``KGroupedStream.windowed_by``.
 
-    The key of a result is ``Windowed(key, start, end)``, its timestamp the largest one of the window's records. Records without a
-    key are dropped and counted, and so is each window of a record that is too late for it. Null values are *not* dropped, unlike in
-    aggregations without windows: ``count`` counts them, and functions get None. Sliding windows, and ``sum``, ``min``, ``max`` and
-    ``mean``, drop them.
+    The key of a result is ``Windowed(key, start, end)``; its timestamp is the largest timestamp of the window's records. Records without a
+    key are dropped and counted, as is each window for which a record is too late. Null values are *not* dropped, unlike in aggregations
+    without windows: ``count`` counts them, and functions receive None. Sliding windows drop null values, as do ``sum``, ``min``, ``max``
+    and ``mean``.
 
     Source: ``org.apache.kafka.streams.kstream.TimeWindowedKStream``.
     """
@@ -96,7 +96,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, AnyTimeWindows]):
 
         Args:
             store: Name of the window store of the counts, or ``ms.stores.options(name, retention=...)``.
-            name: Name of the node; without ``store``, also the first part of the name of the store.
+            name: Name of the node; without ``store``, also the first part of the store's name.
 
         Returns:
             A table from key and window to count (64 bits).
@@ -132,7 +132,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, AnyTimeWindows]):
         Args:
             initializer: Creates the first aggregate of a window.
             aggregator: ``(key, value, aggregate) -> aggregate``; None deletes the window's entry.
-            value: Serde of the aggregates; None is the builder's default.
+            value: Serde of the aggregates; None uses the builder's default.
             store: As in :meth:`count`.
             name: As in :meth:`count`.
 
@@ -168,10 +168,10 @@ class TimeWindowedKStream(_WindowedKStream[K, V, AnyTimeWindows]):
 class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     """Records by key and session. Returned by ``KGroupedStream.windowed_by``.
 
-    The key of a result is ``Windowed(key, start, end)`` with the times of the session's first and last record, its timestamp is the
-    end. When a session is extended or merged with others, null values delete the old ones before the result of the new one; with
-    results at the close of sessions, each has a single result. Records without a key, and records that are late for their session,
-    are dropped and counted. Only ``sum``, ``min``, ``max`` and ``mean`` drop null values.
+    The key of a result is ``Windowed(key, start, end)`` with the times of the session's first and last record; its timestamp is the end.
+    When a session is extended or merged with others, null values delete the old sessions before the result of the new one. With results on
+    window close, each session has a single result. Records without a key, and records that are late for their session, are dropped and
+    counted. Only ``sum``, ``min``, ``max`` and ``mean`` drop null values.
 
     Source: ``org.apache.kafka.streams.kstream.SessionWindowedKStream``.
     """
@@ -181,7 +181,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
 
         Args:
             store: Name of the session store of the counts, or ``ms.stores.options(name, retention=...)``.
-            name: Name of the node; without ``store``, also the first part of the name of the store.
+            name: Name of the node; without ``store``, also the first part of the store's name.
 
         Returns:
             A table from key and session to count (64 bits).
@@ -219,7 +219,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
             initializer: Creates the aggregate of a session, into which existing sessions are merged.
             aggregator: ``(key, value, aggregate) -> aggregate``; None deletes the session's entry.
             merger: ``(key, aggregate, aggregate of the next session) -> aggregate`` of both.
-            value: Serde of the aggregates; None is the builder's default.
+            value: Serde of the aggregates; None uses the builder's default.
             store: As in :meth:`count`.
             name: As in :meth:`count`.
 

@@ -1,1 +1,1 @@
-"""Fan-out of a hot partition: epochs, ranges, positions, and the protocol that changes them."""
+"""Fan-out of a hot partition: epochs, key ranges, positions, and the protocol for changing them."""

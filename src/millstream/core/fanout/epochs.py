@@ -1,11 +1,11 @@
 """Epochs of a partition: which log takes the records of a key, what a key range reads, and how offsets map to positions.
 
 A partition that was never split has one epoch, whose only log is the partition itself, the *primary*. A *change* closes the epoch at the
-log ends of that moment, its *fence*, and begins another one with as many logs as ranges: log ``i`` of ``n`` takes the keys of
-``KeyRange(i, n)``. One range is the primary; several are the partitions of a fan-out topic beside it.
+current log ends, its *fence*, and begins a new epoch with as many logs as ranges: log ``i`` of ``n`` takes the keys of
+``KeyRange(i, n)``. A single range uses the primary; several ranges use the partitions of a fan-out topic beside it.
 
-A *position* numbers the records of a partition across its epochs. In an epoch, it is the offset, counted from where the epoch began in
-that log, plus the epoch's base. The base is larger than every position of the epochs before, so the positions of a range only grow.
+A *position* numbers the records of a partition across its epochs. In an epoch, it is the offset relative to the start of the epoch in its
+log, plus the base of the epoch. The base is larger than every position of earlier epochs, so the positions of a range only increase.
 
 Source: the draft proposal "Parallel processing beyond the partition count", *Second part*.
 """
@@ -46,7 +46,7 @@ class Stretch:
         return self.base + offset - self.start
 
     def offset(self, position: int) -> int:
-        """Return the offset at which a reader with a position continues: ``start`` before it has begun, ``end`` when it has finished."""
+        """Return the offset at which a reader with a position continues: ``start`` before it has begun, ``end`` after it has finished."""
         offset = max(self.start, self.start + position - self.base)
         return offset if self.end is None else min(offset, self.end)
 
@@ -57,11 +57,11 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """A period in which the routes of a partition's keys do not change.
+    """A period in which the routing of a partition's keys does not change.
 
     Attributes:
         base: The position at which it begins.
-        stretches: One per log, in the order of their key ranges.
+        stretches: One stretch per log, in order of the key ranges.
     """
 
     number: int
@@ -87,7 +87,7 @@ class History:
     """The epochs of a partition, oldest first. Immutable.
 
     Attributes:
-        epochs: The last one is current.
+        epochs: The epochs; the last one is current.
 
     Example:
         >>> history = History.new(TopicPartition("orders", 0))
@@ -112,18 +112,18 @@ class History:
         return self.epochs[-1]
 
     def logs(self, ranges: int) -> tuple[TopicPartition, ...]:
-        """Return the logs of an epoch with the given number of ranges, in their order."""
+        """Return the logs of an epoch with the given number of ranges, in order."""
         if ranges == 1:
             return (self.primary,)
         topic = fan_out_topic(self.primary)
         return tuple(TopicPartition(topic, number) for number in range(ranges))
 
     def changed(self, ranges: int, ends: Mapping[TopicPartition, int]) -> History:
-        """Close the current epoch and begin one with another number of ranges.
+        """Close the current epoch and begin an epoch with a different number of ranges.
 
         Args:
-            ranges: Number of ranges; 1 merges.
-            ends: End offsets of the logs of both epochs, taken while no producer can write.
+            ranges: Number of ranges; 1 merges the partition.
+            ends: End offsets of the logs of both epochs, read while no producer can write.
         """
         now = self.current
         closed = replace(now, stretches=tuple(replace(s, end=ends[s.log]) for s in now.stretches))
@@ -133,20 +133,20 @@ class History:
         return History(self.primary, (*self.epochs[:-1], closed, Epoch(now.number + 1, base, opened)))
 
     def reads(self, keys: KeyRange, position: int = 0) -> Iterator[tuple[Stretch, ...]]:
-        """Yield the steps of a key range's reader: it reads the logs of a step side by side, and one step after the other.
+        """Yield the steps of a key range's reader. It reads the logs of one step concurrently, and the steps one after the other.
 
-        A log may hold keys of other ranges, which the reader leaves out with ``keys.holds``.
+        A log may contain keys of other ranges, which the reader skips with ``keys.holds``.
 
         Yields:
-            The stretches of an epoch that have keys of the range. Read each from ``offset(position)`` to ``end``; the next step may
-            begin when all of them are read to their ends.
+            The stretches of an epoch that contain keys of the range. Read each from ``offset(position)`` to ``end``. The next step may
+            begin when all of them have been read to their ends.
         """
         for epoch in self.epochs:
             if epoch is self.current or epoch.behind > position:
                 yield tuple(stretch for stretch in epoch.stretches if stretch.overlaps(keys))
 
     def position(self, keys: KeyRange, offsets: Mapping[TopicPartition, int]) -> int:
-        """Return the position to commit for a key range: the reader has read every record before it.
+        """Return the position to commit for a key range. The reader has read every record before it.
 
         Args:
             offsets: The next offset of each log in the reader's current step.
@@ -174,7 +174,7 @@ def fan_out_topic(primary: TopicPartition) -> str:
 
 
 def control_topic(topic: str) -> str:
-    """Return the name of the compacted topic that keeps the epochs of a topic's partitions."""
+    """Return the name of the compacted topic that contains the epochs of a topic's partitions."""
     return f"{topic}-fanout"
 
 

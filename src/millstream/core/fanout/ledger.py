@@ -1,18 +1,20 @@
-"""The control topic of a topic with fan-out: what its records mean, and what follows for producers and for a change.
+"""Ledger: the control topic of a topic with fan-out, the meaning of its records, and the consequences for producers and changes.
 
-The records of the one partition of the control topic are applied in their order, so all readers agree at an equal offset. Kinds:
+The control topic has one partition, whose records are applied in order, so all readers agree at an equal offset. Kinds of records:
 
-* ``partition/<number>``: the epochs of a partition, and the change under way. Written only in transactions of the *coordinator*: whoever
-  took over the coordinator's transactional id last. The broker refuses those of every coordinator before.
-* ``member/<session>``: a session of a producer, and what it has answered. A session counts from this record on. Written by the producer;
-  deleted by itself, or by the coordinator that has fenced it.
-* ``barrier``: no meaning. Whoever reads the barrier it has written has read everything in front of it.
+* ``partition/<number>``: the epochs of a partition, and its pending change. Written only in transactions of the *coordinator*, the process
+  that last acquired the coordinator's transactional id. The broker rejects transactions of all earlier coordinators.
+* ``member/<session>``: a session of a producer, and the phases that it has acknowledged. A session counts from this record on. The
+  producer writes the record; the producer deletes it, or the coordinator that has fenced the producer.
+* ``barrier``: no content. A reader that reads the barrier it has written has read everything before it.
 
-A change has two phases. *Announced*: each session answers that it is there; the others are fenced, and nobody is restricted. *Holding*: each
-session commits what it has sent to the partition, holds further records back, and answers. When every session has answered or is fenced,
-no record of the old epoch can be committed any more, so the log ends are the fence, and the coordinator writes the new epoch.
+A change has two phases. *Announced*: each session acknowledges the change; sessions that do not are fenced, and no session is restricted.
+*Holding*: each session commits what it has sent to the partition, holds further records back, and acknowledges. When every session has
+acknowledged or is fenced, no record of the old epoch can be committed any more, so the log ends are the fence, and the coordinator writes
+the new epoch.
 
-A session whose first record is behind that of a phase has read the phase before it sends anything, because it reads its own record first.
+A session whose first record follows the record of a phase has read the phase before it sends anything, because it reads its own record
+first.
 """
 
 from __future__ import annotations
@@ -48,9 +50,9 @@ class PartitionState:
     """The state of a partition in the control topic.
 
     Attributes:
-        change: The number of the newest change, finished or not; 0 without one.
-        pending: The phase of the current change; None if there is none.
-        ranges: The number of ranges after the current change.
+        change: The number of the latest change, finished or not; 0 without one.
+        pending: The phase of the pending change; None if there is none.
+        ranges: The number of ranges after the pending change.
     """
 
     history: History
@@ -60,11 +62,11 @@ class PartitionState:
 
     @property
     def phase(self) -> Phase | None:
-        """The phase of the current change; None if there is none."""
+        """The phase of the pending change, or None."""
         return None if self.pending is None else Phase(self.change, self.pending)
 
     def announced(self, ranges: int) -> PartitionState:
-        """Return the state with a new announced change; an unfinished one is replaced."""
+        """Return the state with a newly announced change, which replaces an unfinished one."""
         return PartitionState(self.history, self.change + 1, ANNOUNCED, ranges)
 
     def holding(self) -> PartitionState:
@@ -76,7 +78,7 @@ class PartitionState:
         return PartitionState(self.history.changed(self.ranges, ends), self.change, None, self.ranges)
 
     def cancelled(self) -> PartitionState:
-        """Return the state after the change was cancelled: the old epoch continues."""
+        """Return the state after the change was cancelled; the old epoch continues."""
         return PartitionState(self.history, self.change, None, self.history.current.ranges)
 
     def entry(self) -> tuple[str, dict[str, object]]:
@@ -101,7 +103,7 @@ def member_key(session: str) -> str:
 
 @dataclass
 class Ledger:
-    """What a reader has read of the control topic.
+    """The state of the control topic as a reader has read it.
 
     Attributes:
         members: The sessions of producers, with the phase that each has acknowledged, by partition.
@@ -123,7 +125,7 @@ class Ledger:
     _states: dict[int, PartitionState] = field(default_factory=dict)
 
     def apply(self, key: str, value: Mapping[str, Any] | None) -> None:
-        """Apply a control record; unknown kinds are ignored."""
+        """Apply a control record. Unknown kinds are ignored."""
         if key == BARRIER and value is not None:
             self.barrier = value["token"]
         elif key.startswith(_PARTITION) and value is not None:

@@ -1,1 +1,1 @@
-"""Metrics: how one is declared, and the map in which numbers travel from where they are counted to where they are shown."""
+"""Metrics: their declarations, and the map that carries numbers from where they are counted to where they are shown."""

@@ -1,8 +1,8 @@
-"""A metric is declared once, beside the function that reads its value. Everything else follows from the declaration.
+"""Metric declarations. A metric is declared once, beside the function that reads its value; everything else follows from the declaration.
 
-Numbers travel in one map from a metric's name and the values of its labels to a number. The end of the name says how numbers
-of the same metric and labels are combined, as is usual in Prometheus: ``_total`` adds up, ``_max`` keeps the largest, anything
-else is the last value.
+Numbers travel in a single map, from the name of a metric and the values of its labels to a number. The suffix of the name determines how
+numbers of the same metric and labels are combined, as is usual in Prometheus: ``_total`` adds, ``_max`` keeps the largest, and any other
+name keeps the last value.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Metric:
     """The declaration of a metric.
 
     Attributes:
-        name: Name without ``millstream_``. For metrics of Kafka Streams, its group and name.
-        labels: Names of the labels; ``application`` is added where metrics leave the process.
-        streams: The same metric of Kafka Streams; empty if there is none.
-        flat: Name in ``RunningApplication.metrics()``, summed over labels; empty to leave it out.
-        part: The label by which ``metrics()`` also has ``<flat>: <value>``, or only that if ``whole`` is false.
+        name: Name without ``millstream_``. For metrics of Kafka Streams, group and name.
+        labels: Names of the labels. ``application`` is added when metrics leave the process.
+        streams: The corresponding metric of Kafka Streams; empty if there is none.
+        flat: Name in ``RunningApplication.metrics()``, summed over labels; empty to omit the metric.
+        part: The label for which ``metrics()`` also contains ``<flat>: <value>``, or only that if ``whole`` is false.
 
     Example:
         >>> Metric("task_process_total", ("task",), "records processed").kind
@@ -73,7 +73,7 @@ class Numbers(dict[Key, float]):
     """
 
     def take(self, numbers: Iterable[Number]) -> None:
-        """Add numbers; those of the same metric and labels are combined by its kind."""
+        """Add numbers. Numbers of the same metric and labels are combined by kind."""
         for name, labels, value in numbers:
             key, kind = (name, labels), kind_of(name)
             if kind == "counter":
@@ -88,12 +88,12 @@ class Numbers(dict[Key, float]):
         return {labels: value for (known, labels), value in self.items() if known == name}
 
     def total(self, name: str) -> float:
-        """Return one number for a metric: the largest of a peak, else the sum."""
+        """Return one number for a metric: the largest for a peak, otherwise the sum."""
         found = self.of(name).values()
         return max(found, default=0) if kind_of(name) == "peak" else sum(found)
 
     def by(self, name: str, label: int) -> dict[str, float]:
-        """Return the sums of one metric by the value of the label at an index, sorted."""
+        """Return the sums of a metric by the value of the label at an index, sorted."""
         found: dict[str, float] = {}
         for labels, value in sorted(self.of(name).items()):
             found[labels[label]] = found.get(labels[label], 0) + value

@@ -1,1 +1,1 @@
-"""Basic types that all other packages use: records, ids, times, serdes, errors."""
+"""Basic types that all other packages use: records, ids, times, serdes and errors."""

@@ -1,9 +1,9 @@
 """Answers: what the function of an asynchronous operator may return instead of a result.
 
-* :func:`retry`: the attempt failed; try again later;
-* :func:`delay`: it is too early; call again at a given time;
+* :func:`retry`: the attempt failed and should be retried later;
+* :func:`delay`: it is too early; call the function again at a given time;
 * :func:`dead_letter`: no attempt can succeed; send the record to a dead-letter topic;
-* :func:`skip`: nothing to do for this record.
+* :func:`skip`: there is nothing to do for this record.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True)
 class TryAgain:
-    """The attempt failed; created by :func:`retry`. If ``in_ms`` is None, the operator's :class:`Retry` defines the wait."""
+    """The attempt failed. Created by :func:`retry`. If ``in_ms`` is None, the operator's :class:`Retry` defines the wait."""
 
     in_ms: int | None = None
 
 
 @dataclass(frozen=True)
 class Later:
-    """It is too early; created by :func:`delay`. Exactly one is set: a time, or a wait from now, both in ms."""
+    """It is too early. Created by :func:`delay`. Exactly one field is set: a time, or a wait from now, both in ms."""
 
     until_ms: int | None = None
     in_ms: int | None = None
@@ -34,7 +34,7 @@ class Later:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """No attempt can succeed; created by :func:`dead_letter`.
+    """No attempt can succeed. Created by :func:`dead_letter`.
 
     Attributes:
         text: As the result of a call, the cause; as ``on_failure`` of an operator, the topic.
@@ -45,7 +45,7 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class Skip:
-    """Nothing to do for the record; created by :func:`skip`."""
+    """There is nothing to do for the record. Created by :func:`skip`."""
 
 
 def retry(in_: Duration | None = None) -> TryAgain:
@@ -53,7 +53,7 @@ def retry(in_: Duration | None = None) -> TryAgain:
 
     Args:
         in_: Wait before the next attempt, at least 1 ms; None uses the operator's :class:`Retry`. ``Retry`` also limits the number
-            of attempts; without one there is no limit.
+            of attempts; without it, there is no limit.
 
     Returns:
         A value for the function of an asynchronous operator to return.
@@ -68,7 +68,7 @@ def retry(in_: Duration | None = None) -> TryAgain:
 
 
 def delay(until: int | datetime | None = None, *, in_: Duration | None = None) -> Later:
-    """Report that it is too early for this record: the function is called again at a given time, as the same attempt.
+    """Report that it is too early for this record. The function is called again at a given time, as the same attempt.
 
     Args:
         until: Time, as ms since the epoch or a ``datetime`` with a time zone.
@@ -79,7 +79,7 @@ def delay(until: int | datetime | None = None, *, in_: Duration | None = None) -
 
     Raises:
         ValueError: Unless exactly one of the two is set, or if a datetime has no time zone.
-        TypeError: If the time has another type, in particular a float such as the result of ``time.time()``, which is in seconds.
+        TypeError: If the time has another type, such as the float returned by ``time.time()``, which is in seconds.
 
     Source: KIP-311, "Delayed processing".
 
@@ -107,11 +107,11 @@ def delay(until: int | datetime | None = None, *, in_: Duration | None = None) -
 
 
 def dead_letter(text: str) -> DeadLetter:
-    """Report that no attempt can succeed, with the cause; or, as ``on_failure`` of an operator, name the dead-letter topic.
+    """Report that no attempt can succeed, and the cause; or, as ``on_failure`` of an operator, name the dead-letter topic.
 
     Args:
-        text: As the result of a call, the cause: the record goes to the topic of ``on_failure=ms.dead_letter(...)``, or else to
-            that of the setting ``dead_letter_topic``. As ``on_failure``, the topic.
+        text: As the result of a call, the cause. The record goes to the topic of ``on_failure=ms.dead_letter(...)``, or otherwise to
+            the topic of the setting ``dead_letter_topic``. As ``on_failure``, the topic.
 
     Returns:
         A value for the function of an asynchronous operator to return, or for ``on_failure``.
@@ -124,7 +124,7 @@ def dead_letter(text: str) -> DeadLetter:
 
 
 def skip() -> Skip:
-    """Report that there is nothing to do for the record: it is dropped and counted as such.
+    """Report that there is nothing to do for the record. It is dropped and counted as skipped.
 
     Returns:
         A value for the function of an asynchronous operator to return.

@@ -1,7 +1,7 @@
 """Arguments: reject invalid arguments where the user passes them, based on the annotations of the called function.
 
-A parameter whose annotation does not allow None rejects None. If it takes a function, it rejects values that are not callable; if
-it takes str or classes of this package, it rejects other types. Everything else in an annotation is left to type checkers.
+A parameter whose annotation does not allow None rejects None. A parameter that takes a function rejects values that are not callable; a
+parameter that takes str or classes of this package rejects other types. Type checkers check all other annotations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Rule(NamedTuple):
         none: Whether it accepts None.
         functions: Whether it accepts functions.
         classes: Classes whose instances it accepts.
-        known: Whether this list is complete, so that all other values are rejected, not only None.
+        known: Whether the rule is complete, so that all other values are rejected, not only None.
     """
 
     none: bool
@@ -110,7 +110,7 @@ def _check(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
 
 
 def _called(function: Callable[..., Any], known: Signature, args: tuple[Any, ...]) -> str:
-    """Return the name of a function as the user calls it: that of a method begins with the class of the object."""
+    """Return the name of a function as the user calls it. The name of a method begins with the class of the object."""
     name = function.__qualname__
     if args and next(iter(known.parameters)) == "self":
         name = f"{type(args[0]).__name__}.{function.__name__}"
@@ -133,7 +133,7 @@ def _rules_of(function: Callable[..., Any]) -> tuple[Signature, dict[str, _Rule]
 
 
 def _rule(annotation: object, names: Mapping[str, Any]) -> _Rule | None:
-    """Return the rule for an annotation; None if it accepts any value."""
+    """Return the rule for an annotation, or None if it accepts any value."""
     none, functions, classes, known = False, False, [], True
     for member in _members(annotation, names):
         if member is Any or member is object or isinstance(member, TypeVar):

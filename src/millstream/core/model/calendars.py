@@ -1,8 +1,8 @@
 """User-defined windows: days and months of a calendar, shifts, or one window that never ends.
 
-Windows of a fixed size lie on a grid that starts at the epoch. Many useful periods do not: months differ in length, and a day on
-which the clocks change is an hour shorter or longer. Here a function returns the windows that contain a timestamp; everything
-else (grace period, late records, window close, stores) works as for windows of a fixed size.
+Windows of a fixed size lie on a grid that starts at the epoch. Many useful periods do not: months differ in length, and a day on which
+the clocks change is an hour shorter or longer. Here, a function returns the windows that contain a timestamp. Everything else (grace
+period, late records, window close, stores) works as for windows of a fixed size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_END: Final = (1 << 63) - 1
 class Windows(ABC):
     """Base class of user-defined windows: a subclass returns the windows that contain a timestamp.
 
-    The windows must depend on the timestamp only, and a window that starts later than another must not end earlier.
+    The windows must depend only on the timestamp, and a window that starts later than another must not end earlier.
 
     Args:
         size: Length of the longest window; ``timedelta`` or ms.
@@ -33,7 +33,7 @@ class Windows(ABC):
         grace_ms: Grace period in stream time, ms.
 
     Raises:
-        TopologyError: If the size is not positive, or the grace negative.
+        TopologyError: If the size is not positive, or the grace period is negative.
 
     Source: ``org.apache.kafka.streams.kstream.Windows``.
 
@@ -62,7 +62,7 @@ class Windows(ABC):
 
     @abstractmethod
     def windows_for(self, timestamp: int) -> Iterable[tuple[int, int]]:
-        """Return the windows that contain a timestamp, the earliest first; empty if there are none.
+        """Return the windows that contain a timestamp, earliest first; empty if there are none.
 
         Args:
             timestamp: Timestamp of a record, ms since the epoch, at least 0.
@@ -127,5 +127,5 @@ class UnlimitedWindows(Windows):
         self.start_ms = start
 
     def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
-        """Return the window if the timestamp is in it."""
+        """Return the window if it contains the timestamp."""
         return [(self.start_ms, NO_END)] if timestamp >= self.start_ms else []

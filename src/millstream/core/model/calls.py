@@ -1,8 +1,8 @@
 """Calls: the requests of a topology to external systems, and their limits.
 
-An *asynchronous operator* calls a user function for each record. The call runs outside the task, so a slow call does not block
-the task. The function returns a result, or one of the answers of ``millstream.core.model.answers``. An exception counts as a
-failed attempt. :class:`Retry` defines which failures are retried, when, and how often.
+An *asynchronous operator* calls a user function for each record. The call runs outside the task, so a slow call does not block the
+task. The function returns a result, or one of the answers of ``millstream.core.model.answers``. An exception is a failed attempt.
+:class:`Retry` defines which failures are retried, when, and how often.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ CallOrder = Literal["key", "partition", "completion"]
 
 @dataclass(frozen=True)
 class Retry:
-    """When a failed attempt is retried.
+    """Defines when a failed attempt is retried.
 
-    The wait grows from ``initial`` by ``factor`` up to ``cap``; ``jitter`` makes part of it random, so that calls that failed
-    together are not retried together.
+    The wait grows from ``initial`` by ``factor`` up to ``cap``. ``jitter`` randomises part of it, so that calls that failed together are
+    not retried together.
 
     Args:
         initial: Wait after the first failed attempt; ``timedelta`` or ms.
-        factor: Factor by which each further wait is longer, at least 1.
+        factor: Factor by which the wait grows after each attempt, at least 1.
         cap: The longest wait; ``timedelta`` or ms.
-        jitter: Random part of a wait, 0 to 1: with 0.2, between 80 % and 120 % of it.
-        max_attempts: Maximum number of attempts in total; None means no limit.
+        jitter: Random part of a wait, 0 to 1: with 0.2, the wait is between 80 % and 120 % of its length.
+        max_attempts: Maximum total number of attempts; None means no limit.
         max_elapsed: Maximum time from the start of the first attempt to the start of another; None means no limit.
-        on: Tuple of the exception classes that are retried; other exceptions are final. :func:`retry` is always retried.
+        on: Tuple of the exception classes that are retried; other exceptions are final. :func:`retry` always causes a retry.
 
     Raises:
-        TopologyError: If a value is impossible.
+        TopologyError: If a value is out of range.
 
     Source: KIP-311; async engine of Apache Flink (``AsyncRetryStrategies``).
 
@@ -89,7 +89,7 @@ class Retry:
 
         Args:
             attempt: Number of the attempt, from 1.
-            seed: Seed of the jitter: the same seed and attempt return the same wait.
+            seed: Seed of the jitter. The same seed and attempt return the same wait.
 
         Returns:
             Wait, ms.
@@ -116,17 +116,17 @@ class Retry:
 
 @dataclass(frozen=True)
 class CircuitBreaker:
-    """When calls to a failing endpoint are suspended.
+    """Defines when calls to a failing endpoint are suspended.
 
-    After ``failures`` consecutive failed attempts there are no calls for ``reset_after``; then a single call tests the endpoint.
-    Meanwhile records wait without using up attempts.
+    After ``failures`` consecutive failed attempts, there are no calls for ``reset_after``; then a single call tests the endpoint.
+    Meanwhile, records wait without using up attempts.
 
     Args:
         failures: Number of consecutive failures.
         reset_after: Duration of the suspension; ``timedelta`` or ms.
 
     Raises:
-        TopologyError: If a value is impossible.
+        TopologyError: If a value is out of range.
 
     Example:
         >>> CircuitBreaker(failures=3, reset_after=10_000)
@@ -142,7 +142,7 @@ class CircuitBreaker:
 
 
 OnFailure: TypeAlias = Literal["fail", "skip"] | DeadLetter
-"""What happens to a record whose call failed for good: stop the application, drop the record, or send it to a dead-letter topic."""
+"""What happens to a record whose call failed permanently: stop the application, drop the record, or send it to a dead-letter topic."""
 
 
 Answer: TypeAlias = TryAgain | Later | DeadLetter | Skip
@@ -169,24 +169,24 @@ class Calls:
     """The options for the calls of one operator, per task.
 
     Attributes:
-        order: Order in which effects are applied. ``key``: input order per key, with at most one call per key at a time; records
+        order: Order in which effects are applied. ``key``: input order per key, with at most one concurrent call per key; records
             without a key have no order. ``partition``: input order per partition; calls overlap. ``completion``: as calls complete.
         max_in_flight: Maximum number of concurrent calls.
-        max_in_flight_per_key: Maximum number of concurrent calls per key; None means no separate limit. With order ``key`` it is
+        max_in_flight_per_key: Maximum number of concurrent calls per key; None means no separate limit. With order ``key``, it is
             always one.
         timeout: Maximum duration of an attempt; ``timedelta`` or ms, None means no limit.
-        total_timeout: Maximum duration of all attempts together, including waits: no attempt starts later. :func:`delay` restarts
-            it. A batch has the time of the record with the most time left.
-        retry: Which failed attempts are retried; None means none, except for :func:`retry`.
+        total_timeout: Maximum duration of all attempts, including waits: no attempt starts later. :func:`delay` restarts this time. A
+            batch has the time of the record with the most time left.
+        retry: Which failed attempts are retried; None retries none, except those that return :func:`retry`.
         on_failure: ``fail`` stops the application, ``skip`` drops the record, ``ms.dead_letter(topic)`` sends it to a topic.
-        batch: ``(max_records, max_wait)``: the function takes a list of up to ``max_records`` records and returns a list of as
+        batch: ``(max_records, max_wait)``: the function takes a list of up to ``max_records`` records and returns a list of equally
             many results. An incomplete batch is called once its first record has waited for ``max_wait``.
         rate_limit: ``(calls, per)``: at most ``calls`` calls start within any period of length ``per``.
         circuit_breaker: When calls to a failing endpoint are suspended.
         endpoint: ``(key, value) -> endpoint`` for the circuit breaker; None means one endpoint for the operator.
 
     Raises:
-        TopologyError: If an option is impossible.
+        TopologyError: If an option is invalid.
 
     Example:
         >>> Calls(max_in_flight=10, timeout=2_000, retry=Retry(max_attempts=3), on_failure="skip").batch_records
@@ -280,7 +280,7 @@ _CHANCES: Final = 1 << 64
 
 
 def _chance(seed: str) -> float:
-    """Return a pseudo-random number from 0 to 1 that depends on the seed only."""
+    """Return a pseudo-random number from 0 to 1 that depends only on the seed."""
     return int.from_bytes(blake2b(seed.encode(), digest_size=8).digest(), "big") / _CHANCES
 
 

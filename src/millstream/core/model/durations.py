@@ -47,7 +47,7 @@ def not_negative(what: str, duration: Duration) -> int:
     """Return a duration in milliseconds.
 
     Args:
-        what: What it is for, for the error.
+        what: Purpose of the duration, for the error.
         duration: The duration.
 
     Raises:

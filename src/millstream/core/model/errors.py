@@ -1,7 +1,7 @@
 """Errors: every exception that the package raises deliberately.
 
-Each message states what happened, where (topic, partition, offset, stage), whose fault it is and what to do next. An error
-consists of its class and message only, so it passes from a Python worker through the JVM to the user without loss.
+Each message states what happened, where (topic, partition, offset, stage), who is responsible and what to do next. An error consists
+only of its class and message, so it passes without loss from a Python worker through the JVM to the user.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class MillstreamError(Exception):
     """Base class of all errors of this package.
 
     Args:
-        message: What happened, where, whose fault it is and what to do next.
+        message: What happened, where, who is responsible and what to do next.
     """
 
     def __init__(self, message: str) -> None:
@@ -59,7 +59,7 @@ class ProductionError(MillstreamError):
 
 
 class DeliveryAbortedError(ProductionError):
-    """A transaction was aborted and has no effect; it is retried, and the error is raised if that fails too."""
+    """A transaction was aborted and has no effect. It is retried, and the error is raised if the retry also fails."""
 
 
 class FanOutError(MillstreamError):

@@ -1,10 +1,10 @@
 """Expressions: declarative computations on a value, instead of functions.
 
 An expression consists of fields of the value, constants and operators: ``ms.col("amount") > 10``. It can replace any function of a
-value, or of key and value, and behaves like the Python expression that it resembles: a missing field, or a comparison of a string
-with a number, fails in the same way, and the right side of ``&`` and ``|`` is computed only if it decides the result. Unlike a
-function it has no side effects, and the engine knows its structure, so it can compute it for many values at once
-(``millstream.core.engine.columns``), and show it in ``describe()``.
+value, or of key and value, and behaves like the Python expression that it resembles: a missing field, or a comparison of a string with
+a number, fails in the same way, and the right side of ``&`` and ``|`` is computed only if it decides the result. Unlike a function, an
+expression has no side effects, and the engine knows its structure. The engine can therefore compute it for many values at once
+(``millstream.core.engine.columns``) and show it in ``describe()``.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def _reflected(function: Callable[..., Any]) -> Callable[[Expression, object], E
 class Expression(ABC):
     """A computation on a value. Created by :func:`col` and :func:`struct`, and by operators.
 
-    Comparisons, ``+ - * / // % **``, ``abs`` and ``-`` work as in Python; ``&``, ``|`` and ``~`` are *and*, *or* and *not*, with
-    parentheses around comparisons; ``[...]`` accesses a field of a field, or an element of a list.
+    Comparisons, ``+ - * / // % **``, ``abs`` and ``-`` work as in Python. ``&``, ``|`` and ``~`` are *and*, *or* and *not*; put
+    comparisons in parentheses. ``[...]`` accesses a field of a field, or an element of a list.
     """
 
     __slots__ = ()
@@ -52,12 +52,12 @@ class Expression(ABC):
         """Compute the expression for a value.
 
         Raises:
-            Exception: The same as Python for such a value.
+            Exception: The exception that Python raises for such a value.
         """
 
     @abstractmethod
     def over(self, values: Sequence[Any]) -> Iterable[Any]:
-        """Compute the expression for many values; raises if one of them raises."""
+        """Compute the expression for many values; raises if the computation fails for one of them."""
 
     @abstractmethod
     def __repr__(self) -> str:
@@ -81,7 +81,7 @@ class Expression(ABC):
         return _Applied(_is_not_null, (self,))
 
     def is_in(self, choices: Collection[Any]) -> Expression:
-        """Return an expression that is true if this one is among some constants.
+        """Return an expression that is true if the value of this one is among some constants.
 
         Args:
             choices: The constants; any object that supports ``in``.
@@ -109,7 +109,7 @@ class Expression(ABC):
 
     __hash__ = object.__hash__
 
-    # comparisons of expressions are expressions, where ``object`` has bool
+    # Comparisons of expressions return expressions; ``object`` declares bool.
     __eq__ = _operator(operator.eq)  # type: ignore[assignment]
     __ne__ = _operator(operator.ne)  # type: ignore[assignment]
     __lt__ = _operator(operator.lt)
@@ -219,7 +219,7 @@ class _Applied(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Joined(Expression):
-    """Two conditions; the second is computed only if the first does not decide the result.
+    """Two conditions. The second is computed only if the first does not decide the result.
 
     Attributes:
         first: First condition.
@@ -270,11 +270,11 @@ def col(name: str | None = None, *, default: Any = _REQUIRED) -> Expression:
     """Start an expression with a field of the value.
 
     Args:
-        name: Name of the field, if values are dicts; None is the value itself.
-        default: Value for a missing field; without a default, a missing field is an error of its record.
+        name: Name of the field, if values are dicts; None means the value itself.
+        default: Value for a missing field. Without a default, a missing field is an error of its record.
 
     Returns:
-        An expression for comparisons and computations; combine conditions with ``&``, ``|`` and ``~``.
+        An expression for comparisons and computations. Combine conditions with ``&``, ``|`` and ``~``.
 
     Example:
         >>> large = (col("amount") > 10) & (col("currency", default="EUR") == "EUR")
@@ -293,7 +293,7 @@ def struct(*names: str, **fields: Any) -> Expression:
 
     Args:
         names: Fields of the value to copy.
-        fields: Additional fields: expressions, or constants.
+        fields: Additional fields, as expressions or constants.
 
     Raises:
         TypeError: If there are no fields, or a name is not a str or is repeated.
@@ -315,7 +315,7 @@ def struct(*names: str, **fields: Any) -> Expression:
 
 
 def applied(function: Callable[..., Any], *operands: object) -> Expression:
-    """Create an expression from a function without side effects; operands that are not expressions become constants."""
+    """Create an expression from a function without side effects. Operands that are not expressions become constants."""
     return _Applied(function, tuple(map(_expression, operands)))
 
 

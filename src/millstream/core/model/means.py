@@ -1,7 +1,7 @@
-"""Means: the state needed to compute the mean of some numbers, and to add or remove a number.
+"""Means: the state needed to compute the mean of numbers, and to add or remove a number.
 
-A mean cannot be updated from the previous mean alone. So a store keeps *sums*: the total and the count of the numbers. Integers
-are added exactly, however large; a float makes the total a 64-bit float.
+A mean cannot be updated from the previous mean alone, so a store keeps *sums*: the total and the count of the numbers. Integers are
+added exactly, however large; a float makes the total a 64-bit float.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WHOLE, _FRACTION = b"i", b"f"
 
 
 class Sums(NamedTuple):
-    """The total and the count of some numbers.
+    """The total and the count of numbers.
 
     Attributes:
         total: Sum of the numbers.
@@ -30,13 +30,13 @@ class Sums(NamedTuple):
 
 
 _sums: Callable[[type[Sums], tuple[int | float, int]], Sums] = tuple.__new__
-"""Creates sums in half the time of their constructor."""
+"""Creates sums in half the time of the constructor."""
 NONE: Final = Sums(0, 0)
 """The sums of no numbers."""
 
 
 def mean_of(sums: Sums) -> float:
-    """Return the mean; there must be at least one number."""
+    """Return the mean of at least one number."""
     return sums.total / sums.number
 
 
@@ -52,7 +52,7 @@ def with_one(sums: Sums, value: Any) -> Sums:
 
 
 def without_one(sums: Sums, value: Any) -> Sums | None:
-    """Remove a number that is in the sums; return None if it was the last one.
+    """Remove a number that is part of the sums; return None if it was the last one.
 
     Raises:
         TypeError: If the value is not a number.
@@ -63,7 +63,7 @@ def without_one(sums: Sums, value: Any) -> Sums | None:
 
 
 def joined(first: Sums, other: Sums) -> Sums:
-    """Return the sums of all numbers of both."""
+    """Return the combined sums of two sets of numbers."""
     return Sums(first.total + other.total, first.number + other.number)
 
 

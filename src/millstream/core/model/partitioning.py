@@ -1,11 +1,11 @@
-"""Default partitioner: the partition of a key, by Murmur2 as in Java producers; and the key ranges of a partition.
+"""Default partitioner: the partition of a key, by Murmur2 as in Java producers, and the key ranges of a partition.
 
-The default partitioner of Java producers (``org.apache.kafka.common.utils.Utils.murmur2`` and ``toPositive``) decides
-where every other program sends a key. Millstream must agree with it exactly: if a key were counted in one partition here
-and published to another by a different program, the count would be wrong.
+The default partitioner of Java producers (``org.apache.kafka.common.utils.Utils.murmur2`` and ``toPositive``) decides where every other
+program sends a key. Millstream must agree with it exactly: if Millstream counted a key in one partition and another program published
+it to a different one, the count would be wrong.
 
-A *key range* is an interval of hashes. A partition is chosen by the low bits of the hash and a key range by the high ones, so the
-keys of one partition spread evenly over the ranges, whatever the numbers of both are.
+A *key range* is an interval of hashes. The low bits of the hash choose a partition and the high bits choose a key range, so the keys of
+one partition spread evenly over the ranges, whatever the numbers of both are.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class KeyRange(NamedTuple):
     """One of the key ranges of a partition.
 
     Attributes:
-        number: Its number, from 0.
-        of: Into how many ranges the partition is divided.
+        number: Number of the range, from 0.
+        of: Number of ranges into which the partition is divided.
 
     Source: the draft proposal "Parallel processing beyond the partition count", *High Level Design*.
 
@@ -102,12 +102,12 @@ class KeyRange(NamedTuple):
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The first hash of the range, and the first one behind it."""
+        """The first hash of the range, and the first hash after it."""
         first, behind = (-(-(number << HASH_BITS) // self.of) for number in (self.number, self.number + 1))
         return first, behind
 
     def holds(self, key: bytes | None) -> bool:
-        """Return whether a serialised key is in the range; a record without a key is where the empty key is."""
+        """Return whether a serialised key is in the range. None, the key of a record without a key, counts as the empty key."""
         return range_of(key, self.of) == self.number
 
     def __str__(self) -> str:
@@ -119,7 +119,7 @@ def range_of(key: bytes | None, ranges: int) -> int:
 
     Args:
         key: The key; None counts as the empty key.
-        ranges: Into how many ranges the partition is divided, at least 1.
+        ranges: Number of ranges into which the partition is divided, at least 1.
 
     Example:
         >>> [range_of(key, 4) for key in (b"to", b"be", b"or", b"not")]

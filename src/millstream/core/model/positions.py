@@ -1,6 +1,6 @@
-"""Positions as JSON: a number per topic and partition, in the form ``{topic: {"partition": number}}``, as JSON keys are strings.
+"""Positions as JSON: a number per topic and partition, as ``{topic: {"partition": number}}``, because JSON keys are strings.
 
-Offsets, end offsets and times use this form in Spark's checkpoint and between processes.
+Spark's checkpoint and messages between processes use this form for offsets, end offsets and times.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def flat(offsets: Offsets) -> dict[TopicPartition, int]:
 
 
 def positions_to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Convert positions to JSON-compatible data; partitions are sorted, topics keep their order.
+    """Convert positions to JSON-compatible data. Partitions are sorted; topics keep their order.
 
     Example:
         >>> positions_to_json({"t": {1: 7, 0: 5}})

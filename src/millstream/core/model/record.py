@@ -2,10 +2,10 @@
 
 A *record* is a key, a value, a timestamp in milliseconds since the epoch, and headers. There are two representations:
 
-* :class:`Record`, one record as an object, which processors receive and forward. Immutable, because one record may be
-  forwarded to several children.
-* :class:`Records`, many records as columns, which the engine and the drivers exchange. A record in columns costs a fraction of
-  an object, and the hot path uses columns only, unless a user's processor needs objects.
+* :class:`Record`: one record as an object, which processors receive and forward. Immutable, because one record may be forwarded to
+  several children.
+* :class:`Records`: many records as columns, which the engine and the drivers exchange. A record in columns costs a fraction of an
+  object. The hot path uses only columns, unless a user's processor needs objects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 """Headers in order; a name may occur more than once, and a value may be None."""
 
 NO_TIMESTAMP = -1
-"""Timestamp of a record without a timestamp, as on the broker."""
+"""Timestamp of a record that has none, as on the broker."""
 
 
 class Record(Generic[K, V]):
@@ -31,7 +31,7 @@ class Record(Generic[K, V]):
 
     Args:
         key: The key, or None.
-        value: The value, or None (in a table: the key is deleted).
+        value: The value, or None (in a table, None deletes the key).
         timestamp: Milliseconds since the epoch, at least 0.
         headers: Name and value pairs in order.
 
@@ -95,7 +95,7 @@ class Record(Generic[K, V]):
         return (Record, self._astuple())
 
 
-# The slots' own setters bypass __setattr__, in a third of the time of object.__setattr__.
+# The setters of the slots bypass __setattr__ and take a third of the time of object.__setattr__.
 _slots: Any = Record.__dict__
 _set_key = _slots["key"].__set__
 _set_value = _slots["value"].__set__
@@ -134,14 +134,14 @@ class ConsumerRecord(NamedTuple):
 
 
 class ValueAndTimestamp(NamedTuple):
-    """A value in a timestamped store, with the timestamp of the record that set it (``ValueAndTimestamp``)."""
+    """A value in a timestamped store, with the timestamp of the record that set the value (``ValueAndTimestamp``)."""
 
     value: Any
     timestamp: int
 
 
 class Change(NamedTuple):
-    """A change of a table's row: the new and the old value (Kafka Streams: ``Change``)."""
+    """A change of a row of a table: the new and the old value (Kafka Streams: ``Change``)."""
 
     new: Any
     old: Any
@@ -151,12 +151,12 @@ Bytes = bytes | None
 
 
 class Times(NamedTuple):
-    """The times of a whole partition at one place in it: running maxima of timestamps in ms since the epoch, -1 if there was none.
+    """The times of a whole partition at one offset: running maxima of timestamps in ms since the epoch, -1 before the first record.
 
     Attributes:
-        all: The largest timestamp.
-        keyed: The largest one of the records that have a key.
-        valued: The largest one of the records that have a key and a value.
+        all: The largest timestamp of all records.
+        keyed: The largest timestamp of the records that have a key.
+        valued: The largest timestamp of the records that have a key and a value.
     """
 
     all: int = -1
@@ -166,12 +166,12 @@ class Times(NamedTuple):
 
 @dataclass(slots=True)
 class TimeSteps:
-    """The steps in which the time of a partition moved on, as parallel lists: one entry per different value of the running maximum.
+    """The steps by which the time of a partition advanced, as parallel lists: one entry per distinct value of the running maximum.
 
     Attributes:
-        time: The largest timestamp so far, in ms since the epoch.
-        keyed: The same of the records that have a key, at the end of the step.
-        valued: The same of the records that have a key and a value.
+        time: The largest timestamp so far, ms since the epoch.
+        keyed: The largest timestamp of the records that have a key, at the end of the step.
+        valued: The largest timestamp of the records that have a key and a value, at the end of the step.
         complete: Whether any record of the step has a key and a value.
     """
 
@@ -181,7 +181,7 @@ class TimeSteps:
     complete: list[bool] = field(default_factory=list)
 
     def add(self, times: Times, *, complete: bool) -> None:
-        """Add the times behind a record."""
+        """Add the times after a record."""
         if self.time and self.time[-1] == times.all:
             complete = complete or self.complete[-1]
             for column in (self.time, self.keyed, self.valued, self.complete):
@@ -192,7 +192,7 @@ class TimeSteps:
         self.complete.append(complete)
 
     def behind(self, last: Times, start: int = 0) -> TimeSteps:
-        """Return the steps from an index, at least as late as a time in front of them."""
+        """Return the steps from an index on, with times no earlier than the times before these steps."""
         return TimeSteps(
             [max(last.all, time) for time in self.time[start:]],
             [max(last.keyed, time) for time in self.keyed[start:]],
@@ -210,16 +210,17 @@ class TimeSteps:
 
 @dataclass(slots=True)
 class PartitionTimes:
-    """The times of a whole partition, for records that are those of one key range of it.
+    """The times of a whole partition, for records of one of its key ranges.
 
-    They are running maxima over what was read together.
+    The times are running maxima over the records that were read together.
 
     Attributes:
-        before: Per record, the largest timestamp in front of it.
-        keyed_before: The same of the records that have a key.
-        valued_before: The same of the records that have a key and a value.
-        end: The times behind all records.
-        steps: How time moved on, for operators that depend on more than the time at their own records; None if there are none.
+        before: Per record, the largest timestamp before it.
+        keyed_before: Per record, the largest timestamp before it of records that have a key.
+        valued_before: Per record, the largest timestamp before it of records that have a key and a value.
+        end: The times after all records.
+        steps: How time advanced, for operators that depend on more than the time at their own records; None if there are no such
+            operators.
     """
 
     before: list[int] = field(default_factory=list)
@@ -229,13 +230,13 @@ class PartitionTimes:
     steps: TimeSteps | None = None
 
     def add(self, times: Times) -> None:
-        """Add the times in front of a record."""
+        """Add the times before a record."""
         self.before.append(times.all)
         self.keyed_before.append(times.keyed)
         self.valued_before.append(times.valued)
 
     def take(self, rows: Sequence[int]) -> PartitionTimes:
-        """Return the times beside some of the records."""
+        """Return the times of some of the records."""
         return PartitionTimes(
             [self.before[row] for row in rows],
             [self.keyed_before[row] for row in rows],
@@ -250,14 +251,14 @@ class Records:
     """Many records of one partition as columns: parallel lists of serialised keys and values.
 
     Attributes:
-        keys: Serialised keys, None for a null key.
-        values: Serialised values, None for a null value.
+        keys: Serialised keys; None for a null key.
+        values: Serialised values; None for a null value.
         timestamps: Milliseconds since the epoch.
         offsets: Offsets in the source partition; empty for records to send.
-        headers: Headers per record, or None if no record has any.
-        partitions: Target partition per record, or None to choose it by key (as Java producers do).
-        writer: The task that sends them, if they go to a repartition topic on the broker; else empty.
-        times: The times of their partition, if they are those of one key range of it.
+        headers: Headers per record, or None if no record has headers.
+        partitions: Target partition per record, or None to choose it by key (like Java producers).
+        writer: The task that sends the records to a repartition topic on the broker, otherwise empty.
+        times: The times of the partition, if the records belong to one of its key ranges.
     """
 
     keys: list[Bytes] = field(default_factory=list)
@@ -277,7 +278,7 @@ class Records:
         return sum(map(len, filter(None, self.keys))) + sum(map(len, filter(None, self.values)))
 
     def take(self, rows: Sequence[int]) -> Records:
-        """Return the records in the given rows, which are for no topic in particular."""
+        """Return the records in the given rows, without the fields that are specific to a topic."""
         times = self.times
         return Records(
             [self.keys[row] for row in rows],
@@ -289,15 +290,15 @@ class Records:
         )
 
     def beyond(self, offset: int) -> Records:
-        """Return the records from an offset on, which may be in any order of offsets."""
+        """Return the records from an offset on. The records may be in any order of offsets."""
         rows = [row for row, known in enumerate(self.offsets) if known >= offset]
         return self if len(rows) == len(self.offsets) else self.take(rows)
 
     def extend(self, other: Self) -> None:
-        """Append the records of another batch of the same kind; the times of their partition are left out.
+        """Append the records of another batch of the same kind. The times of the partition are omitted.
 
         Raises:
-            ValueError: If only one of the two has chosen partitions.
+            ValueError: If only one of the two batches has chosen partitions.
         """
         if other.headers is not None and self.headers is None:
             self.headers = [()] * len(self.keys)

@@ -1,4 +1,4 @@
-"""The functions between objects and bytes of the built-in serdes."""
+"""Serde formats: the functions of the built-in serdes that convert objects to bytes and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream.core.model.windowed import Windowed, window_end
 _NAME: Final = "millstream.core."
 _FORMER_NAME: Final = "penstock.core."
 _MOVED: Final = {"millstream.core.engine.ledger": "millstream.core.engine.asynchronous.record_keys"}
-"""Modules with classes that are stored, by the names that they had."""
+"""Modules of stored classes, by former name."""
 
 
 def misfit(serde: str, wanted: str, got: Any) -> SerdeError:
@@ -67,7 +67,7 @@ def int64_from_bytes(data: bytes) -> int:
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """The functions of a serde of numbers of one size, as methods, because a ``struct.Struct`` cannot be pickled.
+    """The functions of a serde of fixed-size numbers. They are methods, because a ``struct.Struct`` cannot be pickled.
 
     Attributes:
         name: Name of the serde.
@@ -141,7 +141,7 @@ def pickle_to_bytes(value: Any) -> bytes:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Maps classes of the project's former name, Penstock, and of modules that have moved, to the current ones."""
+    """Maps classes of the project's former name, Penstock, and of moved modules to the current classes."""
 
     def find_class(self, module: str, name: str) -> Any:
         module = module.replace(_FORMER_NAME, _NAME, 1)
@@ -149,12 +149,12 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpickled(data: bytes) -> Any:
-    """Unpickle data; classes under the former name are mapped to the current ones.
+    """Unpickle data. Classes under the former name are mapped to the current ones.
 
     Args:
         data: The pickle.
     """
-    if _FORMER_NAME.encode() in data:  # also if a package with the former name is installed
+    if _FORMER_NAME.encode() in data:  # even if a package with the former name is installed
         return with_former_names(data)
     return pickle.loads(data)
 
@@ -165,25 +165,25 @@ def with_former_names(data: bytes) -> Any:
 
 
 def check_strings(data: Sequence[bytes]) -> str:
-    """Raise UnicodeDecodeError if some of the byte strings are not UTF-8."""
+    """Raise UnicodeDecodeError if one of the byte strings is not UTF-8."""
     return b"\n".join(data).decode()  # no multi-byte character of UTF-8 can continue after a newline
 
 
 def check_bytes(data: Sequence[bytes]) -> None:
-    """Raise TypeError if some of the objects are not bytes."""
+    """Raise TypeError if one of the objects is not bytes."""
     if data and set(map(type, data)) != {bytes}:
         raise TypeError("it is not bytes")
 
 
 def check_int64s(data: Sequence[bytes]) -> None:
-    """Raise ValueError if some of the byte strings are not 64-bit integers."""
+    """Raise ValueError if one of the byte strings is not a 64-bit integer."""
     if data and set(map(len, data)) != {LONG.size}:
         raise ValueError("a 64-bit integer has eight bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class ListFormat:
-    """Lists (KIP-466). Items of a fixed ``size``, bytes, have no lengths; -1 for other items."""
+    """Lists (KIP-466). Items of a fixed ``size`` (in bytes) are stored without lengths; for other items ``size`` is -1."""
 
     to_bytes: Callable[[Any], bytes]
     from_bytes: Callable[[bytes], Any]
@@ -232,7 +232,7 @@ class ListFormat:
 
 @dataclass(frozen=True, slots=True)
 class TimeWindowedFormat:
-    """Keys in windows of a fixed size. Methods, because a nested function would be pickled with its ``struct.Struct``."""
+    """Keys in windows of a fixed size. The functions are methods: a nested function would be pickled with its ``struct.Struct``."""
 
     to_bytes: Callable[[Any], bytes]
     from_bytes: Callable[[bytes], Any]

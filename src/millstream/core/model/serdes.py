@@ -1,8 +1,8 @@
-"""Serdes: conversion of keys and values to bytes and back.
+"""Serdes: convert keys and values to bytes and back.
 
-A serde never sees None, because a null key or value is also null on the broker. A serde declares whether its objects are
-*immutable*; such objects may be kept in memory instead of their bytes, which makes aggregates over numbers and strings fast.
-Objects that a user could change in place (lists, dicts) are always kept as bytes.
+A serde never receives None, because a null key or value is also null on the broker. A serde declares whether its objects are
+*immutable*. Immutable objects may be kept in memory instead of their bytes, which makes aggregates over numbers and strings fast. Objects
+that a user could change in place (lists, dicts) are always kept as bytes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Side = Literal["key", "value"]
 
 @dataclass
 class SerdeContext:
-    """Context of a serde created by :func:`in_context`, besides the object or the bytes.
+    """The context of a serde created by :func:`in_context`, passed in addition to the object or the bytes.
 
     Attributes:
         topic: The topic to write or read; None in a store.
-        side: Whether it is the key or the value.
-        headers: Name and value pairs of the record. A serializer may append to them; the key is serialised before the value.
+        side: Whether the serde is used for the key or the value.
+        headers: Name and value pairs of the record. A serializer may append to them. The key is serialised before the value.
     """
 
     topic: str | None
@@ -46,20 +46,19 @@ class SerdeContext:
 @checked_constructor
 @dataclass(frozen=True)
 class Serde(Generic[T]):
-    """A pair of functions between objects and bytes, with a name that is used to check the compatibility of state.
+    """A pair of functions that convert objects to bytes and back, with a name that identifies the format of state.
 
     Attributes:
         name: Name of the format in errors, in ``describe()`` and in the checkpoint.
-        serialize: Object to bytes, or None for a value that counts as null; raises SerdeError or TypeError if the object does not
-            fit.
-        deserialize: Bytes to object; raises any exception if the bytes do not fit.
+        serialize: Object to bytes, or None for a value that counts as null. Raises SerdeError or TypeError if the object does not fit.
+        deserialize: Bytes to object. Raises any exception if the bytes do not fit.
         immutable: Whether the objects are immutable.
-        accepts: Exact types whose objects always fit and are never serialised to None; a store accepts such objects without
+        accepts: Exact types whose objects always fit and are never serialised to None. A store accepts such objects without
             serialising them.
-        verbatim: For a serde that writes exactly the bytes that it has read: raises any exception if some of many byte strings do
-            not fit, in a fraction of the time of deserialising each. None if the bytes may differ.
-        contextual: For a serde that sees topic and headers, created by :func:`in_context`: its functions, which take a
-            :class:`SerdeContext` after the object or the bytes.
+        verbatim: For a serde that writes exactly the bytes that it has read: a function that raises any exception if one of many byte
+            strings does not fit, in a fraction of the time of deserialising each. None if the bytes may differ.
+        contextual: For a serde created by :func:`in_context`: its functions, which take a :class:`SerdeContext` after the object or
+            the bytes.
 
     Source: ``org.apache.kafka.common.serialization.Serde``.
     """
@@ -88,11 +87,11 @@ def of(
     """Create a serde from two functions.
 
     Args:
-        serialize: Object to bytes; never called with None. It may return None for a value: a store then deletes the key.
+        serialize: Object to bytes; never called with None. It may return None for a value; a store then deletes the key.
         deserialize: Bytes to object; never called with None.
-        name: Name of the format, which a store keeps; change it when the format changes.
+        name: Name of the format, which a store records. Change the name when the format changes.
         immutable: True only if objects of this type cannot be changed in place.
-        accepts: Exact types for whose objects ``serialize`` always returns bytes; a store does not check these on put.
+        accepts: Exact types for whose objects ``serialize`` always returns bytes; a store does not check these objects on put.
 
     Example:
         >>> upper = of(lambda s: s.upper().encode(), lambda b: b.decode(), name="upper")
@@ -104,7 +103,7 @@ def of(
 
 @dataclass(frozen=True)
 class _Alone:
-    """A contextual function where there is neither topic nor headers, as in a store."""
+    """A contextual function in a place without topic or headers, such as a store."""
 
     function: Callable[[Any, SerdeContext], Any]
 
@@ -119,15 +118,15 @@ def in_context(
     *,
     name: str = "custom",
 ) -> Serde[T]:
-    """Create a serde that sees topic and headers, for formats that keep their schema in a header.
+    """Create a serde that receives topic and headers, for formats that keep their schema in a header.
 
-    Records with such a serde are read and written one at a time. Where there is no topic (in stores, and inside other serdes), the
-    context has the topic None and no headers, and appended headers are ignored.
+    Records with such a serde are read and written one at a time. Where there is no topic (in stores, and inside other serdes), the context
+    has the topic None and no headers, and appended headers are ignored.
 
     Args:
         serialize: Object and :class:`SerdeContext` to bytes; never called with None. It may append to ``context.headers``.
         deserialize: Bytes and :class:`SerdeContext` to object; never called with None.
-        name: Name of the format, which a store keeps; change it when the format changes.
+        name: Name of the format, which a store records. Change the name when the format changes.
 
     Source: ``org.apache.kafka.common.serialization.Serializer.serialize(topic, headers, data)``.
 
@@ -145,7 +144,7 @@ def in_context(
 def written(
     serde: Serde[Any], data: Any, topic: str, side: Side, headers: Headers
 ) -> tuple[builtins.bytes | None, Headers]:
-    """Serialise a key or a value of a record for a topic; return the bytes and the record's new headers."""
+    """Serialise a key or a value of a record for a topic; return the bytes and the new headers of the record."""
     if data is None:
         return None, headers
     if serde.contextual is None:
@@ -156,7 +155,7 @@ def written(
 
 
 def read(serde: Serde[Any], data: builtins.bytes | None, topic: str, side: Side, headers: Headers) -> Any:
-    """Deserialise a key or a value of a record of a topic."""
+    """Deserialise a key or a value of a record from a topic."""
     if data is None:
         return None
     if serde.contextual is None:
@@ -190,13 +189,13 @@ int16: Serde[int] = _number("int16", ">h", "an int of 16 bits", int, bool)
 int32: Serde[int] = _number("int32", ">i", "an int of 32 bits", int, bool)
 """32-bit integers, big endian (Java: IntegerSerializer)."""
 float32: Serde[float] = _number("float32", ">f", "a float of 32 bits")
-"""32-bit floats, big endian (Java: FloatSerializer). Reading may return another number, because Python's floats have 64 bits."""
+"""32-bit floats, big endian (Java: FloatSerializer). Reading may return a different number, because Python floats have 64 bits."""
 uuid: Serde[UUID] = Serde("uuid", _formats.uuid_to_bytes, _formats.uuid_from_bytes, True, (UUID,))
 """A ``uuid.UUID`` as text, in UTF-8 (Java: UUIDSerializer)."""
 json: Serde[Any] = Serde("json", _formats.json_to_bytes, _json.loads, accepts=(int, bool))
 """JSON-compatible objects, as compact UTF-8."""
 pickle: Serde[Any] = Serde("pickle", _formats.pickle_to_bytes, _formats.unpickled)
-"""Any Python object. Only for stores and topics that no one else can write to: unpickling runs code."""
+"""Any Python object. Only for stores and topics to which no one else can write: unpickling runs code."""
 
 
 _QUICK: dict[Callable[[Any], builtins.bytes], Callable[[Any], builtins.bytes]] = {
@@ -214,7 +213,7 @@ def quickly(serde: Serde[Any], objects: Sequence[Any]) -> list[builtins.bytes] |
         objects: Objects, possibly None.
 
     Returns:
-        Their bytes; None if the serde has no such function, or if one of the objects is None or does not fit.
+        The bytes of the objects; None if the serde has no such function, or an object is None or does not fit.
     """
     write = _QUICK.get(serde.serialize)
     if write is None:
@@ -228,7 +227,7 @@ def quickly(serde: Serde[Any], objects: Sequence[Any]) -> list[builtins.bytes] |
 def change(of: Serde[Any]) -> Serde[Any]:
     """Create the serde of a table's changes (new and old value) in repartition topics.
 
-    The format is one length-prefixed part per value; a missing part is a null (Kafka Streams: ``ChangedSerializer``).
+    The format is one length-prefixed part per value. A missing part is a null (Kafka Streams: ``ChangedSerializer``).
     """
 
     def serialize(pair: Any) -> builtins.bytes:
@@ -247,10 +246,10 @@ def change(of: Serde[Any]) -> Serde[Any]:
 
 @checked
 def list_of(inner: Serde[T]) -> Serde[list[T | None]]:
-    r"""Create the serde of lists, whose items may be None.
+    r"""Create the serde of lists. Items may be None.
 
     Args:
-        inner: Serde of the items. Items of a fixed size (numbers, UUIDs) are written without their lengths.
+        inner: Serde of the items. Items of a fixed size (numbers, UUIDs) are written without lengths.
 
     Source: KIP-466; ``org.apache.kafka.common.serialization.ListSerializer``.
 
@@ -267,7 +266,7 @@ def list_of(inner: Serde[T]) -> Serde[list[T | None]]:
 
 
 _FIXED = {"int16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8, "uuid": 36}
-"""Size of an item in bytes, by name of a serde with a fixed size."""
+"""Size of an item in bytes, by name of the serde, for serdes with a fixed size."""
 
 
 def _is_ours(serde: Serde[Any]) -> bool:
@@ -278,11 +277,11 @@ def _is_ours(serde: Serde[Any]) -> bool:
 def time_windowed(key: Serde[T], size: Duration | Windows) -> Serde[Windowed[T]]:
     r"""Create the serde of keys in windows of a fixed size, for topics.
 
-    The format is the key's own bytes, then the window's start in eight bytes, big endian. The end is not written.
+    The format is the bytes of the key followed by the start of the window in eight bytes, big endian. The end is not written.
 
     Args:
         key: Serde of the keys.
-        size: Length of a window (``timedelta`` or ms), from which a reader computes the end; or user-defined windows.
+        size: Length of a window (``timedelta`` or ms), from which a reader computes the end, or user-defined windows.
 
     Source: ``org.apache.kafka.streams.kstream.TimeWindowedSerializer``.
 
@@ -329,7 +328,7 @@ def window_bytes(serde: Serde[Any]) -> int:
 def session_windowed(key: Serde[T]) -> Serde[Windowed[T]]:
     r"""Create the serde of keys in sessions, for topics.
 
-    The format is the key's own bytes, then the session's end and its start in eight bytes each, big endian.
+    The format is the bytes of the key, followed by the end and the start of the session in eight bytes each, big endian.
 
     Args:
         key: Serde of the keys.

@@ -1,12 +1,12 @@
-"""The messages between the two sides of a foreign-key join, and their format in the internal topics.
+"""Subscriptions: the messages between the two sides of a foreign-key join, and their format in the internal topics.
 
-A left row *subscribes* to the right row that it references. The task with the right row keeps the subscriptions, and *answers*
-with the right value: when a row subscribes, and whenever the right row changes. Each subscription carries a *mark* (a hash) of the
-left value, and each answer returns it, so that an answer to a value that has since been replaced is recognised as stale.
+A left row *subscribes* to the right row that it references. The task with the right row stores the subscriptions. It *answers* with the
+right value when a row subscribes, and whenever the right row changes. Each subscription carries a *mark* (a hash) of the left value, and
+each answer returns it, so that an answer to a value that has since been replaced is recognised as stale.
 
-A changed left row must get an answer to its newest value, even where Kafka Streams sends none because the result would not
-change: an answer to the previous value that is still on its way would be stale on arrival, and the result would stay wrong.
-Such answers are *quiet*: they delete an existing result, and emit nothing if there is none.
+A changed left row must receive an answer to its newest value, even where Kafka Streams sends none because the result would not change:
+an answer to the previous value that is still in transit would be stale on arrival, and the result would stay wrong. Such answers are
+*quiet*: they delete an existing result, and emit nothing if there is none.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Instruction(IntEnum):
     """
 
     LEAVE = 0
-    """Unsubscribe, without an answer: the row has subscribed elsewhere."""
+    """Unsubscribe, without an answer: the row has subscribed to another row."""
     END = 1
     """Unsubscribe, and answer that there is no right row."""
     END_QUIETLY = 2
-    """Like ``END``, but the answer is quiet."""
+    """Like ``END``, with a quiet answer."""
     JOIN = 3
     """Subscribe, and answer with the right row, or that there is none."""
     JOIN_QUIETLY = 4
@@ -41,7 +41,7 @@ class Instruction(IntEnum):
 
 
 class Subscription(NamedTuple):
-    """A message of a left row, keyed by the right row; without a key if it references no right row.
+    """A message from a left row, keyed by the right row, or without a key if it references no right row.
 
     Attributes:
         instruction: The request.
@@ -55,12 +55,12 @@ class Subscription(NamedTuple):
 
 
 class SubscriptionAnswer(NamedTuple):
-    """The reply, keyed by the left row.
+    """The answer, keyed by the left row.
 
     Attributes:
         mark: Mark of the subscription.
         value: The right value; None if there is none.
-        quiet: Whether nothing is emitted if there is no result.
+        quiet: Whether the answer emits nothing if there is no result.
     """
 
     mark: bytes | None

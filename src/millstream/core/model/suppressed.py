@@ -1,8 +1,8 @@
 """Suppressed: how long the updates of a table are buffered.
 
-A table forwards every update of a row. *Suppressing* buffers updates, one per row, and emits the newest one later: when the
-row's window closes, so that it is final, or after a time limit. The buffer may be limited; then an option defines what happens
-when it is full. The buffered update of a row is a :class:`Held`; in its binary format a length of -1 means None:
+A table forwards every update of a row. *Suppression* buffers updates, one per row, and emits the newest one later: when the window of
+the row closes, so that the update is final, or after a time limit. The buffer may be limited; an option then defines what happens when
+it is full. The buffered update of a row is a :class:`Held`. In its binary format, a length of -1 means None:
 
     timestamp (8) | length of the value (4) | length of the value before (4) | number of headers (4)
     value | value before | for each header: length of the name (4) | length of its value (4) | name | value
@@ -35,9 +35,9 @@ class Suppressed:
     """How long updates are buffered, and the limits of the buffer. Created by its two static methods.
 
     Attributes:
-        limit_ms: Time limit in the operator's stream time, ms; None means until the row's window closes.
+        limit_ms: Time limit in stream time of the operator, ms; None means until the window of the row closes.
         max_records: Maximum number of rows in the buffer of a task; None means no limit.
-        max_bytes: Maximum size of the buffer of a task, serialised, bytes; None means no limit.
+        max_bytes: Maximum serialised size of the buffer of a task, bytes; None means no limit.
         when_full: What happens when a limit is exceeded.
         close_idle_after_ms: Time without updates after which the wall clock advances time, ms; None means never.
 
@@ -75,12 +75,12 @@ class Suppressed:
         max_bytes: int | None = None,
         close_idle_after: Duration | None = None,
     ) -> Suppressed:
-        """Emit one final result per window; deletions are not emitted.
+        """Emit one final result per window. Deletions are not emitted.
 
         Args:
             max_records: Maximum number of keys and windows in the buffer of a task. Exceeding it stops the application, because an
                 early result would not be final.
-            max_bytes: Maximum size of the buffer, bytes; exceeding it stops the application too.
+            max_bytes: Maximum size of the buffer, bytes. Exceeding it also stops the application.
             close_idle_after: Time without updates after which the wall clock advances time, so that the last windows close;
                 None waits for records.
 
@@ -100,18 +100,18 @@ class Suppressed:
         when_full: WhenFull = "emit_early",
         close_idle_after: Duration | None = None,
     ) -> Suppressed:
-        """Emit at most one update per row and time limit: the newest one, when the limit has passed since the first buffered one.
+        """Emit at most one update per row and time limit: the newest one, when the limit has passed since the first buffered update.
 
         Args:
-            limit: Time limit in the operator's stream time; 0 disables buffering.
+            limit: Time limit in stream time of the operator; 0 disables buffering.
             max_records: Maximum number of rows in the buffer of a task.
-            max_bytes: Maximum size of the buffer of a task, serialised, bytes.
+            max_bytes: Maximum serialised size of the buffer of a task, bytes.
             when_full: ``emit_early`` emits the oldest rows early, ``fail`` stops the application.
             close_idle_after: Time without updates after which the wall clock advances time, so that the last updates are emitted;
                 None waits for records.
 
         Raises:
-            TopologyError: If the time is negative, or a limit is not positive.
+            TopologyError: If the time limit is negative, or a limit of the buffer is not positive.
 
         Source: ``Suppressed.untilTimeLimit``; ``close_idle_after`` has no counterpart there.
         """
@@ -123,7 +123,7 @@ class Held(NamedTuple):
 
     Attributes:
         new: New value; None is a deletion.
-        old: The value that was emitted last, None if there is none.
+        old: The value that was emitted last; None if there is none.
         timestamp: Timestamp of the update, ms since the epoch.
         headers: Headers of the update.
     """
@@ -138,7 +138,7 @@ def held(key: Serde[Any], value: Serde[Any]) -> Serde[Held]:
     r"""Create the serde of buffered updates of a table.
 
     Args:
-        key: Serde of the table's keys; only its name is used, which identifies the format of the store's keys.
+        key: Serde of the table's keys. Only its name is used, which identifies the format of the store's keys.
         value: Serde of the table's values.
 
     Example:

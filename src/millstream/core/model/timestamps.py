@@ -1,6 +1,6 @@
-"""Timestamp extractors: what to do with records whose producer set no timestamp.
+"""Timestamp extractors for records whose producer set no timestamp.
 
-Records of very old producers have the timestamp -1. Without an extractor such a record fails, under the policy for records that
+Records from very old producers have the timestamp -1. Without an extractor, such a record fails, under the policy for records that
 cannot be deserialised. Pass these functions as ``timestamp=`` of a source.
 """
 
@@ -25,7 +25,7 @@ def skip_invalid(record: ConsumerRecord, partition_time: int) -> int:
 def wall_clock(record: ConsumerRecord, partition_time: int) -> int:
     """Set the timestamp of each record to the wall-clock time at which its micro-batch began, whatever its own timestamp.
 
-    A replayed micro-batch sets the same timestamps. Records that a task buffers until a later micro-batch get the time of the
+    A replayed micro-batch sets the same timestamps. Records that a task buffers until a later micro-batch receive the time of the
     micro-batch that processes them.
 
     Source: ``org.apache.kafka.streams.processor.WallclockTimestampExtractor``.

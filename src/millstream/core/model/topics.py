@@ -19,13 +19,13 @@ _HARMLESS: Final[Mapping[str, str]] = {"unclean.leader.election.enable": "false"
 
 
 def checked_topic_config(config: Mapping[str, str]) -> dict[str, str]:
-    """Return the user's configuration of internal topics, checked.
+    """Return the user's configuration of internal topics after checking it.
 
     Args:
         config: Names and values of Kafka's topic configuration.
 
     Raises:
-        ValueError: If a name or value is not a str, or would break what the application needs.
+        ValueError: If a name or value is not a str, or the configuration would break the application.
 
     Example:
         >>> checked_topic_config({"min.insync.replicas": "2"})
@@ -52,7 +52,7 @@ def checked_name(name: str, what: str) -> str:
     """Return a name if it can be part of a topic name, by the rules of ``Named`` in Kafka Streams.
 
     Raises:
-        TopologyError: If it is empty, too long or has other characters.
+        TopologyError: If the name is empty, too long or contains other characters.
     """
     if (
         not isinstance(name, str)

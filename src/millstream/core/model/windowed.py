@@ -1,4 +1,4 @@
-"""Windowed keys and versioned values, which stores with a notion of time return."""
+"""Windowed keys and versioned values, the results of reads from window, session and versioned stores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ K_co = TypeVar("K_co", covariant=True)
 
 
 class Windowed(NamedTuple, Generic[K_co]):
-    """A key in a window (Kafka Streams: ``Windowed``). Its type carries that of the key: ``Windowed[str]``.
+    """A key in a window (Kafka Streams: ``Windowed``). Its type includes the type of the key: ``Windowed[str]``.
 
     Attributes:
         key: The key.
@@ -32,8 +32,8 @@ class VersionedRecord(NamedTuple):
 
     Attributes:
         value: The value.
-        timestamp: Start of its validity, ms since the epoch.
-        valid_to: End of its validity, exclusive; None for the latest version, which is still valid (KIP-960).
+        timestamp: Time from which the value is valid, ms since the epoch.
+        valid_to: Time until which the value is valid, exclusive; None for the latest version, which is still valid (KIP-960).
     """
 
     value: Any

@@ -1,13 +1,11 @@
 """Windows: how a stream is divided by time, and when results are emitted.
 
-A *window* of a fixed size contains the records with ``start <= timestamp < start + size``. Windows lie on a grid that starts at
-the epoch: each starts at a multiple of the *advance*. Tumbling windows are adjacent (the advance is the size), hopping windows
-overlap.
+A *window* of a fixed size contains the records with ``start <= timestamp < start + size``. Windows lie on a grid that starts at the
+epoch: each starts at a multiple of the *advance*. Tumbling windows are adjacent (the advance equals the size); hopping windows overlap.
 
-The *grace period* is how long a window waits for out-of-order records: it closes once the stream time of its operator has
-reached ``end + grace``. A record that arrives later is *late* and is dropped from that window. The grace period has no default,
-because any value would be wrong for some applications without being noticed: a short one loses data, a long one delays results
-and keeps state alive.
+The *grace period* is how long a window waits for out-of-order records: the window closes once the stream time of its operator has reached
+``end + grace``. A record that arrives later is *late* and is dropped from that window. The grace period has no default, because any
+default would silently be wrong for some applications: a short one loses data, a long one delays results and keeps state alive.
 """
 
 from __future__ import annotations
@@ -38,13 +36,13 @@ def idle_millis(after: Duration | None) -> int | None:
 @checked_methods
 @dataclass(frozen=True)
 class EmitStrategy:
-    """When a windowed aggregation emits results.
+    """Defines when a windowed aggregation emits results.
 
     Attributes:
-        at_close: True to emit once per window, when it closes; False to emit at every record.
+        at_close: Whether to emit once per window, when it closes, instead of at every record.
         close_idle_after_ms: Time without records after which the wall clock advances time, ms; None means never.
         every_ms: Minimum wall-clock time between two checks for closed windows, ms; 0 emits each window when it closes.
-        loses: Whether windows that have expired in the store before a check are lost.
+        loses: Whether windows that expire in the store before a check are lost.
 
     Source: ``org.apache.kafka.streams.kstream.EmitStrategy`` (KIP-825).
     """
@@ -70,15 +68,15 @@ class EmitStrategy:
 
         Args:
             every: Minimum wall-clock time between two checks for closed windows, each triggered by a record; ``timedelta`` or ms.
-                0 emits each window when it closes, independently of the wall clock; the default of Kafka Streams is 1000 ms.
+                0 emits each window when it closes, independently of the wall clock. The default of Kafka Streams is 1000 ms.
             expired: ``"given"``: no window is lost. ``"lost"``: as in Kafka Streams without caches, the check for closed windows
-                comes after the record that advanced the time; by then they may have expired in the store, if time advanced by more
-                than its retention. Sessions are emitted in either case, as in Kafka Streams.
+                follows the record that advanced the time. By then, windows may have expired in the store, if time advanced by more than
+                its retention. Sessions are emitted in either case, as in Kafka Streams.
             close_idle_after: Time without records after which the wall clock advances time, so that the last windows close;
                 None waits for records. It has no counterpart in Kafka Streams.
 
         Raises:
-            TopologyError: If ``every`` is negative, ``expired`` is neither, or ``close_idle_after`` is not positive.
+            TopologyError: If ``every`` is negative, ``expired`` has another value, or ``close_idle_after`` is not positive.
         """
         if millis(every) < 0:
             raise TopologyError(f"on_window_close: every must be at least 0 ms, not {millis(every)}")
@@ -95,7 +93,7 @@ class EmitStrategy:
 on_window_update = EmitStrategy(at_close=False)
 """Emit the current result at every record."""
 on_window_close = EmitStrategy.on_window_close()
-"""Emit one result per window, when it closes; only records advance time."""
+"""Emit one result per window, when it closes. Only records advance time."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class TimeWindows:
 
     Attributes:
         size_ms: Length of a window, ms.
-        advance_ms: Distance between the starts of neighbouring windows, ms.
+        advance_ms: Distance between the starts of consecutive windows, ms.
         grace_ms: Grace period in stream time, ms.
     """
 
@@ -124,7 +122,7 @@ class TimeWindows:
             raise TopologyError(f"the grace of windows must be at least 0 ms, not {self.grace_ms}")
 
     def starts(self, timestamp: int) -> range:
-        """Return the starts of the windows that contain a timestamp, the earliest first.
+        """Return the starts of the windows that contain a timestamp, earliest first.
 
         Args:
             timestamp: Timestamp of a record, ms since the epoch, at least 0.
@@ -151,14 +149,14 @@ class TimeWindows:
 
 @checked_constructor
 class TumblingWindows(TimeWindows):
-    """Adjacent windows: every record belongs to one.
+    """Adjacent windows. Every record belongs to exactly one.
 
     Args:
         size: Length of a window; ``timedelta`` or ms.
         grace: Grace period: how long after its end a window accepts out-of-order records; ``timedelta`` or ms.
 
     Raises:
-        TopologyError: If the size is not positive, or the grace negative.
+        TopologyError: If the size is not positive, or the grace period is negative.
 
     Source: ``org.apache.kafka.streams.kstream.TimeWindows.ofSizeAndGrace``.
 
@@ -173,15 +171,15 @@ class TumblingWindows(TimeWindows):
 
 @checked_constructor
 class HoppingWindows(TimeWindows):
-    """Overlapping windows: every record belongs to ``size / advance`` of them.
+    """Overlapping windows. Every record belongs to ``size / advance`` of them.
 
     Args:
         size: Length of a window; ``timedelta`` or ms.
-        advance: Distance between the starts of neighbouring windows; ``timedelta`` or ms.
+        advance: Distance between the starts of consecutive windows; ``timedelta`` or ms.
         grace: Grace period: how long after its end a window accepts out-of-order records; ``timedelta`` or ms.
 
     Raises:
-        TopologyError: If the size is not positive, the advance is not between 1 ms and the size, or the grace is negative.
+        TopologyError: If the size is not positive, the advance is not between 1 ms and the size, or the grace period is negative.
 
     Source: ``org.apache.kafka.streams.kstream.TimeWindows.advanceBy``.
     """
@@ -195,9 +193,8 @@ class HoppingWindows(TimeWindows):
 class SessionWindows:
     """Sessions: records of a key that follow each other within a gap.
 
-    A session lasts from its first record to its last, both inclusive. A record joins every session within the gap and merges them
-    into one; if there is none, it starts a new one. A session closes once stream time has passed its end by more than gap and
-    grace period together.
+    A session lasts from its first record to its last, both inclusive. A record joins every session within the gap and merges them into one;
+    if there is none, it starts a new session. A session closes once stream time exceeds its end by more than gap and grace period together.
 
     Args:
         gap: Maximum time between two successive records of a session; ``timedelta`` or ms.
@@ -208,7 +205,7 @@ class SessionWindows:
         grace_ms: The grace period, ms.
 
     Raises:
-        TopologyError: If the gap is not positive, or the grace negative.
+        TopologyError: If the gap is not positive, or the grace period is negative.
 
     Source: ``org.apache.kafka.streams.kstream.SessionWindows.ofInactivityGapAndGrace``.
     """
@@ -230,9 +227,9 @@ class SessionWindows:
 class SlidingWindows:
     """Windows that slide with the records of a key: one for each distinct set of records within a time difference.
 
-    A window lasts from its start to ``start + difference``, both inclusive. One window ends at each record, and one starts 1 ms
-    after each record, if it contains records. Windows that would start before the epoch are combined into one that starts at the
-    epoch. A window closes once stream time has passed its end by more than the grace period.
+    A window lasts from its start to ``start + difference``, both inclusive. One window ends at each record, and one starts 1 ms after each
+    record, if it contains records. Windows that would start before the epoch are combined into one that starts at the epoch. A window
+    closes once stream time exceeds its end by more than the grace period.
 
     Args:
         difference: Maximum time between the records of a window; ``timedelta`` or ms.
@@ -243,7 +240,7 @@ class SlidingWindows:
         grace_ms: The grace period, ms.
 
     Raises:
-        TopologyError: If the difference is not positive, or the grace negative.
+        TopologyError: If the difference is not positive, or the grace period is negative.
 
     Source: ``org.apache.kafka.streams.kstream.SlidingWindows.ofTimeDifferenceAndGrace`` (KIP-450).
     """

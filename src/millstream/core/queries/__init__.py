@@ -1,1 +1,1 @@
-"""Questions about the committed content of stores, and their answers."""
+"""Queries of the committed content of stores, and their answers."""

@@ -1,4 +1,4 @@
-"""The shape of what reads a task's local copy for queries, on this host or on another."""
+"""The protocol for reading a task's local copy for queries, on this host or on another."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from millstream.core.state.segments.log import Manifest
 
 
 class CopyReader(Protocol):
-    """Reads one task's local copy of one engine. Used by one thread at a time."""
+    """Reads the local copy of one task in one store engine. Used by one thread at a time."""
 
     def view(self, known: Manifest) -> ByteStores:
-        """Return a view of a committed state, valid until the next call of a method.
+        """Return a view of a committed state, valid until the next method call.
 
         Args:
-            known: Version and history of the committed state; segments are not needed.
+            known: Version and history of the committed state. Segments are not needed.
 
         Raises:
-            CopyMovedError: If the copy does not have that state, or cannot be reached now. A remote copy may raise it later, when the
-                view is read.
+            CopyMovedError: If the copy does not contain that state, or cannot be reached now. A remote copy may raise it later, when
+                the view is read.
             StoreError: If the copy cannot be read.
         """
 
     def newest(self) -> Manifest:
-        """Open the newest content of a copy that has no parked changes, as global stores have them.
+        """Open the latest content of a copy without parked changes, such as the copy of a global store.
 
         Returns:
-            What :meth:`view` returns it for, as long as nothing else is opened.
+            The manifest for which :meth:`view` returns this content, as long as no other state is opened.
 
         Raises:
             CopyMovedError: If the copy is empty, is being filled, or cannot be reached now.
@@ -35,7 +35,7 @@ class CopyReader(Protocol):
         """
 
     def release(self) -> None:
-        """Release the view, because another state is committed."""
+        """Release the view, because another state has been committed."""
 
     def close(self) -> None:
-        """Release everything."""
+        """Release all resources."""

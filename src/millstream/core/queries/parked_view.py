@@ -1,4 +1,4 @@
-"""A view of a local copy with the changes of the newest committed micro-batches, which are parked beside it."""
+"""A view of a local copy, combined with the changes of the latest committed micro-batches, which are parked beside it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KEY: Final = itemgetter(0)
 
 
 class Parked:
-    """The changes of consecutive micro-batches, oldest first, as one: the newest change of each key."""
+    """The changes of consecutive micro-batches, oldest first, combined: the latest change of each key."""
 
     def __init__(self, batches: Iterable[ParkedChanges]) -> None:
         self.changes: dict[str, dict[bytes, bytes | None]] = {}
@@ -28,7 +28,7 @@ class Parked:
 
 
 class ParkedView:
-    """A view of byte stores with parked changes. Implements ``ByteStores``.
+    """A view of byte stores, combined with parked changes. Implements ``ByteStores``.
 
     Example:
         >>> from millstream.core.state.memory import MemoryStores
@@ -44,14 +44,14 @@ class ParkedView:
         self._parked = parked
 
     def open(self, name: str) -> ByteReader:
-        """Return a byte store; empty if it does not exist."""
+        """Return a byte store. A byte store that does not exist is empty."""
         committed = NOTHING if name in self._parked.dropped else self._stores.open(name)
         changes = self._parked.changes.get(name)
         return _ParkedReader(committed, changes) if changes else committed
 
 
 class _ParkedReader:
-    """A byte store with parked changes. Implements ``ByteReader``."""
+    """A byte store, combined with parked changes. Implements ``ByteReader``."""
 
     def __init__(self, committed: ByteReader, changes: Mapping[bytes, bytes | None]) -> None:
         self._committed = committed

@@ -1,7 +1,7 @@
-"""Questions: which method of which store, and how the answers of its tasks become one.
+"""Questions: the store and method to query, and how the answers of several tasks are combined.
 
-A store is kept by several tasks, each with a part of the keys. A question about one key is answered by the task that has it; other
-questions are answered by all of them, and their entries are merged into one order.
+Several tasks keep a store, each with part of the keys. The task with the key answers a question about one key; all tasks answer any other
+question, and their entries are merged into one order.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from millstream.core.topology.stores import (
 )
 
 MOST_ENTRIES: Final = 10_000
-"""Maximum number of entries of an answer without a limit; more are an error."""
+"""Maximum number of entries of an answer without a limit. More entries are an error."""
 
 Scope = Literal["key", "forwards", "backwards", "sum"]
-"""Which tasks answer: the one with the key, all in ascending or descending order, or all with a number each."""
+"""Which tasks answer: the one with the key, all in ascending or descending order, or all with one number each."""
 
 _ALL: Final[Mapping[str, Scope]] = {"all": "forwards", "reverse_all": "backwards"}
 _RANGES: Final[Mapping[str, Scope]] = {
@@ -62,8 +62,8 @@ class Question:
     """A question about a store.
 
     Attributes:
-        limit: Maximum number of entries; None for :data:`MOST_ENTRIES`, beyond which is an error.
-        timestamps: Whether values of a timestamped store come with their timestamps.
+        limit: Maximum number of entries. With None, more than :data:`MOST_ENTRIES` are an error.
+        timestamps: Whether values of a timestamped store are returned with their timestamps.
         max_lag: Maximum number of unprocessed records in the topics of the store; None for any number.
         text: Whether arguments are text, and the answer must be plain data; see ``millstream.core.queries.text_questions``.
     """
@@ -82,8 +82,8 @@ class Answer:
     """An answer, and the state that it reflects.
 
     Attributes:
-        value: The result of the method; entries are a list.
-        offsets: By topic and partition, the offset before which everything is in the answer.
+        value: The result of the method. Entries are a list.
+        offsets: By topic and partition, the offset before which the answer includes all records.
 
     Source: ``org.apache.kafka.streams.query.StateQueryResult`` and its ``Position`` (KIP-796).
     """
@@ -112,7 +112,7 @@ def key_of(question: Question, spec: StoreSpec) -> bytes:
     """Return the serialised key of a question about one key.
 
     Raises:
-        StoreError: If there is no key, or it does not fit the store's serde.
+        StoreError: If the key is missing, or does not fit the store's serde.
     """
     key = question.arguments[0] if question.arguments else None
     if key is None:
@@ -127,7 +127,7 @@ def answer_of(question: Question, spec: StoreSpec, stores: Iterable[Any]) -> Any
     """Combine the answers of the tasks that have a store.
 
     Args:
-        stores: The store of each task. For one key, they are asked one after the other until one has it.
+        stores: The store of each task. For one key, the stores are queried in turn until one contains it.
 
     Raises:
         StoreError: If the store cannot answer the question, or the answer has too many entries.
@@ -169,7 +169,7 @@ def _result(question: Question, spec: StoreSpec, store: Any) -> Any:
 
 
 def _nothing(question: Question, spec: StoreSpec) -> list[Any] | None:
-    """Return the answer if no task has the key."""
+    """Return the answer when no task has the key."""
     several = question.method in ("reverse_fetch", "find_sessions") or (
         question.method == "fetch" and (isinstance(spec, SessionSpec) or len(question.arguments) > 2)
     )
@@ -196,7 +196,7 @@ def _listed(question: Question) -> Callable[[Any], Any]:
 
 
 def _order_of(spec: StoreSpec) -> Callable[[tuple[Any, Any]], Any]:
-    """Return the function that gives an entry's sort key, in the order that each task uses."""
+    """Return a function that computes an entry's sort key, in the order that each task uses."""
     key_bytes = spec.key.serialize
     if not isinstance(spec, WindowSpec | SessionSpec):
         return lambda entry: key_bytes(entry[0])

@@ -1,4 +1,4 @@
-"""Questions in words and answers as plain data, for the shell and for HTTP."""
+"""Questions as text and answers as plain data, for the shell and for HTTP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEYS: Final[Mapping[str, int]] = {
     "fetch_range": 2,
     "reverse_fetch_range": 2,
 }
-"""How many leading arguments of a method are keys; the others are times."""
+"""Number of leading arguments of a method that are keys; the others are times."""
 _FROM_TEXT: Final[Mapping[str, Callable[[str], Any]]] = {
     "string": str,
     "bytes": str.encode,
@@ -33,11 +33,11 @@ _FROM_TEXT: Final[Mapping[str, Callable[[str], Any]]] = {
     "float32": float,
     "float64": float,
 }
-"""Parsers of keys by the name of the serde; other keys are JSON."""
+"""Parsers of keys by name of the serde. All other keys are JSON."""
 
 
 def parsed(question: Question, spec: StoreSpec) -> Question:
-    """Parse textual arguments of a question into keys and times; others stay.
+    """Parse textual arguments of a question into keys and times. Other arguments are unchanged.
 
     Raises:
         StoreError: If an argument does not fit the method.

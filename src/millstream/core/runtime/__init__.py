@@ -1,1 +1,1 @@
-"""Planning of micro-batches: what the next one reads, what is paused or throttled, and where a start begins."""
+"""Planning of micro-batches: what the next one reads, what is paused or throttled, and where a start continues."""

@@ -9,15 +9,15 @@ from millstream.core.ports import OffsetRange
 
 
 def admit(start: Offsets, ends: Offsets, limit: int, first: Collection[str] = (), most: int = 0) -> Offsets:
-    """Plan the end offsets of a batch: each partition with records gets a fair share of the limit.
+    """Plan the end offsets of a micro-batch: each partition with records receives a fair share of the limit.
 
     Partitions that need less than their share leave the rest to the others.
 
     Args:
         start: Current position of each partition.
-        ends: How far each partition could be read.
-        limit: Records per batch, at least one.
-        first: Topics with priority: the others get what remains of the limit.
+        ends: Offset up to which each partition could be read.
+        limit: Records per micro-batch, at least one.
+        first: Topics with priority. The other topics share what remains of the limit.
         most: Separate limit for the topics with priority, if it is larger than ``limit``.
 
     Returns:
@@ -59,7 +59,7 @@ def _fair(start: Offsets, ends: Offsets, left: int) -> Offsets:
 def ranges(start: Offsets, end: Offsets) -> list[OffsetRange]:
     """Return the planned ranges between two positions.
 
-    Partitions that do not advance are omitted, and so are those that are missing in ``start``: they begin at their ``end``.
+    Omits partitions that do not advance and partitions that are missing in ``start``, which begin at their ``end``.
     """
     return [
         OffsetRange(topic, partition, start[topic][partition], to)
@@ -74,8 +74,8 @@ def packed(
 ) -> list[list[OffsetRange]]:
     """Distribute ranges evenly over readers.
 
-    A range that is larger than a reader's share is cut, unless its records must be read in order. If all ranges together are small,
-    one reader takes them all, because a Spark task costs more than reading a few records.
+    A range that exceeds the share of a reader is cut, unless its records must be read in order. If all ranges together are small, one
+    reader takes all of them, because a Spark task costs more than reading a few records.
 
     Args:
         bins: Maximum number of concurrent readers.
@@ -93,7 +93,7 @@ def packed(
     share = -(-total // wanted)
     readers: list[list[OffsetRange]] = [[] for _ in range(wanted)]
     loads = [0] * wanted
-    # The largest first, each to the reader with the smallest load; ranges that can be cut then fill up the readers.
+    # Assign the largest range first, each to the reader with the smallest load. Ranges that can be cut then fill up the readers.
     for r in sorted((r for r in planned if r.topic in whole), key=lambda r: r.start - r.end):
         least = loads.index(min(loads))
         readers[least].append(r)
@@ -103,7 +103,7 @@ def packed(
 
 
 def _fill(readers: list[list[OffsetRange]], rooms: Sequence[int], planned: Iterable[OffsetRange]) -> None:
-    """Cut ranges where a reader has no more room; the last reader takes the rest."""
+    """Cut ranges where a reader has no room left. The last reader takes the rest."""
     number, room = 0, rooms[0]
     for r in planned:
         start = r.start

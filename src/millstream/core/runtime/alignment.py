@@ -1,24 +1,24 @@
 """Alignment: how far the partitions of co-processed inputs advance in one micro-batch.
 
-Equal numbers of records would be wrong: with a fast topic and a slow one, the batch would contain ten minutes of one and ten days
-of the other, and nearly all records of the slow one would have to be buffered. So, if there is more than the batch may read, one
-time T is chosen, and each partition is read up to its first record at or after T, which the broker's time index returns.
-Everything before T can then be processed, and the next record of each partition is known to be at T or later: its *virtual head*
-(``millstream.core.engine.records.readiness``).
+Reading equal numbers of records would be wrong: from a fast and a slow topic, the micro-batch would contain ten minutes of the one and ten
+days of the other, and a task would have to buffer nearly all records of the slow topic. If there is more to read than the micro-batch
+allows, the planner therefore chooses a time T and reads each partition up to its first record at or after T, which the broker's time
+index returns. All records before T can then be processed, and the next record of each partition is known to be at T or later: its
+*virtual head* (``millstream.core.engine.records.readiness``).
 
-T is searched so that the number of records before it is between half and all of the batch's *budget*. The search starts from the
-pace of the last batch, then alternates between linear interpolation and bisection. A time without records, such as the years between
-a table and a stream, is skipped: each answer of the index contains the time of the next record. If one millisecond has more records
-than the budget, they are read partition by partition, in the order in which the tasks process them.
+The search for T ends when the number of records before T is between half and all of the *budget* of the micro-batch. It starts from the
+pace of the last micro-batch, then alternates between linear interpolation and bisection. It skips times without records, such as the
+years between a table and a stream, because each answer of the index contains the time of the next record. If one millisecond has more
+records than the budget, they are read partition by partition, in the order in which the tasks process them.
 
 Records that must not be processed yet are kept in the task's snapshot, whose size must stay limited:
 
-* if there is no T (timestamps come from an extractor, or partitions were read beyond it), a partition gets at most its *room*,
-  the rest of its buffer limit;
-* if an input is read to its end and tasks may wait for it, the others can be processed up to its last record, the *horizon*;
-  beyond it, they get at most their room.
+* if there is no T (timestamps come from an extractor, or partitions were read beyond it), a partition receives at most its *room*, the
+  rest of its buffer limit;
+* if an input is read to its end and tasks may wait for it, the other inputs can be processed up to its last record, the *horizon*;
+  beyond the horizon, they receive at most their room.
 
-An empty buffer has room, so the input that a task waits for can always be read: there is no deadlock.
+An empty buffer has room, so the input for which a task waits can always be read: there is no deadlock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from millstream.core.runtime.inputs import CoProcessed, Input
 Positions = Mapping[TopicPartition, int]
 
 _ENOUGH_QUERIES: Final = 8
-"""Number of queries after which a batch that is less than half full is accepted."""
+"""Number of queries after which a micro-batch that is less than half full is accepted."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Situation:
 
     Attributes:
         start: Current position of each partition.
-        ends: How far it may be read now.
-        log_ends: How far it could be read without limits; a paused partition counts as read to its end.
-        admitted: How far it would be read if it were not co-processed: its fair share of the batch.
+        ends: Offset up to which it may be read now.
+        log_ends: Offset up to which it could be read without limits. A paused partition counts as read to its end.
+        admitted: Offset up to which it would be read if it were not co-processed: its fair share of the micro-batch.
         room: Number of records until its buffer limit is reached.
-        buffered: Partitions with records that are buffered in a task.
+        buffered: Partitions whose records a task has buffered.
         newest: Largest timestamp (ms) of the buffered records, per input of a task.
-        paused: Topics that are not read now, and not waited for.
+        paused: Topics that are not read now and for which no task waits.
         idles: Whether tasks wait for inputs that are at their end.
     """
 
@@ -67,10 +67,10 @@ class Situation:
 
 @dataclass(frozen=True)
 class Pace:
-    """Result of the last aligned batch, from which the next search starts.
+    """Result of the last aligned micro-batch, from which the next search starts.
 
     Attributes:
-        time_ms: The time T up to which the batch was read, ms since the epoch.
+        time_ms: The time T up to which the micro-batch was read, ms since the epoch.
         records_per_ms: Records per millisecond of their timestamps; 0 if unknown.
     """
 
@@ -83,8 +83,8 @@ class Alignment:
     """A plan for co-processed partitions.
 
     Attributes:
-        until: For some partitions, a time (ms) such that no later record is before it.
-        pace: Start of the next search, None if there was no search.
+        until: For some partitions, a time (ms) that no later record precedes.
+        pace: Start of the next search; None if there was no search.
     """
 
     ends: Positions
@@ -93,7 +93,7 @@ class Alignment:
 
 
 def aligned(group: CoProcessed, now: Situation, index: TimeIndex, pace: Pace | None = None) -> Alignment:
-    """Plan how far co-processed partitions are read."""
+    """Plan how far to read co-processed partitions."""
     budget = _total(now.start, now.admitted)
     plan: Alignment | None
     if now.ends == now.log_ends and _total(now.start, now.ends) <= budget:
@@ -113,7 +113,7 @@ def _total(start: Positions, ends: Positions) -> int:
 
 
 class _Search:
-    """The search for the time T of one batch."""
+    """The search for the time T of one micro-batch."""
 
     def __init__(self, now: Situation, index: TimeIndex, budget: int) -> None:
         self._now = now
@@ -122,7 +122,7 @@ class _Search:
         self._lagging = [p for p, offset in sorted(now.start.items()) if now.log_ends[p] > offset]
 
     def run(self, pace: Pace | None) -> Alignment | None:
-        """Search T; None if a partition without buffered records was already read beyond T, so that the order is unknown."""
+        """Search T. None if a partition without buffered records was already read beyond T, so that the order is unknown."""
         now, budget = self._now, self._budget
         low = self._oldest() if pace is None else pace.time_ms
         high = (
@@ -149,7 +149,7 @@ class _Search:
             if 2 * count >= budget:
                 break
         if best is None and pace is not None and _total(now.start, self._reach(self._offsets(low)[0])):
-            return self.run(None)  # there are new records from before the last batch's T
+            return self.run(None)  # there are new records from before the T of the last micro-batch
         if best is None:
             return self._one_millisecond(low)
         return self._plan(best, low, Pace(low, few / (low - begin)))
@@ -159,13 +159,13 @@ class _Search:
         return min((record.timestamp_ms for record in first.values()), default=0)
 
     def _offsets(self, time_ms: int) -> tuple[Positions, int]:
-        """Return, by partition, the first offset at or after a time, or the end if there is none; and the time of the first of them."""
+        """Return, by partition, the first offset at or after a time, or else the end; and the time of the first of these records."""
         first = self._index.offsets_for_times(dict.fromkeys(self._lagging, time_ms))
         offsets = {p: first[p].offset if p in first else self._now.log_ends[p] for p in self._lagging}
         return offsets, min((record.timestamp_ms for record in first.values()), default=time_ms)
 
     def _reach(self, offsets: Positions) -> dict[TopicPartition, int]:
-        """Return how far partitions are read for the given offsets: never back, and not beyond the end of the log."""
+        """Return how far to read partitions for the given offsets: never backwards, and not beyond the end of the log."""
         now = self._now
         return {
             p: max(offset, min(offsets[p], now.log_ends[p])) if p in offsets else offset
@@ -178,7 +178,7 @@ class _Search:
         return self._checked(reach, until, pace)
 
     def _one_millisecond(self, low: int) -> Alignment | None:
-        """Read part of the records of one millisecond, which are more than the budget, in the order of partitions."""
+        """Read part of the records of one millisecond, which exceed the budget, in the order of partitions."""
         (at_low, _), (behind, _) = self._offsets(low), self._offsets(low + 1)
         reach, until, left = dict(self._now.start), {}, self._budget
         reachable = self._reach(behind)
@@ -203,7 +203,7 @@ class _Search:
 
 
 def _within_room(group: CoProcessed, now: Situation, index: TimeIndex, plan: Alignment) -> Alignment:
-    """Limit partitions that could be read ahead of an input that tasks wait for to their room."""
+    """Limit partitions that could be read ahead of an input for which tasks wait to their room."""
     waited = _waited_for(group, now, plan.ends)
     tight = {
         p: siblings
@@ -238,10 +238,10 @@ def _offset(first: Mapping[TopicPartition, TimedOffset], p: TopicPartition, othe
 def _waited_for(
     group: CoProcessed, now: Situation, ends: Positions
 ) -> dict[TopicPartition, tuple[Input, ...]]:
-    """Return the inputs at their end that tasks may wait for, by partition whose processing waits for them.
+    """Return the inputs at their end for which tasks may wait, by partition whose processing waits for them.
 
-    All partitions of a task have the same horizon; so have those of all tasks if some are re-keyed, because a partition that feeds
-    several tasks delays them all.
+    All partitions of a task have the same horizon. If some partitions are re-keyed, all tasks have the same horizon, because a partition
+    that feeds several tasks delays all of them.
     """
     together = [list(inputs) for inputs in group.tasks.values()]
     if any(not i.direct for inputs in together for i in inputs):
@@ -264,7 +264,7 @@ def _may_be_waited_for(i: Input, now: Situation, ends: Positions) -> bool:
 def _horizons(
     inputs: Iterable[Input], group: CoProcessed, now: Situation, index: TimeIndex, ends: Positions
 ) -> Positions:
-    """Return the time of the last record of inputs, if known: of buffered records, or of those to be read."""
+    """Return the time of the last record of inputs, if known, among the buffered records and those to be read."""
     inputs = set(inputs)
     horizons = {i.partition: now.newest[i.partition] for i in inputs if i.partition in now.newest}
     direct = [i.partition for i in inputs if i.direct and ends[i.partition] > now.start[i.partition]]

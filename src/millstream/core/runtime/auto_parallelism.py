@@ -1,16 +1,17 @@
-"""Automatic parallelism: how many workers process key ranges, by the load of the micro-batches.
+"""Automatic parallelism: adjusts the number of workers that process key ranges to the load of the micro-batches.
 
-A *worker* is a Spark partition. Their number is a power of two, because key ranges are spread evenly over such numbers. The *utilisation* of
-a number of workers is the share of time for which the busiest of them processes records:
+A *worker* is a Spark partition. The number of workers is a power of two, because key ranges spread evenly over such numbers. The
+*utilisation* of a number of workers is the share of time for which the busiest worker processes records:
 
-* From 0.6 on, with records that wait, micro-batches wait for one worker, and the next number is taken at which the busiest worker has
-  clearly less work: usually twice as many workers, and none if one key range has most of the work.
-* A number at which the utilisation would be at most 0.25 suffices, and becomes the new number.
+* From 0.6 on, if records are waiting, micro-batches wait for one worker. The next number of workers is the first at which the busiest
+  worker has clearly less work: usually twice as many workers. If one key range has most of the work, there is no such number.
+* A number at which the utilisation would be at most 0.25 suffices and becomes the new number.
 
-Under a constant load, no number fulfils both, since fewer workers never have less work each. So the number cannot alternate.
+Under a constant load, no number satisfies both conditions, because fewer workers never have less work each. The number therefore cannot
+alternate.
 
-A change needs several loads in a row that agree for some time, because it stops the query for seconds. More workers also need time since the
-last change, five times what that has cost. Fewer workers need a low load for at least as long as the last change took.
+A change stops the query for seconds, so it requires several consecutive loads that agree for some time. More workers also require
+a minimum time since the last change: five times its cost. Fewer workers require a low load for at least as long as the last change took.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from typing import Final
 _HIGH: Final = 0.6
 _LOW: Final = 0.25
 _HELPS: Final = 0.8
-"""What part of its work the busiest worker may keep for more workers to be worth it."""
+"""Maximum fraction of its work that the busiest worker may keep if more workers are to be worthwhile."""
 _LOADS: Final = 3
 _RAISE_AFTER_S: Final = 3.0
 _LOWER_AFTER_S: Final = 15.0
 _SETTLE_S: Final = 10.0
 _SETTLE_COSTS: Final = 5
-"""The least time before more workers, as a multiple of the cost of the last change."""
+"""Minimum time before more workers, as a multiple of the cost of the last change."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """The load of a micro-batch, or of a time without one.
+    """The load of a micro-batch, or of a period without one.
 
     Attributes:
-        seconds: From the end of the previous load to that of this one.
-        busiest: Processing seconds of the busiest worker, by number of workers, for all numbers that are allowed and the current one.
-        waiting: Records that wait in the topics at the end.
+        seconds: Time from the end of the previous load to the end of this one.
+        busiest: Processing seconds of the busiest worker, by number of workers, for all allowed numbers and the current one.
+        waiting: Number of records that wait in the topics at the end.
     """
 
     seconds: float
@@ -51,15 +52,15 @@ class Load:
 
 @dataclass(frozen=True)
 class AutoParallelism:
-    """The number of workers, and what is known towards a change.
+    """The number of workers, and the evidence for a change.
 
     Attributes:
-        workers: The number now.
-        wanted: The number that the latest loads agree on.
-        loads: How many loads in a row agree on more, or on fewer workers.
-        agreed_s: The time of these loads.
-        settled_s: Time since the last change, or the start.
-        cost_s: For how long the last change stopped the query.
+        workers: The current number.
+        wanted: The number on which the latest loads agree.
+        loads: Number of consecutive loads that agree on more, or on fewer workers.
+        agreed_s: Total time of these loads.
+        settled_s: Time since the last change, or since the start.
+        cost_s: How long the last change stopped the query.
     """
 
     workers: int
@@ -76,7 +77,7 @@ class AutoParallelism:
 
 @dataclass(frozen=True)
 class WorkersChange:
-    """A new number of workers, and why it is better."""
+    """A new number of workers, and the reason for it."""
 
     workers: int
     reason: str
@@ -106,10 +107,10 @@ def decided(state: AutoParallelism, load: Load, most: int) -> tuple[AutoParallel
     """Decide on the number of workers after a load.
 
     Args:
-        most: The maximum number of workers now, a power of two.
+        most: The current maximum number of workers, a power of two.
 
     Returns:
-        The next state, which has the new number already, and the change; None if there is none.
+        The next state, which already has the new number, and the change, or None if there is no change.
     """
     state = _noted(state, load, _wanted(state.workers, load, most))
     if state.wanted == state.workers or not _lasts(state):
@@ -120,10 +121,10 @@ def decided(state: AutoParallelism, load: Load, most: int) -> tuple[AutoParallel
 
 
 def with_cost(state: AutoParallelism, cost_s: float) -> AutoParallelism:
-    """Return the state when the query runs again after a change.
+    """Return the state once the query runs again after a change.
 
     Args:
-        cost_s: For how long the change stopped the query.
+        cost_s: How long the change stopped the query.
     """
     return replace(state, cost_s=cost_s)
 
@@ -139,7 +140,7 @@ def _wanted(workers: int, load: Load, most: int) -> int:
 
 
 def _noted(state: AutoParallelism, load: Load, wanted: int) -> AutoParallelism:
-    """Count a load; of loads that want fewer workers, the largest number counts."""
+    """Count a load. Of several loads that want fewer workers, the largest number counts."""
     settled_s = state.settled_s + load.seconds
     direction = (wanted > state.workers) - (wanted < state.workers)
     if direction == 0:
@@ -156,7 +157,7 @@ def _noted(state: AutoParallelism, load: Load, wanted: int) -> AutoParallelism:
 
 
 def _lasts(state: AutoParallelism) -> bool:
-    """Return whether loads have agreed for long enough, and the last change is long enough ago."""
+    """Return whether loads have agreed for long enough and the last change was long enough ago."""
     if state.loads < _LOADS:
         return False
     if state.wanted < state.workers:

@@ -1,6 +1,6 @@
-"""Batch plans: what the planner decides about a micro-batch, and Spark keeps in the checkpoint as the offset behind it.
+"""Batch plans: the planner's decisions about a micro-batch, which Spark's checkpoint stores as the end offset of the micro-batch.
 
-A micro-batch that is run again finds here what its first attempt found. A plan is JSON:
+When a micro-batch is run again, it finds the decisions of its first attempt here. A plan is JSON:
 
     {"topics": {topic: {partition: offset}}, "checkpoint": id, "batch": n, "tick": n, "now_ms": ms, "ahead_ms": ms,
      "stores": {store: fingerprint}, "internal": {repartition topic: partitions}, "unfinished": [store],
@@ -8,7 +8,7 @@ A micro-batch that is run again finds here what its first attempt found. A plan 
      "inputs": {...}, "begin": {...}, "woken": [task], "global": {topic: {partition: offset}},
      "times": {topic: {partition: ms}}, "run": id, "origins": [[n, {topic: {partition: offset}}]], "taps": [node]}
 
-Older versions wrote fewer fields. A plan that is read has defaults for them.
+Older versions wrote fewer fields. A decoded plan has defaults for missing fields.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WallClock(NamedTuple):
 
     Attributes:
         now_ms: The application's wall clock, ms since the epoch.
-        ahead_ms: By how much it was ahead of the clock of the planner's host, ms; 0 if it is that clock.
+        ahead_ms: By how much it was ahead of the clock of the planner's host, ms; 0 if it is the same clock.
     """
 
     now_ms: int
@@ -40,7 +40,7 @@ class WallClock(NamedTuple):
 
 
 class DividedState(NamedTuple):
-    """State that was divided among more key ranges, and lies beside the checkpoint's own.
+    """State that was divided among more key ranges and is stored beside the checkpoint's own state.
 
     Attributes:
         name: Name of the directory with the shares of the tasks.
@@ -53,12 +53,12 @@ class DividedState(NamedTuple):
 
 @dataclass(frozen=True)
 class Initialization:
-    """What tasks do in the first micro-batch of a run besides starting; they also correct changelog topics of unfinished records.
+    """What tasks do in the first micro-batch of a run besides starting. They also correct changelog topics of unfinished records.
 
     Attributes:
         rebuild: Whether tasks without state rebuild their stores from changelog topics.
-        new_topics: Stores whose changelog topics are new, and get the whole content.
-        divided: The state that tasks of key ranges begin with; None if the ranges are those of before.
+        new_topics: Stores whose changelog topics are new and receive the whole content.
+        divided: The divided state with which tasks of key ranges begin; None if the key ranges have not changed.
     """
 
     rebuild: bool = False
@@ -89,17 +89,17 @@ class Initialization:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """A planned micro-batch: where it ends, and what it was planned with.
+    """A planned micro-batch: its end offsets, and the decisions with which it was planned.
 
     Attributes:
-        topology: The topology it was planned for, and the offset at which each partition ends.
-        tick: Increases when tasks run without records: all tasks in the first micro-batch of a run, else those that are woken.
-        inputs: What is left of the inputs that tasks may wait for; None if no task has to know.
-        initialization: What tasks do in the first micro-batch of a run; None in others.
-        woken: The tasks whose wall-clock punctuation is due; if ``tick`` grows without them, all tasks take part.
-        global_ends: The offsets up to which global stores are filled; None without global stores.
-        times: The partition times with which the micro-batch begins; None if no reader extracts timestamps.
-        origins: Where the micro-batches began that may have unfinished records; None if no topic is committed by them.
+        topology: The topology for which it was planned, and the offset at which each partition ends.
+        tick: Increases when tasks run without records: all tasks in the first micro-batch of a run, otherwise those that are woken.
+        inputs: What remains of the inputs for which tasks may wait; None if no task has to know.
+        initialization: What tasks do in the first micro-batch of a run; None in other micro-batches.
+        woken: Tasks whose wall-clock punctuation is due. If ``tick`` increases and no task is woken, all tasks take part.
+        global_ends: Offsets up to which global stores are filled; None without global stores.
+        times: Partition times at the beginning of the micro-batch; None if no reader extracts timestamps.
+        origins: Start positions of the micro-batches that may have unfinished records; None if no topic is committed by them.
         taps: Nodes whose records are sampled.
     """
 
@@ -149,7 +149,7 @@ class BatchPlan:
 
     @staticmethod
     def from_json(data: JsonObject) -> BatchPlan:
-        """Decode an offset of Spark's checkpoint, also one of an older version."""
+        """Decode an offset of Spark's checkpoint, including offsets that an older version wrote."""
         return BatchPlan(
             batch_id(data),
             Remembered.from_offset(data),

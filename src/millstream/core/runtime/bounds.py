@@ -1,4 +1,4 @@
-"""Where a run ends that ends by itself: how far it reads the topics from outside."""
+"""Bounds: the end of a bounded run, that is, how far it reads the external topics."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from millstream.core.model.positions import Offsets
 
 @dataclass(frozen=True)
 class RunEnd:
-    """The end of a run, within what is in the topics when it begins.
+    """The end of a bounded run, within the records that the topics contain when it begins.
 
     Attributes:
         records: Maximum number of records; None for all.
         before_ms: Each partition is read up to its first record with this timestamp or a later one, ms since the epoch; None
-            for all.
+            for all records.
     """
 
     records: int | None = None
@@ -23,13 +23,13 @@ class RunEnd:
 
 
 def first_records(positions: Offsets, ends: Offsets, records: int | None) -> Offsets:
-    """Return the ends of a run of a limited number of records, taken evenly from the partitions.
+    """Return the ends of a run with a limited number of records, taken evenly from the partitions.
 
     Args:
-        ends: How far the partitions can be read; partitions of other topics are not counted.
+        ends: Offset up to which each partition can be read. Partitions of other topics are not counted.
 
     Returns:
-        How far each partition is read, never before its position.
+        Offset up to which each partition is read, never before its position.
 
     Example:
         >>> first_records({"a": {0: 5, 1: 0}, "b": {0: 0}}, {"a": {0: 7, 1: 9}, "b": {0: 9}}, 9)

@@ -1,7 +1,7 @@
-"""Changes of topics: what has happened to the input topics of an application since the last check.
+"""Changes of topics: how the input topics of an application have changed since the last check.
 
-A topic's name does not identify it: after it is deleted and created again, the same offsets are other records. Brokers assign an
-*id* to each topic on creation, which shows the difference. Partitions are only ever added.
+The name of a topic does not identify it: after the topic is deleted and created again, the same offsets are other records. Brokers assign
+an *id* to each topic when it is created, which reveals the difference. Partitions are only ever added.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from millstream.core.ports import TopicFacts
 
 @dataclass(frozen=True)
 class TopicChanges:
-    """The changes.
+    """The changes of topics.
 
     Attributes:
-        grown: Unchanged topics with more partitions than before: the previous and the current number.
+        grown: Topics with the same id but more partitions than before: the previous and the current number.
     """
 
     recreated: tuple[str, ...]
@@ -28,7 +28,7 @@ class TopicChanges:
 def changes(before: Mapping[str, TopicFacts], now: Mapping[str, TopicFacts]) -> TopicChanges:
     """Compare topics with their previous state.
 
-    A topic that does not exist now is ignored: it may be about to be created again, and its readers notice it anyway.
+    Ignores a topic that does not exist now: it may be about to be created again, and its readers detect the problem in any case.
 
     Example:
         >>> changes({"t": TopicFacts("x", 2)}, {"t": TopicFacts("x", 4)}).grown
@@ -45,7 +45,7 @@ def changes(before: Mapping[str, TopicFacts], now: Mapping[str, TopicFacts]) -> 
 
 
 def recreated(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the topics whose id has changed; empty ids, from brokers without ids, are ignored."""
+    """Return the topics whose id has changed. Ignores empty ids, from brokers without topic ids."""
     return tuple(topic for topic, known in before.items() if known and now.get(topic) and now[topic] != known)
 
 

@@ -1,12 +1,12 @@
-"""Inputs: which topics are *co-processed*, because their records meet in one task in the order of their timestamps.
+"""Inputs: determines which topics are *co-processed*, because their records meet in one task in timestamp order.
 
-A task with two or more inputs must choose between them, and the choice is right only if each was read far enough. So the
-partitions that feed such tasks are planned together. An input is a partition of a topic that the sub-topology reads; an input
-through Spark's shuffle is fed by all partitions of the topics that are re-keyed into it.
+A task with two or more inputs must choose between them, and the choice is correct only if each input was read far enough. The partitions
+that feed such tasks are therefore planned together. An input is a partition of a topic that the sub-topology reads. An input through
+Spark's shuffle is fed by all partitions of the topics that are re-keyed into it.
 
-The partitions that feed the tasks which write a repartition topic are planned together too: if they are read up to one time, the
-tasks write nothing older than what they have already written, and the output of one micro-batch can be merged by time. The
-repartition topic itself is not part of that plan: it is read completely, one micro-batch after it was written.
+The partitions that feed tasks that write a repartition topic are also planned together. If they are read up to the same time, the tasks
+write nothing older than what they have already written, and the output of one micro-batch can be merged by time. The repartition topic
+itself is not part of that plan: it is read completely, one micro-batch after it was written.
 
 Sub-topologies before the shuffle are excluded: they process each record independently, wherever it is read.
 """
@@ -27,8 +27,8 @@ class Input(NamedTuple):
     """An input of a task.
 
     Attributes:
-        feeders: The partitions on the broker that its records come from.
-        origins: The partitions of external topics that they come from originally; without repartition topics, the feeders.
+        feeders: The partitions on the broker from which its records come.
+        origins: The partitions of external topics from which its records originally come; without repartition topics, the feeders.
     """
 
     partition: TopicPartition
@@ -52,8 +52,8 @@ class CoProcessed:
 
     Attributes:
         tasks: Inputs by task, in the order of their partitions.
-        broker_time: Whether all their records have the broker's timestamps, so that its time index can be used.
-        writing: Partitions that feed tasks which write a repartition topic.
+        broker_time: Whether all records have the broker's timestamps, so that the time index can be used.
+        writing: Partitions that feed tasks that write a repartition topic.
     """
 
     tasks: Mapping[TaskId, tuple[Input, ...]]
@@ -69,7 +69,7 @@ class CoProcessed:
 
 
 def co_processed(plan: Plan, layout: Layout, *, waits: bool = True) -> tuple[CoProcessed, ...]:
-    """Return the groups to plan together; empty if every task has one input, and none writes a repartition topic.
+    """Return the groups to plan together; empty if every task has one input and no task writes a repartition topic.
 
     Sub-topologies that share an input topic are in one group.
     """
@@ -93,11 +93,11 @@ def co_processed(plan: Plan, layout: Layout, *, waits: bool = True) -> tuple[CoP
 
 
 def informed(plan: Plan, layout: Layout, *, waits: bool) -> dict[TaskId, tuple[Input, ...]]:
-    """Return the tasks that must know whether there are more records for their inputs on the broker, with these inputs.
+    """Return the tasks that must know whether their inputs have more records on the broker, with these inputs.
 
     Args:
-        waits: Whether tasks wait for empty inputs; then tasks with several inputs must know. Tasks that close windows when they
-            are idle must always know.
+        waits: Whether tasks wait for empty inputs. If so, tasks with several inputs must know. Tasks that close windows while idle
+            must always know.
     """
     tasks = {
         task: inputs for group in co_processed(plan, layout) if waits for task, inputs in group.tasks.items()
@@ -110,9 +110,9 @@ def informed(plan: Plan, layout: Layout, *, waits: bool) -> dict[TaskId, tuple[I
 
 
 def writers(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Return the topics on the broker that each repartition topic is written from, upstream repartition topics first.
+    """Return the topics on the broker from which each repartition topic is written, upstream repartition topics first.
 
-    In a cycle, a repartition topic that is written from this one in turn is omitted.
+    In a cycle, a repartition topic that is in turn written from this one is omitted.
     """
     near_first = sorted(plan.repartition_topics, key=lambda topic: (len(_in_front(plan, topic)), topic))
     return {
@@ -144,7 +144,7 @@ def _feeding(plan: Plan, sub: int) -> set[str]:
     topics: set[str] = set()
     for topic in plan.subtopologies[sub].source_topics:
         internal = plan.internal_topics.get(topic)
-        if internal is not None and internal.through_shuffle:  # there is one shuffle only
+        if internal is not None and internal.through_shuffle:  # a query has only one shuffle
             topics.update(plan.subtopologies[internal.upstream].source_topics)
         else:
             topics.add(topic)

@@ -1,9 +1,9 @@
-"""Intake: which topics feed a sub-topology, and how they may be read.
+"""Intake: determines which topics feed a sub-topology, and how they may be read.
 
 A sub-topology that finishes records later reads only as many as it has room for unfinished records.
 
-Input that a sub-topology reads from the broker is known by partition. Input through Spark's shuffle is not: a record of any
-upstream partition may go to any of its tasks. So all topics upstream of the shuffle count.
+The partitions that a sub-topology reads from the broker are known. Behind Spark's shuffle they are not: a record of any upstream
+partition may go to any task, so all topics upstream of the shuffle count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def topics_in_front(plan: Plan) -> Mapping[int, frozenset[str]]:
     """
     in_front: dict[int, frozenset[str]] = {}
     for topic in plan.internal_topics.values():
-        if topic.through_shuffle:  # everything before it is read from the broker: there is one shuffle only
+        if topic.through_shuffle:  # all input before the only shuffle is read from the broker
             known = in_front.get(topic.downstream, frozenset())
             in_front[topic.downstream] = known.union(plan.subtopologies[topic.upstream].source_topics)
     return in_front
@@ -40,11 +40,11 @@ def topics_finished_later(plan: Plan) -> frozenset[str]:
 
 
 def topics_read_whole(plan: Plan) -> frozenset[str]:
-    """Return the topics of which one reader reads all records of a partition in a micro-batch.
+    """Return the topics of which a single reader reads all records of a partition in a micro-batch.
 
-    These are the topics whose readers call user functions, because the functions must see the records of a partition in order, as
-    in Kafka Streams; and repartition topics, which are merged by time over the tasks that wrote them. A range of any other topic
-    may be divided among readers, because the order of reading has no effect.
+    These are topics whose readers call user functions, because the functions must see the records of a partition in order, as in Kafka
+    Streams, and repartition topics, which are merged by time over the tasks that wrote them. A range of any other topic may be divided
+    among readers, because the order of reading has no effect.
     """
     return plan.repartition_topics.union(
         topic

@@ -1,6 +1,6 @@
-"""The life cycle of a running application: a transition table.
+"""Life cycle: the states of a running application, as a transition table.
 
-A state is one of those that ``status().state`` has. An event that the table does not have for a state changes nothing.
+``status().state`` shows the state. An event without an entry for the current state changes nothing.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ class State(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     WAITING = "waiting"
-    """No broker answers."""
+    """No broker responds."""
     DRAINING = "draining"
-    """Nothing more is read from external topics; unfinished records are finished."""
+    """External topics are no longer read; unfinished records are completed."""
     STOPPING = "stopping"
     STOPPED = "stopped"
     FAILED = "failed"
 
 
 class Event(StrEnum):
-    """What changes the state of an application."""
+    """An event that changes the state of an application."""
 
     FIRST_BATCH_COMMITTED = "first batch committed"
     BROKER_LOST = "broker lost"
@@ -66,7 +66,7 @@ INITIAL: Final = State.STARTING
 FINAL: Final = frozenset({State.STOPPED, State.FAILED})
 ENDING: Final = FINAL | {State.STOPPING}
 PROCESSING: Final = frozenset({State.RUNNING, State.WAITING, State.DRAINING})
-"""The states in which the query has committed a micro-batch and goes on, so that it can be replaced."""
+"""The states in which the query has committed a micro-batch and continues, so that it can be replaced."""
 
 
 def state_after(state: State, event: Event) -> State:

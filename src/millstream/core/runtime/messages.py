@@ -1,4 +1,4 @@
-"""What the planner and the application say to each other before each micro-batch."""
+"""Messages between the planner and the application before each micro-batch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class PlanRequest:
     """The planner's request to the application before it plans a micro-batch.
 
     Attributes:
-        positions: The offset up to which each partition was planned.
-        ends: The offset up to which each partition can be read; None if no broker answers.
+        positions: Offset up to which each partition was planned.
+        ends: Offset up to which each partition can be read; None if no broker responds.
         now_ms: The wall clock, ms since the epoch.
-        throttled_ms: For how long, since the last request, throttled topics had more records than they were allowed.
-        origins: Where the micro-batches began that may have unfinished records; None if unknown.
+        throttled_ms: How long, since the last request, throttled topics have had more records than their rates allow.
+        origins: Start positions of the micro-batches that may have unfinished records; None if unknown.
     """
 
     positions: Offsets
@@ -31,13 +31,13 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class BufferedRecords:
-    """Records that the tasks have buffered, from their reports.
+    """Records that tasks have buffered, according to their reports.
 
     Attributes:
-        buffered: Records, bytes and largest timestamp (ms) by input that has any, all lanes together.
+        buffered: Records, bytes and largest timestamp (ms) of each input with buffered records, over all lanes.
         idle_until_ms: When the first of these records may be processed, because the wait for an empty input ends or calls may have
-            ended; None if there are none.
-        room: How many more records tasks with asynchronous operators can take in, by partition.
+            ended; None if there are no such records.
+        room: Number of further records that tasks with asynchronous operators can take in, by partition.
     """
 
     buffered: Mapping[TopicPartition, tuple[int, int, int]] = field(default_factory=dict)
@@ -48,16 +48,16 @@ class BufferedRecords:
 
 @dataclass(frozen=True)
 class PlanningOrders:
-    """The answer of the application to the planner.
+    """The application's answer to the planner.
 
     Attributes:
-        intake: Whether external topics are read; not while the application drains.
+        intake: Whether to read external topics; False while the application drains.
         rates: Maximum records per second by throttled topic.
-        commit: Whether a processor asked for a commit, which ends the trigger interval.
+        commit: Whether a processor requested a commit, which ends the trigger interval.
         oldest: The oldest micro-batch with an unfinished record, by topic before the shuffle; None if unknown.
-        bytes_per_record: Average size of the records read so far; None before the first.
+        bytes_per_record: Average size of the records read so far; None before the first record.
         taps: Nodes whose records are sampled.
-        initialize: Whether the next micro-batch starts all tasks as the first of a run does: it corrects changelog topics.
+        initialize: Whether the next micro-batch starts all tasks like the first one of a run, to correct changelog topics.
     """
 
     hold: bool = False

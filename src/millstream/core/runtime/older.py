@@ -1,8 +1,8 @@
-"""Older checkpoints: derive the routing of checkpoints that were written before routing was stored.
+"""Older checkpoints: derives the routing of checkpoints that were written before routing was stored.
 
-They contain the parts with their topics, their stores and the largest number of tasks each has ever had, the numbers of partitions
-of repartitions, and the positions, hence the number of partitions of each input topic. They do not contain the assignment of
-partitions to tasks. So the current grouping is assumed, unless it forms another number of tasks from these partitions.
+These checkpoints contain the parts with their topics, stores and the largest number of tasks that each has ever had; the numbers of
+partitions of repartitions; and the positions, and thus the number of partitions of each input topic. They do not contain the assignment
+of partitions to tasks. The current grouping is therefore assumed, unless it forms a different number of tasks from these partitions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def check_older(before: Remembered, now: Routing) -> None:
     """Check that records still reach the tasks with the state of their keys, as far as an older checkpoint shows.
 
     Raises:
-        IncompatibleTopologyError: If records would reach a store in another way than before.
+        IncompatibleTopologyError: If records would reach a store in a different way.
     """
     check_routing(assumed(before, now), now)
     for part in before.parts.values():
@@ -58,7 +58,7 @@ def _assumed_route(
 
 
 def _check_tasks(part: ComparedPart, before: Remembered, now: Routing) -> None:
-    """Reject a grouping that forms another number of tasks from the previous partitions.
+    """Reject a grouping that forms a different number of tasks from the previous partitions.
 
     A part may once have had more tasks than it has partitions now, for example if a topic was created again with fewer partitions.
     """

@@ -1,13 +1,13 @@
 """Origins: how far to commit topics whose records pass through Spark's shuffle and are finished later.
 
-An unfinished record of an asynchronous operator holds back the committed offset of its partition. After Spark's shuffle its
-partition is that of the repartition, which no consumer group commits. So its offset there encodes the micro-batch in which it was
-read (:func:`first_offset`), and stays with it until it is finished: over restarts, moves to other tasks, and from one operator to
-the next. The plans record where each micro-batch *began* in the topics before the shuffle. These topics are never committed beyond
-the beginning of the oldest micro-batch with an unfinished record.
+An unfinished record of an asynchronous operator holds back the committed offset of its partition. After Spark's shuffle, its partition
+belongs to the repartition, which no consumer group commits. The offset of the record there therefore encodes the micro-batch in which it
+was read (:func:`first_offset`). The record keeps this offset until it is finished: across restarts, moves to other tasks, and from one
+operator to the next. The plans record the positions at which each micro-batch *began* in the topics before the shuffle. These topics are
+never committed beyond the beginning of the oldest micro-batch with an unfinished record.
 
-So the committed offset may lag by the size of a micro-batch, but never passes an unfinished record. Tracking the exact offset of
-each record was rejected: before the shuffle, one record may become many different ones, and each would have to carry it.
+The committed offset may lag by the size of a micro-batch, but never passes an unfinished record. Tracking the exact offset of each
+record was rejected: before the shuffle, one record may become many different ones, and each would have to carry the offset.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millstream.core.topology.plan import Plan
 _BITS: Final = 30
 _LANE_BITS: Final = 20
 _MOST: Final = 64
-"""Maximum number of beginnings; above it, every other one is dropped, and the one before it is used in its place."""
+"""Maximum number of recorded beginnings. Above it, every other one is dropped, and the preceding one is used in its place."""
 
 
 class Begun(NamedTuple):
@@ -40,7 +40,7 @@ def first_offset(batch: int, lane: int) -> int:
     """Return the first offset for the records that a micro-batch sends through the shuffle.
 
     Args:
-        lane: Number of the partition that they were read from, so that records of different partitions have different offsets.
+        lane: Number of the partition from which they were read, so that records of different partitions have different offsets.
 
     Example:
         >>> batch_of(first_offset(7, 3)), batch_of(first_offset(8, 0) - 1)
@@ -66,7 +66,7 @@ def batch_of(offset: int) -> int:
 
 
 def origins(plan: Plan) -> Mapping[str, frozenset[str]]:
-    """Return the topics before each repartition through the shuffle whose records are finished later."""
+    """Return, for each repartition through the shuffle whose records are finished later, the topics before it."""
     return {
         name: frozenset(plan.subtopologies[topic.upstream].source_topics)
         for name, topic in plan.internal_topics.items()
@@ -75,17 +75,17 @@ def origins(plan: Plan) -> Mapping[str, frozenset[str]]:
 
 
 def topics_committed_later(plan: Plan) -> frozenset[str]:
-    """Return the topics before such repartitions, whose readers do not know how far to commit them."""
+    """Return the topics before such repartitions. Their readers do not know how far to commit them."""
     return frozenset(topic for topics in origins(plan).values() for topic in topics)
 
 
 def oldest_by_topic(
     unfinished: Mapping[TopicPartition, int], behind: Mapping[str, Collection[str]]
 ) -> dict[str, int]:
-    """Return the oldest micro-batch with an unfinished record, by topic before the shuffle; topics without one are omitted.
+    """Return the oldest micro-batch with an unfinished record, by topic before the shuffle. Topics without one are omitted.
 
     Args:
-        unfinished: The lowest unfinished offset by partition of repartitions.
+        unfinished: The lowest unfinished offset, by partition of repartitions.
 
     Example:
         >>> oldest_by_topic({TopicPartition("again", 0): first_offset(7, 0)}, {"again": {"in"}})
@@ -99,13 +99,13 @@ def oldest_by_topic(
 
 
 def committable(positions: Offsets, begun: Sequence[Begun], oldest: Mapping[str, int]) -> Offsets:
-    """Return how far topics may be committed.
+    """Return the committable offsets of topics.
 
     Args:
         begun: The micro-batches that may have unfinished records, in order.
 
     Returns:
-        Offsets of the topics; a topic is omitted if the beginning of its oldest micro-batch is unknown.
+        Offsets of the topics. A topic is omitted if the beginning of its oldest micro-batch is unknown.
 
     Example:
         >>> committable({"in": {0: 90}}, [Begun(6, {"in": {0: 40}}), Begun(7, {"in": {0: 70}})], {"in": 7})
@@ -131,7 +131,7 @@ def begun_after(begun: Sequence[Begun], batch: Begun, oldest: Mapping[str, int] 
     if oldest is not None:
         entry = _entry(begun, min(oldest.values())) if oldest else None
         kept = kept[0 if entry is None else kept.index(entry) :] if oldest else []
-    if kept and kept[-1].positions == batch.positions:  # the last one has read no records
+    if kept and kept[-1].positions == batch.positions:  # the last micro-batch has read no records
         kept.pop()
     if len(kept) >= _MOST:
         kept = kept[::2]
@@ -139,7 +139,7 @@ def begun_after(begun: Sequence[Begun], batch: Begun, oldest: Mapping[str, int] 
 
 
 def _entry(begun: Sequence[Begun], batch: int) -> Begun | None:
-    """Return the last known micro-batch up to the given number; None if the number is from another checkpoint."""
+    """Return the last known micro-batch up to the given number, or None if the number is from another checkpoint."""
     if not begun or batch > begun[-1].batch:
         return None
     return next((each for each in reversed(begun) if each.batch <= batch), None)

@@ -1,16 +1,16 @@
-"""Partition times of what runs where its records are read.
+"""Partition times for sub-topologies that run where their records are read.
 
-A timestamp extractor is given the *partition time*: the largest timestamp that its partition has had. A task remembers it. A
-reader, which runs a stateless sub-topology in front of Spark's shuffle, is made anew for each micro-batch, so it is told:
+A timestamp extractor receives the *partition time*: the largest timestamp of its partition so far. A task keeps the partition time. A
+reader, which runs a stateless sub-topology before Spark's shuffle, is recreated for each micro-batch and must receive it:
 
-* The reader reports the time it came to, and sends it to the task host, which keeps it in Spark's state.
-* The application hands what was reported to the planner, which writes it into the plan of the next micro-batch. A micro-batch
-  that is run again finds the same times there.
-* The first micro-batch of a run reads nothing and wakes every task: the host reports what it has kept, as of the last
-  micro-batch that is complete.
+* The reader sends the time that it has reached to the task host, which keeps it in Spark's state.
+* The application passes the reported times to the planner, which writes them into the plan of the next micro-batch. A micro-batch that is
+  run again finds the same times there.
+* The first micro-batch of a run reads nothing and wakes every task: the host reports the times that it has kept, as of the last complete
+  micro-batch.
 
-All this is done for sources with an extractor only. To keep the times in the metadata of the group's offsets, as Kafka Streams
-does, was rejected: those offsets may expire or be set by others, and may be ahead of the checkpoint.
+This applies only to sources with an extractor. Keeping the times in the metadata of the consumer group's offsets, as Kafka Streams does,
+was rejected: those offsets may expire, may be set by other programs, and may be ahead of the checkpoint.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def topics_timed_by_readers(plan: Plan) -> frozenset[str]:
 
 
 def latest(*known: PartitionTimes) -> dict[TopicPartition, int]:
-    """Return the largest time of each partition, which never goes back.
+    """Return the largest time of each partition. Partition time never decreases.
 
     Example:
         >>> partition = TopicPartition("in", 0)

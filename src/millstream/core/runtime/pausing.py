@@ -1,11 +1,10 @@
 """Pausing: which topics a command to pause or resume affects, and which parts of a topology rest as a result.
 
-The unit of pausing is always a *topic that is read from the broker*, external or internal. A sub-topology is paused by pausing all
-of its topics. A sub-topology whose only input is Spark's shuffle reads no topic itself; it is paused with the sub-topologies that
-feed it.
+The unit of pausing is a *topic that is read from the broker*, external or internal. Pausing a sub-topology pauses all of its topics. A
+sub-topology whose only input is Spark's shuffle reads no topic itself; it is paused with the sub-topologies that feed it.
 
-A sub-topology *rests* when no record can reach it any more: all its topics are paused, or come from resting sub-topologies.
-Its punctuation rests too, as in Kafka Streams (KIP-834); with at least one active topic, punctuation continues.
+A sub-topology *rests* when no record can reach it any more: all its topics are paused, or come from resting sub-topologies. Its
+punctuation then also rests, as in Kafka Streams (KIP-834). With at least one active topic, punctuation continues.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ def chosen_topics(
     """Return the topics that a command affects.
 
     Args:
-        subtopologies: Numbers of sub-topologies, whose topics are added. If both are None, all topics are affected.
+        subtopologies: Numbers of sub-topologies whose topics are added. If both arguments are None, all topics are affected.
 
     Raises:
-        ControlError: If the topology has no such topic or sub-topology, or Spark's shuffle is its only input.
+        ControlError: If the topology has no such topic or sub-topology, or the only input of the sub-topology is Spark's shuffle.
         TypeError: If ``topics`` is a str.
     """
     if isinstance(topics, str):
@@ -43,13 +42,13 @@ def chosen_topics(
 
 
 def resting(plan: Plan, paused: Collection[str]) -> frozenset[int]:
-    """Return the numbers of the sub-topologies that no record can reach while topics are paused.
+    """Return the numbers of the sub-topologies that no record can reach while the given topics are paused.
 
     Source: KIP-834, which pauses whole topologies.
     """
     silent, rest = set(paused), set[int]()
     before = -1
-    while silent and len(silent) > before:  # a resting part makes its outputs through the shuffle silent
+    while silent and len(silent) > before:  # a resting part silences its outputs through the shuffle
         before = len(silent)
         rest = {sub.id for sub in plan.subtopologies if silent.issuperset(sub.source_topics)}
         silent.update(

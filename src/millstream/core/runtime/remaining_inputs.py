@@ -1,9 +1,9 @@
-"""Remaining inputs: what is left on the broker, behind a micro-batch, of the inputs that tasks may wait for.
+"""Remaining inputs: what remains on the broker, after a micro-batch, of the inputs for which tasks may wait.
 
-The planner knows what is left; a task knows what it has buffered. So the planner writes what it knows into the plan of the micro-batch
-(:class:`RemainingInputs`), and a task that takes part is sent what it has to know of its own inputs (:class:`TaskInput`). The rules
-that a task follows are in ``millstream.core.engine.records.readiness``, those of how far to read in
-``millstream.core.runtime.alignment``.
+The planner knows what remains; a task knows what it has buffered. The planner therefore writes :class:`RemainingInputs` into the plan of
+the micro-batch, and each task that takes part receives what it must know of its own inputs (:class:`TaskInput`).
+``millstream.core.engine.records.readiness`` contains the rules that a task follows, and ``millstream.core.runtime.alignment`` those for
+how far to read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from millstream.core.runtime.inputs import Input
 
 @dataclass(frozen=True)
 class RemainingInputs:
-    """What is left on the broker, behind a micro-batch, of the inputs that tasks may wait for.
+    """What remains on the broker, after a micro-batch, of the inputs for which tasks may wait.
 
     Attributes:
-        lag: Records left, for partitions that have any.
-        until: For partitions with lag, a time (ms) such that no record left is before it, if one is known.
-        bounded: Whether this is a run to a fixed end, behind which nothing is read.
-        unknown: Whether no broker could say how much is left.
-        to_be_written: By repartition topic, a time (ms) such that no record still to be written to it is before, if one is known.
+        lag: Number of remaining records, for partitions that have any.
+        until: For partitions with lag, a time (ms) that no remaining record precedes, if one is known.
+        bounded: Whether this is a bounded run, after whose end nothing is read.
+        unknown: Whether no broker could report how much remains.
+        to_be_written: By repartition topic, a time (ms) that no record still to be written to it precedes, if one is known.
     """
 
     lag: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -65,13 +65,13 @@ class RemainingInputs:
 
 @dataclass(frozen=True)
 class TaskInput:
-    """What is left on the broker of the inputs of one task.
+    """What remains on the broker of the inputs of one task.
 
     Attributes:
-        lag: Records left, for the inputs that have any.
-        until: For inputs with lag, a time (ms) such that no record left is before it, if one is known.
-        ended: Inputs that a run to a fixed end has read to there.
-        unknown: Whether no broker could say how much is left.
+        lag: Number of remaining records, for inputs that have any.
+        until: For inputs with lag, a time (ms) that no remaining record precedes, if one is known.
+        ended: Inputs that a bounded run has read to its end.
+        unknown: Whether no broker could report how much remains.
     """
 
     lag: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class TaskInput:
     unknown: bool = False
 
     def facts(self, inputs: Collection[Input]) -> InputFacts:
-        """Return the facts that the task gets."""
+        """Return the facts that the task receives."""
         return InputFacts(
             tuple(each.partition for each in inputs),
             self.lag,
@@ -118,7 +118,7 @@ Remaining = TypeVar("Remaining", RemainingInputs, TaskInput)
 
 
 def lets_tasks_continue(before: Remaining | None, now: Remaining) -> bool:
-    """Return whether tasks may process records now that had to wait before; the size of a lag makes no difference."""
+    """Return whether tasks may now process records that had to wait before. The size of a lag makes no difference."""
     return before is None or _without_sizes(before) != _without_sizes(now)
 
 

@@ -1,7 +1,7 @@
 """Reset: the offsets from which an application starts over.
 
-The ways to specify them are those of Kafka's own tools (``kafka-streams-application-reset``, ``kafka-consumer-groups``). An offset
-outside of the topic's range is moved to the first or last one, with a note.
+Targets are specified as in Kafka's own tools (``kafka-streams-application-reset``, ``kafka-consumer-groups``). An offset outside the
+range of the topic is moved to the first or last offset, with a note.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from millstream.core.topology.internal import is_internal
 
 @dataclass(frozen=True)
 class Target:
-    """Where to begin.
+    """The position from which to start.
 
     Attributes:
-        value: An offset, a number of records (negative: back), or milliseconds since the epoch.
+        value: An offset, a number of records (negative: backwards), or milliseconds since the epoch.
     """
 
     kind: Literal["earliest", "latest", "offset", "shift", "time", "listed"] = "earliest"
@@ -52,8 +52,8 @@ class Move:
 
     Attributes:
         before: The processed position; None if unknown.
-        after: Where the next start begins.
-        note: Reason if that differs from the requested position, else empty.
+        after: The position from which the next start begins.
+        note: Why it differs from the requested position, otherwise empty.
     """
 
     topic: str
@@ -67,10 +67,10 @@ def moves(target: Target, topics: Iterable[str], current: Offsets, log_offsets: 
     """Choose the new offsets of all partitions.
 
     Args:
-        topics: The topics to move; the others keep their positions.
+        topics: The topics to move. All other topics keep their positions.
 
     Returns:
-        A move per partition, sorted.
+        One move per partition, sorted.
 
     Raises:
         SettingsError: If a partition would have to be shifted from an unknown position.
@@ -132,7 +132,7 @@ def _wanted(target: Target, topic: str, partition: int, before: int | None, log_
 
 
 def timestamp_ms(text: str) -> int:
-    """Parse an ISO 8601 date and time; without a time zone it is UTC, as in Kafka's tools.
+    """Parse an ISO 8601 date and time. Without a time zone, it is UTC, as in Kafka's tools.
 
     Returns:
         Milliseconds since the epoch.
@@ -180,11 +180,11 @@ def internal_topics(
     """Return the internal topics of an application, identified by name.
 
     Args:
-        groups: All consumer groups of the cluster: if the id of another application begins with this one's and a dash, its topics
-            match the same pattern.
+        groups: All consumer groups of the cluster. If the id of another application begins with this id and a dash, the topics of
+            that application match the same pattern.
 
     Returns:
-        The topics; and matching topics of other groups, with the group.
+        The topics, and the matching topics of other groups with the group.
 
     Example:
         >>> internal_topics("shop", ["shop-a-repartition", "shop-eu-b-changelog", "shop-c"], ["shop", "shop-eu"])

@@ -1,4 +1,4 @@
-"""Task reports: what a task says about a micro-batch, on its way to the application."""
+"""Task reports: what a task reports to the application about a micro-batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream.core.taps.samples import TapReport
 
 
 class HotKeySample(NamedTuple):
-    """The most frequent key in a sample of the records that an asynchronous operator got in a step.
+    """The most frequent key in a sample of the records that an asynchronous operator received in a step.
 
     Attributes:
         key: The key as short text.
@@ -36,14 +36,14 @@ class HotKeySample(NamedTuple):
 
 @dataclass(frozen=True)
 class CallReport(CallCounts):
-    """The asynchronous operators of a task together.
+    """The asynchronous operators of a task, combined.
 
     Attributes:
         look_at_ms: When to look for results, or when the next attempt is due; None if nothing is unfinished.
-        queued: Calls in the async worker that have not begun, by what they wait for, as in ``Queued``.
+        queued: Calls in the async worker that have not started, by what they wait for, as in ``Queued``.
         longest_ms: How long the oldest running call has been running.
-        loop_lag_ms: How late the event loop of the async worker was lately.
-        hottest: Per operator that calls keys in order, the most frequent key.
+        loop_lag_ms: Recent delay of the event loop of the async worker.
+        hottest: The most frequent key of each operator that calls in key order.
     """
 
     look_at_ms: int | None = None
@@ -57,11 +57,11 @@ class CallReport(CallCounts):
 
 @dataclass(frozen=True)
 class StateReport:
-    """The state of a task's stores that a micro-batch commits, for queries of stores.
+    """The state of a task's stores as committed by a micro-batch, for queries of stores.
 
     Attributes:
-        history: Tokens of the latest versions, the newest last.
-        memory: What the stores remember besides their content, by store.
+        history: Tokens of the latest versions, newest last.
+        memory: Data that the stores persist besides their content, by store.
     """
 
     version: int
@@ -75,7 +75,7 @@ class StateReport:
 
 
 class BufferedQueue(NamedTuple):
-    """A queue of a task that has records; ``size`` is in bytes, ``newest_ms`` their largest timestamp."""
+    """A queue of a task that contains records. ``size`` is in bytes, ``newest_ms`` is their largest timestamp."""
 
     topic: str
     partition: int
@@ -87,26 +87,26 @@ class BufferedQueue(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What one task did in one micro-batch.
+    """The work of one task in one micro-batch.
 
     Attributes:
         offsets: The offset before which everything has been processed, by partition.
-        wake_at_ms: When wall-clock punctuation is due next, None if never.
-        stream_time_ms: Stream time, -1 if no record has been seen.
-        first_record_ms: When a batch with records was planned; None without records.
-        waiting: Why the task waits for an input; None if it does not.
+        wake_at_ms: When wall-clock punctuation is due next; None if never.
+        stream_time_ms: Stream time; -1 before the first record.
+        first_record_ms: When a micro-batch with records was planned; None without records.
+        waiting: Why the task waits for an input; None if it does not wait.
         idle_until_ms: When buffered records may be processed, because the wait for an empty input ends or calls may have ended; None
-            if there are none.
+            if there are no such records.
         calls: The asynchronous operators; None if the task has none.
-        gone: Whether the task's state was removed, and this is its last report.
-        threads: What its threads did; None if it has one.
-        shuffled: The lowest offset of a record that is unfinished or buffered, by partition of a repartition through the shuffle.
+        gone: Whether the state of the task was removed, which makes this its last report.
+        threads: The work of its threads; None if it has one thread.
+        shuffled: The lowest offset of an unfinished or buffered record, by partition of a repartition through the shuffle.
         times: The partition times, ms since the epoch, for readers that extract timestamps.
         executor: Host and executor on which the task ran; empty if it keeps no local copies.
         measured: The metrics; see ``millstream.drivers.spark.executor.measures``.
         state: The committed state of its stores; None if it has none.
         taps: Samples of the records that reached tapped nodes.
-        global_offsets: The offsets up to which the host's copies of global stores are filled, by partition of their topics.
+        global_offsets: Offsets up to which the host's copies of global stores are filled, by partition of their topics.
     """
 
     task: str
@@ -132,13 +132,13 @@ class TaskReport:
     global_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def wakes_at(self, *, rests: bool) -> int | None:
-        """Return when the task must be woken, ms since the epoch; if it rests, only for its unfinished records."""
+        """Return when the task must be woken, ms since the epoch. A resting task is woken only for its unfinished records."""
         if not rests:
             return self.wake_at_ms
         return None if self.calls is None else self.calls.look_at_ms
 
     def waking_at(self, now_ms: int) -> TaskReport:
-        """Return a report that asks for a wake-up at a time, if this one asks for any."""
+        """Return a report that requests a wake-up at a time, if this report requests any."""
         calls = self.calls
         if calls is not None and calls.look_at_ms is not None:
             calls = replace(calls, look_at_ms=now_ms)
@@ -181,7 +181,7 @@ class CommittedBatch:
 
     Attributes:
         encoded: The encoded reports.
-        repeated: Whether results of another attempt were sent than that whose state counts.
+        repeated: Whether the results that were sent are from a different attempt than the committed state.
     """
 
     number: int
@@ -193,10 +193,10 @@ class CommittedBatch:
 
 
 def offsets_of(reports: Iterable[TaskReport]) -> dict[TopicPartition, int]:
-    """Return the offsets before which everything has been processed, from the reports of a batch.
+    """Return the offsets before which everything has been processed, from the reports of a micro-batch.
 
-    If several reads report on a partition for one task, the farthest offset counts; of several tasks that have key ranges of a
-    partition, the one that is least far.
+    If several reads report on a partition for one task, the largest offset counts. If several tasks have key ranges of a partition, the
+    smallest of their offsets counts.
 
     Example:
         >>> at = TopicPartition("t", 1)

@@ -1,8 +1,8 @@
-"""Threads of tasks: the number of threads of each task (KIP-408).
+"""Thread counts: the number of threads of each task (KIP-408).
 
-Each task has ``num_threads_per_task`` threads, unless concurrently running tasks would then exceed ``num_stream_threads`` together.
-In that case they share this limit evenly, and the first tasks, by id, get the remainder. So any set of concurrently running tasks
-respects the limit. A task has at least one thread, the one that it runs on: the number of concurrent tasks is not decided here.
+Each task has ``num_threads_per_task`` threads, unless concurrently running tasks would then exceed ``num_stream_threads`` in total. In
+that case they share this limit evenly, and the first tasks by id receive the remainder. Any set of concurrently running tasks therefore
+respects the limit. A task has at least one thread, the one on which it runs: this module does not decide how many tasks run concurrently.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def threads_of_tasks(
         at_once: Maximum number of concurrent tasks, at least 1.
 
     Raises:
-        SettingsError: If the settings are invalid, see :func:`check_threads`.
+        SettingsError: If the settings are invalid; see :func:`check_threads`.
 
     Example:
         >>> tasks = [TaskId(0, n) for n in range(4)]

@@ -1,15 +1,15 @@
-"""Throttling: limit the records per second of a topic, over the planned micro-batches.
+"""Throttling: limits the records per second of a topic, over the planned micro-batches.
 
-A topic with a rate has a *token bucket*: it fills at the rate, and each planned record takes a token. Tokens that a plan does not
-use are kept for at most one second; the time between two plans counts in full, so a micro-batch that takes five seconds is followed
-by the records of five seconds, and a throttled topic reaches its rate however long micro-batches take.
+A topic with a rate has a *token bucket*: it fills at the rate, and each planned record takes a token. Tokens that a plan does not use are
+kept for at most one second. The time between two plans counts in full: a micro-batch that takes five seconds is followed by the records
+of five seconds, and a throttled topic reaches its rate however long micro-batches take.
 
-So between two plans, t seconds apart, at most ``rate * t`` records and one second's burst are planned. All numbers are integer
+Between two plans that are t seconds apart, at most ``rate * t`` records and a burst of one second are planned. All numbers are integer
 thousandths of a token, so that rounding cannot starve a slow rate.
 
-Partitions share the tokens fairly. Often there are fewer tokens than partitions, because an idle planner runs many times per second.
-So indivisible tokens are assigned round-robin, starting with the partition whose *turn* it is. No partition waits for the backlog of
-another one.
+Partitions share the tokens fairly. There are often fewer tokens than partitions, because an idle planner runs many times per second.
+Indivisible tokens are therefore assigned round-robin, starting with the partition whose *turn* it is. No partition waits for the backlog
+of another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOKEN = 1_000
 
 @dataclass
 class _Bucket:
-    """Thousandths of tokens, the time of the last update (ms, monotonic clock), and the number from which the next turn starts."""
+    """Thousandths of tokens, the time of the last update (ms, monotonic clock), and the partition number at which the next turn starts."""
 
     content: int
     at_ms: int
@@ -43,7 +43,7 @@ class Throttle:
         """Advance time.
 
         Args:
-            rates: Records per second of each throttled topic, at least 1; a new topic starts with a full bucket.
+            rates: Records per second of each throttled topic, at least 1. A new topic starts with a full bucket.
             now_ms: Time of a monotonic clock, ms.
         """
         for topic in [topic for topic in self._buckets if topic not in rates]:
@@ -59,7 +59,7 @@ class Throttle:
         """Lower the ends of throttled topics to what their buckets allow, shared fairly among partitions.
 
         Args:
-            ends: How far it could be read; topics that are missing stay missing.
+            ends: Offset up to which each partition could be read. Missing topics stay missing.
         """
         lowered: Offsets = {}
         for topic in self._buckets.keys() & ends.keys() & positions.keys():
@@ -78,13 +78,13 @@ class Throttle:
             bucket.content -= ahead * _TOKEN
 
     def take_held_back_ms(self) -> int:
-        """Return the time (ms) since the last call in which throttled topics had more records than they were allowed."""
+        """Return the time (ms) since the last call during which throttled topics had more records than their rates allowed."""
         taken, self._held_back_ms = self._held_back_ms, 0
         return taken
 
 
 def _shared(left: Mapping[int, int], tokens: int, turn: int) -> tuple[dict[int, int], int]:
-    """Share tokens among partitions, giving unneeded ones to the others; return the shares and the next turn."""
+    """Share tokens among partitions and pass unneeded ones to the others; return the shares and the next turn."""
     shares = dict.fromkeys(left, 0)
     wanting = sorted((p for p in left if left[p]), key=lambda p: (p < turn, p))
     while wanting and tokens >= len(wanting):

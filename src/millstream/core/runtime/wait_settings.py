@@ -1,4 +1,4 @@
-"""How long tasks wait for records of empty inputs."""
+"""Wait settings: how long tasks wait for records of empty inputs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WaitSettings:
-    """How long tasks wait for empty inputs, and how much they buffer meanwhile.
+    """How long tasks wait for empty inputs, and how much they buffer in the meantime.
 
     Attributes:
-        idle_ms: How long an empty input without lag is waited for; -1 does not wait.
+        idle_ms: How long a task waits for an empty input without lag; -1 does not wait.
         records: Maximum number of buffered records per partition.
         size: Maximum number of buffered bytes per partition.
     """

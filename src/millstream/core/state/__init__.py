@@ -1,1 +1,1 @@
-"""State: the stores that processors use, and the log of changes from which they are rebuilt."""
+"""State: the stores that processors use, and the log of their changes."""

@@ -1,13 +1,13 @@
 """Changelog topics: write the changes of a store as Kafka records, and read them back.
 
-A store with ``changelog="kafka"`` publishes its changes to ``<application>-<store>-changelog``; the changes of task ``n`` of
-its sub-topology go to partition ``n``. The topic is compacted, so it keeps the newest value of every key: enough to rebuild
-the store when both checkpoint and local state are lost (KIP-28, "Local State Management").
+A store with ``changelog="kafka"`` publishes its changes to the topic ``<application>-<store>-changelog``. Task ``n`` of the
+sub-topology writes to partition ``n``. The topic is compacted: it keeps the newest value of every key, which is enough to restore
+the store if both the checkpoint and the local state are lost (KIP-28, "Local State Management").
 
-A plain key-value store is written in the format of Kafka Streams: key, value, and the entry's timestamp as the record's
-timestamp. Stores that consist of several byte stores (slices, indexes) prefix the key with the name of the byte store, so that
-compaction does not confuse keys of different byte stores. The timestamp of their records is the wall-clock time of the micro-batch:
-with ``cleanup.policy=delete``, a topic must not delete entries that are old in stream time but were written recently.
+The changelog of a plain key-value store has the format of Kafka Streams: key, value, and the timestamp of the entry as the timestamp
+of the record. A store that consists of several byte stores (slices, indexes) prefixes each key with the name of the byte store, so
+that compaction keeps equal keys of different byte stores apart. Its records carry the wall-clock time of the micro-batch, because
+with ``cleanup.policy=delete`` the broker must not delete entries that are old in stream time but were written recently.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millstream.core.topology.stores import KeyValueSpec, StoreSpec
 
 _STAMP: Final = struct.Struct(">q")
 _AT_ZERO: Final[Headers] = (("timestamp", b"0"),)
-"""Kafka clients read timestamp 0 as "now", so this header marks a record whose entry has timestamp 0."""
+"""Kafka clients read timestamp 0 as "now". This header marks a record whose entry has timestamp 0."""
 
 
 def to_records(
@@ -31,7 +31,7 @@ def to_records(
     """Encode changes of a byte store as records of the changelog topic.
 
     Args:
-        partition: Partition of the topic, which is the task's number.
+        partition: Partition of the topic, equal to the number of the task.
         now_ms: Wall-clock time of the micro-batch, ms since the epoch.
     """
     keys, values = map(list, zip(*changes))
@@ -61,7 +61,7 @@ def from_records(spec: StoreSpec, records: Records) -> dict[str, list[StoreChang
 
 
 def is_live(spec: StoreSpec, byte_store: str, memory: Mapping[str, Any]) -> bool:
-    """Return whether a store with this memory still has the byte store; compaction also keeps records of expired slices."""
+    """Return whether a store with this memory still has the byte store. The topic may also contain records of expired slices."""
     if "slices" not in memory or "/" not in byte_store:
         return True
     suffix = byte_store.removeprefix(f"{spec.name}/")
@@ -71,7 +71,7 @@ def is_live(spec: StoreSpec, byte_store: str, memory: Mapping[str, Any]) -> bool
 
 
 def slice_name_of(store: str, suffix: str) -> str:
-    """Return the name of a byte store: the store's name and the suffix, or the store's name alone if the suffix is empty."""
+    """Return the name of a byte store: the name of the store followed by the suffix, which may be empty."""
     return f"{store}/{suffix}" if suffix else store
 
 

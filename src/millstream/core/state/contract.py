@@ -8,15 +8,15 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from millstream.core.ports import StoreChange
 
 Memory: TypeAlias = dict[str, Any]
-"""What a store or an operator keeps between micro-batches besides its rows, as JSON values."""
+"""JSON-compatible data that a store or an operator persists between micro-batches besides its entries."""
 
 
 class Drained(NamedTuple):
-    """The changes of a store in one micro-batch, ready to be committed.
+    """The changes of a store in one micro-batch, ready to commit.
 
     Attributes:
-        changes: Changes of each byte store, each key at most once.
-        dropped: Byte stores that have expired completely; none of them has changes.
+        changes: Changes of each byte store, at most one per key.
+        dropped: Byte stores that have expired as a whole; they have no changes.
     """
 
     changes: Mapping[str, list[StoreChange]]
@@ -24,25 +24,25 @@ class Drained(NamedTuple):
 
 
 class Store(Protocol):
-    """A store of one task, as the task sees it. The interface for processors depends on the kind of store."""
+    """A store of one task, as the task sees it. Processors use a separate interface for each kind of store."""
 
     name: str
 
     def drain(self) -> Drained:
         """Return the changes since the last call and clear them.
 
-        The driver applies them to the committed content before the task continues.
+        The driver applies the changes to the committed content before the task continues.
 
         Raises:
             SerdeError: If a stored value does not fit the store's value serde.
         """
 
     def memory(self) -> Memory:
-        """Return JSON-compatible data to persist besides the content; it is passed to the store when it is reopened."""
+        """Return JSON-compatible data to persist besides the content. The store receives it when it is reopened."""
 
 
 class Surroundings(Protocol):
-    """The view of a task for its stores."""
+    """The part of a task that its stores can see."""
 
     @property
     def stream_time(self) -> int:
@@ -53,9 +53,9 @@ class Surroundings(Protocol):
 
 
 class Alone:
-    """Surroundings of a store outside a task: stream time does not advance, and dropped records are not counted."""
+    """Surroundings of a store outside a task. Stream time does not advance, and dropped records are not counted."""
 
     stream_time = -1
 
     def drop(self, reason: str) -> None:
-        """Do nothing."""
+        """Ignore the dropped record."""

@@ -1,17 +1,17 @@
 """Expiring entries: a key-value store with a time to live (TTL).
 
-The clock is the task's stream time, so results do not depend on how records are divided into micro-batches, and a repeated
-micro-batch has the same results. Each entry contains the stream time of its last write. Once stream time has advanced by the TTL,
-reads no longer return the entry.
+The clock is the stream time of the task. Results therefore do not depend on how records are divided into micro-batches, and a
+repeated micro-batch has the same results. Each entry contains the stream time of its last write. Once stream time has advanced by
+the TTL, reads no longer return the entry.
 
-The bytes are removed later, in small steps, so that a jump in time does not make one micro-batch expensive. An index in a separate
-byte store has one key per entry
+The bytes are removed later, in small steps, so that a jump in stream time does not make one micro-batch expensive. An index in a
+separate byte store has one entry per key, whose key is
 
     time of the last write (8) | key
 
-and each micro-batch removes the oldest expired entries from the beginning of the index: a fixed number, plus one for each key that
-the micro-batch has written. So the store is never scanned, and expired entries do not pile up, because a micro-batch removes at
-least as many entries as it adds.
+Each micro-batch removes the oldest expired entries from the beginning of the index: a fixed number, plus one for each key that the
+micro-batch has written. The store is never scanned, and expired entries do not accumulate, because a micro-batch removes at least as
+many entries as it adds.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from millstream.core.state.keys import pack_time
 from millstream.core.state.overlay import Overlay
 
 REMOVED_PER_BATCH: Final = 1000
-"""Number of expired entries that a micro-batch removes, in addition to one for each key it has written."""
+"""Number of expired entries that a micro-batch removes, in addition to one for each key that it has written."""
 
 
 class ExpiringRows:
-    """Entries with a time to live. Implements ``Rows``. Owned by the store.
+    """Entries with a time to live. Implements ``KeyValueRows``. Owned by the store.
 
     Args:
-        overlay: Its byte store, whose entries are (entry, stream time of the last write).
+        overlay: Byte store whose entries are (entry, stream time of the last write).
     """
 
     __slots__ = ("_index", "_name", "_overlay", "_task", "_ttl", "approximate_count")

@@ -1,12 +1,12 @@
-"""Global copy: a host's local copy of a global store, and its position in the topic.
+"""Global copy: the local copy of a global store on a host, and its position in the topic.
 
-A global store has no log, because its topic is its log. The version of a copy is therefore its *progress*: for each partition,
-the first offset that is not yet in the content. The progress is kept in the copy, in a separate byte store, and is written in
-the same transaction as the content; a copy whose update was interrupted between two transactions is recognised by its version.
+A global store has no log, because its topic is its log. The version of a copy is therefore its *progress*: for each partition, the
+first offset that the content does not yet include. The progress is stored in the copy, in a separate byte store, in the same
+transaction as the content. The version reveals a copy whose update was interrupted between two transactions.
 
-A micro-batch states the offsets up to which the store must be filled. A copy that is behind them continues from its position;
-a copy that is ahead of them, or has another identity, is refilled from the beginning of the topic. Changes are never undone:
-earlier values of a key can be read again from the topic.
+A micro-batch specifies the offsets up to which the store must be filled. A copy that is behind these offsets continues from its
+position. A copy that is ahead of them, or has another identity, is refilled from the beginning of the topic. Changes are never
+undone, because earlier values of a key can be read from the topic again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PROGRESS: Final = b"progress"
 BEHIND: Final = "its topic has more records"
 """Reason, shown to users, for filling a copy that continues from its position."""
 CUT_OFF: Final = "it was cut off while it was written"
-"""Reason, shown to users, for refilling a copy from the beginning that is not empty but has no progress."""
+"""Reason, shown to users, for refilling a copy that has content but no progress."""
 _OTHER: Final = "its topic was created again, or the types of the store have changed"
 _BEYOND: Final = "it is ahead of the micro-batch, which belongs to an earlier time"
 
@@ -34,9 +34,9 @@ class CopyProgress:
     """Position of a global copy in its topic.
 
     Attributes:
-        identity: Topic and types that are copied. A copy with another identity is useless.
-        positions: For each partition, the first offset that is not in the content.
-        remembered: State of the global task between two fills, JSON-compatible.
+        identity: Topic and types of the copied records. A copy with another identity cannot be used.
+        positions: For each partition, the first offset that the content does not include.
+        remembered: JSON-compatible state of the global task between two fills.
     """
 
     identity: str
@@ -45,7 +45,7 @@ class CopyProgress:
 
     @property
     def version(self) -> Version:
-        """Version of a copy with this progress: its number is the number of offsets that have been read."""
+        """Version of a copy with this progress. Its number is the count of offsets read."""
         return Version(sum(self.positions.values()), _token(self.to_bytes()))
 
     def to_bytes(self) -> bytes:
@@ -71,7 +71,7 @@ def progress_store(store: str) -> str:
 
 
 def with_progress(store: str, progress: CopyProgress) -> dict[str, list[tuple[bytes, bytes | None]]]:
-    """Return the change that writes the progress; it must come last in a transaction."""
+    """Return the change that writes the progress. It must be the last change of a transaction."""
     return {progress_store(store): [(_PROGRESS, progress.to_bytes())]}
 
 
@@ -79,7 +79,7 @@ def progress_of(store: str, version: Version | None, view: ByteStores) -> CopyPr
     """Return the progress of a copy, or None if its content is not consistent.
 
     Args:
-        version: Version of the copy; after an interrupted update it does not match the progress.
+        version: Version of the copy. After an interrupted update it does not match the progress.
     """
     stored = None if version is None else view.open(progress_store(store)).get(_PROGRESS)
     if version is None or stored is None or version.toward or version.token != _token(stored):
@@ -92,7 +92,7 @@ def _token(stored: bytes) -> str:
 
 
 def why_begun_anew(progress: CopyProgress, identity: str, planned: Mapping[int, int]) -> str | None:
-    """Return why a copy cannot continue from its position, as text for users; None if it can.
+    """Return why a copy cannot continue from its position, as text for users, or None if it can.
 
     Args:
         planned: For each partition, the offset up to which to fill the copy.

@@ -2,11 +2,11 @@
 
     escaped key | 00 | time (8, big endian) | ...
 
-Serialised keys have any length. If the time followed a key directly, entries of different keys would be mixed: all keys that
-begin with ``a`` would lie within the range of the key ``a``, and a fetch would have to read and skip them, as Kafka Streams
-does. So a zero byte ends the key, and each zero byte within it becomes ``00 FF``. Times are not negative, so their first byte
-is never ``FF``. As a result no escaped key is a prefix of another, the entries of a key form a separate range, and entries are
-ordered by serialised key, then by time.
+Serialised keys have any length. If the time followed the key directly, entries of different keys would mix: all keys that begin
+with ``a`` would fall within the range of key ``a``, and a fetch would have to read and skip them, as in Kafka Streams. A zero byte
+therefore ends the key, and each zero byte within the key becomes ``00 FF``. Times are not negative, so their first byte is never
+``FF``. As a result, no escaped key is a prefix of another, the entries of each key form a separate range, and entries are ordered
+by serialised key, then by time.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def closed(key: bytes) -> bytes:
 
 
 def after(key: bytes) -> bytes:
-    """Return the exclusive end of the entries of a serialised key; entries of the next key come after it."""
+    """Return the exclusive end of the range of a serialised key's entries."""
     return closed(key) + _BEHIND
 
 
 def split(entry: bytes, width: int) -> tuple[bytes, bytes]:
-    r"""Return the serialised key of an entry, and the ``width`` bytes after it.
+    r"""Return the serialised key of an entry and the ``width`` bytes that follow it.
 
     Example:
         >>> split(closed(b"a\x00b") + pack_time(7), 8)
@@ -53,16 +53,16 @@ def split(entry: bytes, width: int) -> tuple[bytes, bytes]:
 
 
 def time_at(entry: bytes, index: int) -> int:
-    """Return the time at a byte position in an entry's key; negative positions count from the end."""
+    """Return the time at a byte position in an entry's key. Negative positions count from the end."""
     time: int = _TIME.unpack_from(entry, index if index >= 0 else len(entry) + index)[0]
     return time
 
 
 def checked_time(store: str, what: str, time: int) -> int:
-    """Return a time unchanged if an entry can have it.
+    """Return a time unchanged if it is valid for an entry.
 
     Raises:
-        StoreError: If it is not an int, is negative, or is too large.
+        StoreError: If the time is not an int, is negative, or is too large.
     """
     if not isinstance(time, int) or not 0 <= time <= FOREVER:
         raise StoreError(

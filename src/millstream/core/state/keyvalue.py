@@ -1,6 +1,7 @@
-"""Key-value store: one interface for processors and the DSL over several ways of keeping entries (*rows*).
+"""Key-value store: one interface for processors and the DSL over several representations of the entries (*rows*).
 
-Rows are plain (:class:`PlainRows`), expiring (``millstream.core.state.expiry``) or least recently used (``millstream.core.state.lru``).
+Rows are plain (:class:`PlainRows`), expiring (``millstream.core.state.expiry``) or limited by least recent use
+(``millstream.core.state.lru``).
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class KeyValueRows(Protocol):
 
     @property
     def put_fitting(self) -> Callable[[bytes, Any], None]:
-        """A function that sets the entry of a key, for a value that is known to fit."""
+        """A function that sets the entry of a key to a value that is known to fit."""
 
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any]]:
-        """Iterate over a snapshot of the entries with ``low <= key < high``; None means no limit."""
+        """Iterate over a snapshot of the entries with ``low <= key < high``; None means unbounded."""
 
     def approximate_count(self) -> int:
         """Return the number of keys, without reading them."""
@@ -69,7 +70,7 @@ class PlainRows:
 class KeyValueStore(Generic[K, V]):
     """A key-value store of one task, for processors and the DSL. Owned by the task; not thread-safe.
 
-    Iterators include the micro-batch's own writes up to the moment they are created; entries are ordered by serialised key.
+    Iterators include the writes of the micro-batch up to the moment they are created. Entries are ordered by serialised key.
 
     Attributes:
         fetch: Returns the entry of a serialised key or None, for the engine: (value, timestamp) if timestamped.
@@ -108,7 +109,7 @@ class KeyValueStore(Generic[K, V]):
         self.write(self._objects.key_bytes(key), entry)
 
     def check(self, key: K, value: V | None) -> None:
-        """Check that a key and value could be put, without putting them.
+        """Check that a key and value can be put, without putting them.
 
         Raises:
             StoreError: If the key is None.
@@ -118,7 +119,7 @@ class KeyValueStore(Generic[K, V]):
         self._objects.check(value)
 
     def put_if_absent(self, key: K, value: V) -> V | None:
-        """Set the value of a key that has none; return the previous value, or None."""
+        """Set the value of a key that has no value; return the previous value, or None."""
         old = self.get(key)
         if old is None:
             self.put(key, value)
@@ -136,7 +137,7 @@ class KeyValueStore(Generic[K, V]):
         return old
 
     def range(self, low: K | None = None, high: K | None = None) -> Iterator[tuple[K, V]]:
-        """Iterate over ``low <= key <= high`` in the order of the serialised keys; None means no limit."""
+        """Iterate over ``low <= key <= high`` in the order of the serialised keys; None means unbounded."""
         return self._iterate(*self._bounds(low, high), reverse=False)
 
     def reverse_range(self, low: K | None = None, high: K | None = None) -> Iterator[tuple[K, V]]:
@@ -147,7 +148,7 @@ class KeyValueStore(Generic[K, V]):
         """Iterate over the keys whose serialised form begins with a prefix.
 
         Args:
-            prefix: Bytes, used unchanged, or a key, which is serialised first.
+            prefix: Bytes, used as they are, or a key, which is serialised first.
         """
         start = prefix if isinstance(prefix, bytes) else self._objects.key_bytes(prefix)
         return self._iterate(start, _after_prefix(start), reverse=False)
@@ -186,6 +187,6 @@ class KeyValueStore(Generic[K, V]):
 
 
 def _after_prefix(prefix: bytes) -> bytes | None:
-    """Return the first key after all keys with a prefix, or None if there is no such key."""
+    """Return the first key after all keys with a prefix, or None if no key can follow them."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None

@@ -4,14 +4,14 @@
 
     closed key | start (8) [| number (4), if duplicates are retained]
 
-so the windows of a key are adjacent, as sliding windows, joins and queries by key need.
+The windows of a key are adjacent, which sliding windows, joins and queries by key need.
 
 *By time*, it is
 
     start (8) | key
 
-so windows that close at the same time are adjacent, whatever their keys, as results on window close need. A read of one key over
-a time range reads all keys in that range.
+Windows that close at the same time are adjacent across keys, which results on window close need. A read of one key over a time
+range reads all keys in that range.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from millstream.core.state.slices import Slice, scan, scan_key
 
 
 class ByKey:
-    """Order by key, then by time. Maps windows to the keys of their entries in the slices. Stateless; all keys are serialised.
+    """Order by key, then by time. Maps windows to the keys of their entries in the slices. Stateless. All keys are serialised.
 
     Args:
-        duplicates: Whether the entries' keys end with a number.
+        duplicates: Whether the keys of entries end with a number.
     """
 
     __slots__ = ("_width",)
@@ -38,11 +38,11 @@ class ByKey:
         self._width = 12 if duplicates else 8
 
     def stored(self, key: bytes, start: int) -> bytes:
-        """Return the entry's key for a key and the start of a window."""
+        """Return the entry key for a key and the start of a window."""
         return closed(key) + pack_time(start)
 
     def in_window(self, start: int) -> Callable[[bytes], bytes]:
-        """Return a function from the keys of one window to the entries' keys."""
+        """Return a function that maps the keys of one window to entry keys."""
         end = b"\x00" + pack_time(start)
 
         def stored(key: bytes) -> bytes:
@@ -51,7 +51,7 @@ class ByKey:
         return stored
 
     def many_stored(self, keys: Sequence[bytes], start: int) -> list[bytes]:
-        """Return the entries' keys for many keys of one window."""
+        """Return the entry keys for many keys of one window."""
         if b"\x00" in b"\x01".join(keys):
             keys = [key.replace(b"\x00", b"\x00\xff") for key in keys]
         return list(map(add, keys, repeat(b"\x00" + pack_time(start))))
@@ -59,7 +59,7 @@ class ByKey:
     def of_key(
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
     ) -> Iterator[tuple[int, Any]]:
-        """Iterate over start and entry of a key's windows with ``first <= start <= last``, ordered by time."""
+        """Iterate over start and entry of a key's windows with ``first <= start <= last``, in order of time."""
         low, high, index = self.stored(key, first), self.stored(key, last + 1), len(closed(key))
         entries = scan_key(slices, low, high, reverse=reverse)
         return ((time_at(stored, index), entry) for stored, entry in entries)
@@ -74,7 +74,7 @@ class ByKey:
         *,
         reverse: bool,
     ) -> Iterator[tuple[bytes, int, Any]]:
-        """Iterate over key, start and entry with ``low <= key <= high``, in the layout's order; None means no limit."""
+        """Iterate over key, start and entry with ``low <= key <= high``, in the order of the layout; None means unbounded."""
         begin = None if low is None else closed(low)
         end = None if high is None else after(high)
         entries = scan(slices, begin, end, reverse=reverse)

@@ -1,17 +1,17 @@
 """Least recently used (LRU): a key-value store with a limited number of entries.
 
-Reading an entry by its key and writing it count as use; iterating does not (Kafka Streams: ``MemoryLRUCache``). When the
-capacity is exceeded, the least recently used entry is removed at once; an eviction is a change, like a deletion.
+Reading an entry by its key and writing it count as uses; iteration does not (Kafka Streams: ``MemoryLRUCache``). When the capacity
+is exceeded, the store removes the least recently used entry at once. An eviction is a change, like a deletion.
 
-The order of use is persisted across micro-batches and restarts in two byte stores:
+Two byte stores persist the order of use across micro-batches and restarts:
 
     <store>/used     number of the last use (8) -> key
     <store>/use      key -> number of its last use (8)
 
-A micro-batch only records which keys it has used, in order; their uses are later than all earlier ones. The entry to evict is found
-at the beginning of ``used``, skipping the keys that this micro-batch has touched. At the end of the micro-batch the recorded keys
-get the next numbers. So the work is proportional to the keys that the micro-batch has used, never to the number of entries. Each
-read costs a write; to limit only the age of entries, use a time to live.
+A micro-batch only records which keys it uses, in order; these uses are later than all earlier ones. The entry to evict is the first
+one in ``used`` whose key this micro-batch has not touched. At the end of the micro-batch, the recorded keys receive the next numbers.
+The work is therefore proportional to the number of keys used, not to the number of entries. Each read costs a write. To limit only
+the age of entries, use a time to live.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from millstream.core.state.keys import pack_time
 from millstream.core.state.overlay import Overlay
 
 EVICTED_PER_PUT: Final = 2
-"""Maximum number of entries that one put evicts: more than one only until the store has shrunk to a lowered capacity."""
+"""Maximum number of entries that one put evicts. More than one is evicted only while the store shrinks to a lowered capacity."""
 
 
 class LruRows:
-    """A limited number of entries. Implements ``Rows``. Owned by the store.
+    """A limited number of entries. Implements ``KeyValueRows``. Owned by the store.
 
     Args:
         memory: The last return value of :meth:`memory`.
@@ -54,7 +54,7 @@ class LruRows:
         self.scan = overlay.scan
 
     def get(self, key: bytes) -> Any:
-        """Return the entry of a key, or None; counts as use."""
+        """Return the entry of a key, or None; counts as a use."""
         entry = self._overlay.get(key)
         if entry is not None:
             self._note(key)

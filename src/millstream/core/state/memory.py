@@ -1,6 +1,6 @@
 """Committed content of stores in memory.
 
-Used by ``TopologyTestDriver`` and the store engine ``memory``, and as the model that the other engines are tested against.
+Used by ``TopologyTestDriver`` and the store engine ``memory``. Tests of the other engines use it as their model.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _ONE_BY_ONE: Final = 64
 
 
 class MemoryStores:
-    """The byte stores of one task; implements ``ByteStores``. Owned by one thread."""
+    """The byte stores of one task. Implements ``ByteStores``. Owned by one thread."""
 
     def __init__(self) -> None:
         self._stores: dict[str, MemoryStore] = {}
 
     def open(self, name: str) -> MemoryStore:
-        """Return a byte store; it is created on first use."""
+        """Return a byte store, creating it on first use."""
         return self._stores.setdefault(name, MemoryStore())
 
     def names(self) -> frozenset[str]:
@@ -43,7 +43,7 @@ class MemoryStores:
 
 
 class MemoryStore:
-    """A sorted map from bytes to bytes; implements ``ByteReader``. Owned by one thread.
+    """A sorted map from bytes to bytes. Implements ``ByteReader``. Owned by one thread.
 
     Attributes:
         size: Approximate memory use of the content, bytes.
@@ -92,7 +92,7 @@ class MemoryStore:
         self._reorder(added, removed)
 
     def _reorder(self, added: list[bytes], removed: list[bytes]) -> None:
-        """Update the sorted keys: one by one for few changes, otherwise all at once, which takes time proportional to the store's size."""
+        """Update the sorted keys: individually for a few changes, otherwise all at once, in time proportional to the size of the store."""
         if len(added) + len(removed) <= _ONE_BY_ONE:
             for key in added:
                 insort(self._keys, key)

@@ -1,4 +1,4 @@
-"""Objects of a store: conversion of the user's keys and values to and from entries."""
+"""Objects: converts the user's keys and values to entries of a store and back."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ V = TypeVar("V")
 
 
 class Objects(Generic[K, V]):
-    """Conversion of the keys and values of one store. Stateless.
+    """Converts the keys and values of one store. Stateless.
 
     Attributes:
-        values: Conversion of entries to bytes; an entry is a value, or (value, timestamp) in a timestamped store.
+        values: Converts entries to bytes and back. An entry is a value, or (value, timestamp) in a timestamped store.
     """
 
     __slots__ = ("_key", "_key_from", "_more_stamps", "_store", "_timestamped", "values")
@@ -62,7 +62,7 @@ class Objects(Generic[K, V]):
         return value
 
     def check(self, value: V | None) -> None:
-        """Check that a value could be put.
+        """Check that a value can be put.
 
         Raises:
             SerdeError: If the value does not fit the store.
@@ -74,7 +74,7 @@ class Objects(Generic[K, V]):
             self.values.checked(entry)
 
     def kept(self, value: V | None) -> Any:
-        """Return the form in which an overlay keeps a value.
+        """Return the form in which an overlay holds a value.
 
         Raises:
             SerdeError: If the value does not fit the store.

@@ -1,4 +1,4 @@
-"""Opening: create a task's store from its specification, over the task's byte stores."""
+"""Opening: creates a task's store from its specification, over the byte stores of the task."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_store(
     r"""Open a store of a task.
 
     Args:
-        task: The task, for stream time and drops; None for a store outside a task.
+        task: Provides stream time and counts dropped records; None for a store outside a task.
         memory: The last return value of the store's ``memory()``.
 
     Example:

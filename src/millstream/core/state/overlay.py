@@ -1,18 +1,18 @@
-"""Overlay: a micro-batch's writes to one byte store, over the store's committed content.
+"""Overlay: the writes of a micro-batch to one byte store, over the committed content of the store.
 
-A micro-batch never writes to the committed content (see docs/concepts/state.md). It reads through an *overlay*, a dict of the
-micro-batch's writes; reads and iterators merge the two. At the end of the micro-batch the overlay returns its changes, one per key
-however often the key was written, which keeps the cost per record small.
+A micro-batch never writes to the committed content (see docs/concepts/state.md). It reads through an *overlay*, a dict of its own
+writes; reads and iterators merge the two. At the end of the micro-batch the overlay returns one change per key, however often the key
+was written, which keeps the cost per record low.
 
-Immutable objects stay in the overlay unchanged and are serialised once, at the end; all others are kept as bytes, so that
-mutating an object after putting or getting it does not change the state.
+Immutable objects stay in the overlay as they are and are serialised once, at the end. All other objects are kept as bytes, so that
+mutating an object after a put or get does not change the state.
 
-Iterators need the micro-batch's writes in key order. If each iterator sorted them, and each record read a range, as in windows and
-joins, the work of a micro-batch would grow with the square of its records. So the sorted order is kept, and only the keys written
-since the last iterator, which are at the end of the dict, are inserted into it.
+Iterators need the writes of the micro-batch in key order. Sorting them for each iterator would make the work of a micro-batch
+quadratic in its records if each record reads a range, as in windows and joins. The overlay therefore keeps the sorted order and
+inserts only the keys written since the last iterator, which are at the end of the dict.
 
-A store that is read by key for each record also indexes the micro-batch's writes by key (``keep_under``, ``scan_under``). Then a key
-whose entries were often written and deleted in the micro-batch, such as the sessions of a busy key, is read without visiting those.
+A store that is read by key for each record also indexes the writes of the micro-batch by key (``keep_under``, ``scan_under``).
+Reading a key then skips the entries that the micro-batch has deleted, such as the many short-lived sessions of a busy key.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _FEW: Final = 32
 
 
 class _Absent:
-    """Marks a key that the overlay does not contain; None marks a deleted key."""
+    """Marks a key that the overlay does not contain. None marks a deleted key."""
 
 
 _ABSENT: Final = _Absent()
 
 
 class _Own(dict[bytes, Any]):
-    """The micro-batch's writes; a lookup of any other key returns its committed entry, without caching it.
+    """The writes of the micro-batch. A lookup of any other key returns its committed entry, without caching it.
 
-    So a store of immutable objects is read by the dict's own method, without a call of a Python function.
+    A store of immutable objects is therefore read by the dict's own method, without a call to a Python function.
     """
 
     __slots__ = ("_committed", "_decode")
@@ -57,8 +57,8 @@ class Overlay:
 
     Attributes:
         get: Returns the entry of a serialised key, or None.
-        put: Sets the entry of a serialised key; None deletes it, and so does an entry that is serialised to None. Raises
-            SerdeError if the value does not fit.
+        put: Sets the entry of a serialised key. None, or an entry that is serialised to None, deletes the key. Raises SerdeError if
+            the value does not fit.
         put_fitting: Like ``put``, for a value that is known to fit.
     """
 
@@ -80,7 +80,7 @@ class Overlay:
         return self._base.get(key) is not None if entry is _ABSENT else entry is not None
 
     def committed(self, key: bytes) -> bytes | None:
-        """Return the committed bytes of a key from before the micro-batch, or None."""
+        """Return the bytes of a key as committed before the micro-batch, or None."""
         return self._base.get(key)
 
     def keep(self, key: bytes, kept: Any) -> None:
@@ -88,7 +88,7 @@ class Overlay:
         self._own[key] = kept
 
     def keep_under(self, prefix: bytes, key: bytes, kept: Any) -> None:
-        """Set the entry of a serialised key, and index it for :meth:`scan_under`; all writes with this prefix must use it."""
+        """Set the entry of a serialised key and index it for :meth:`scan_under`. All writes with this prefix must use this method."""
         self._own[key] = kept
         if kept is not None:
             self._under.setdefault(prefix, set()).add(key)
@@ -98,7 +98,7 @@ class Overlay:
     def scan_under(
         self, prefix: bytes, low: bytes, high: bytes, *, reverse: bool
     ) -> Iterator[tuple[bytes, Any]]:
-        """Iterate over a snapshot of the entries with ``low <= key < high``; all keys in this range must have the prefix."""
+        """Iterate over a snapshot of the entries with ``low <= key < high``. All keys in this range must have the prefix."""
         written, own = self._under.get(prefix, ()), self._own
         mine = sorted([key for key in written if low <= key < high], reverse=reverse)
         base = self._base.scan(low, high, reverse=reverse)
@@ -109,18 +109,18 @@ class Overlay:
         return self._merged(iter(committed), [(key, own[key]) for key in mine], reverse)
 
     def own(self) -> dict[bytes, Any]:
-        """Return the micro-batch's writes; None marks a deleted key."""
+        """Return the writes of the micro-batch; None marks a deleted key."""
         return self._own
 
     def scan_own(self) -> list[tuple[bytes, Any]]:
-        """Return the entries that the micro-batch has written, unordered, without deleted ones."""
+        """Return the entries that the micro-batch has written, without deletions, in no particular order."""
         get = self.get
         return [(key, get(key)) for key, kept in self._own.items() if kept is not None]
 
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any]]:
-        """Iterate over a snapshot of the entries with ``low <= key < high``; None means no limit."""
+        """Iterate over a snapshot of the entries with ``low <= key < high``; None means unbounded."""
         own = [(key, self._own[key]) for key in self._between(low, high)]
         if reverse:
             own.reverse()
@@ -134,7 +134,7 @@ class Overlay:
         """Return the changes since the last call, one per key, and clear them.
 
         Raises:
-            SerdeError: If a value does not fit the store's value serde, which :meth:`put` could not detect.
+            SerdeError: If a value does not fit the store's value serde and :meth:`put` could not detect it.
         """
         changes = self._values.written(self._own)
         self._own.clear()
@@ -156,7 +156,7 @@ class Overlay:
     def _merged(
         self, base: Iterator[tuple[bytes, bytes]], own: list[tuple[bytes, Any]], reverse: bool
     ) -> Iterator[tuple[bytes, Any]]:
-        """Merge committed and own entries in key order; own entries replace committed ones of the same key."""
+        """Merge committed and own entries in key order. An own entry replaces the committed entry of the same key."""
         decode, live = self._values.decode, self._values.live
         below = next(base, None)
         for key, entry in own:

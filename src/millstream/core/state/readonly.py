@@ -1,7 +1,7 @@
 """Read-only stores: a task's view of a global store, or of a store that another processor fills from a topic.
 
-The content of a global store is that of its topic, the same for every task. Only the tasks of the same host would see a write
-by one task, and it would be lost with the host's copy. So a write is an error that names the topic to write to instead (Kafka
+The content of a global store is the content of its topic, the same for every task. A write by one task would be visible only to tasks
+on the same host, and lost with the host's copy. A write is therefore an error that names the topic to write to instead (Kafka
 Streams: ``AbstractReadOnlyDecorator``).
 """
 
@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 
 class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
-    """A key-value store that cannot be written to: another one without its functions that write.
+    """A key-value store whose write methods raise errors.
 
     Source: ``org.apache.kafka.streams.state.ReadOnlyKeyValueStore``.
     """
@@ -33,7 +33,7 @@ class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
         """Raise an error, because the store is read-only.
 
         Raises:
-            StoreError: Always, like the other writes.
+            StoreError: Always.
         """
         self._refuse("put")
 

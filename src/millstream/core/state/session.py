@@ -1,11 +1,11 @@
 """Session store: values by key, end and start of a session.
 
-Entries are in the slice of their session's end, in one of two orders (``millstream.core.state.session_layouts``).
+Each entry is in the slice that contains the end of its session, in one of two orders (``millstream.core.state.session_layouts``).
 
-The store's time is the largest end put or removed. Sessions that end at or before ``time - retention`` cannot be read; a put
-is dropped, and counted as a dropped record, once its slice has expired (see docs/decisions/0014-windowed-stores-expire-in-time-slices.md). A *strict*
-store behaves like the in-memory store of Kafka Streams: it drops every put that could not be read, and its time is the largest
-end put.
+The store's time is the largest session end put or removed. Sessions that end at or before ``time - retention`` cannot be read. A put
+is dropped, and counted as a dropped record, once its slice has expired (see docs/decisions/0014-windowed-stores-expire-in-time-slices.md).
+A *strict* store behaves like the in-memory store of Kafka Streams: it drops every put of a session that could not be read, and its
+time is the largest session end put.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ V = TypeVar("V")
 class SessionStore(Generic[K, V]):
     """A session store of one task. Owned by the task; not thread-safe.
 
-    A session is a ``Windowed``: a key, a start and an end, both inclusive, in int ms since the epoch. Iterators include the
-    micro-batch's own writes up to the moment they are created. Sessions are ordered by serialised key, end and start; in a store by
-    time, by end, key and start.
+    A session is a ``Windowed``: a key, a start and an end, both inclusive, in int ms since the epoch. Iterators include the writes of the
+    micro-batch up to the moment they are created. Sessions are ordered by serialised key, end and start; with ``order="time"``, by end,
+    key and start.
 
     Args:
         memory: The last return value of :meth:`memory`.
@@ -55,8 +55,8 @@ class SessionStore(Generic[K, V]):
     def put(self, session: Windowed[K], aggregate: V | None) -> None:
         """Set the value of a session; None removes it.
 
-        A put into an expired slice is dropped and counted as a dropped record; in a strict store, so is a put that could not be
-        read.
+        A put into an expired slice is dropped and counted as a dropped record. A strict store also drops a put of a session that could not
+        be read.
 
         Raises:
             StoreError: If the key is None, or start and end are not times, or the end is before the start.
@@ -91,7 +91,7 @@ class SessionStore(Generic[K, V]):
         return self._find(key, 0, FOREVER, reverse=True)
 
     def fetch_range(self, key_from: K | None, key_to: K | None) -> Iterator[tuple[Windowed[K], V]]:
-        """Iterate over all sessions of ``key_from <= key <= key_to``; None means no limit."""
+        """Iterate over all sessions of ``key_from <= key <= key_to``; None means unbounded."""
         return self._find_range(key_from, key_to, 0, FOREVER, reverse=False)
 
     def reverse_fetch_range(self, key_from: K | None, key_to: K | None) -> Iterator[tuple[Windowed[K], V]]:
@@ -148,12 +148,12 @@ class SessionStore(Generic[K, V]):
         return self._layout.of_key(self._slices, key, first, latest_start, reverse=False)
 
     def read(self, key: bytes, start: int, end: int) -> Any:
-        """Return the entry of a serialised key's session or None, including one that has expired but is still stored."""
+        """Return the entry of a serialised key's session or None. Expired sessions that are still stored are included."""
         slice_ = self._slices.find(end)
         return None if slice_ is None else slice_.rows.get(self._layout.stored(key, start, end))
 
     def gone_at(self, end: int) -> int:
-        """Return the store's time at which sessions with at least this end begin to be dropped."""
+        """Return the store time at which sessions with this end or a later one begin to be dropped."""
         return self._slices.gone_at(end)
 
     def write(self, key: bytes, start: int, end: int, entry: Any) -> None:

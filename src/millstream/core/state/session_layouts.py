@@ -4,14 +4,14 @@
 
     closed key | end (8) | start (8)
 
-so the sessions of a key are ordered by their ends, and those that could still be merged with a record are adjacent at the end
-of the key's range, as aggregations need.
+The sessions of a key are ordered by end. Those that could still be merged with a record are adjacent at the end of the key's range,
+which aggregations need.
 
 *By time*, it is
 
     end (8) | closed key | start (8)
 
-so sessions are ordered by their ends, whatever their keys. A read of one key reads all keys of its time range.
+Sessions are ordered by end, across keys. A read of one key reads all keys of its time range.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ FoundOfKeys = Iterator[tuple[bytes, int, int, Any]]
 
 
 class SessionsByKey:
-    """Order by key, then by end and start. Maps sessions to the keys of their entries. Stateless; all keys are serialised."""
+    """Order by key, then by end and start. Maps sessions to the keys of their entries. Stateless. All keys are serialised."""
 
     __slots__ = ()
 
     def stored(self, key: bytes, start: int, end: int) -> bytes:
-        """Return the entry's key for a session."""
+        """Return the entry key of a session."""
         return closed(key) + pack_time(end) + pack_time(start)
 
     def keep(self, rows: Overlay, stored: bytes, kept: Any) -> None:
-        """Set the entry of a session by the entry's key; None deletes it."""
+        """Set the entry of a session by its entry key; None deletes it."""
         rows.keep_under(stored[:-16], stored, kept)
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
-        """Iterate over a key's sessions with ``end >= first`` and ``start <= latest_start``, ordered by end."""
+        """Iterate over a key's sessions with ``end >= first`` and ``start <= latest_start``, in order of end."""
         begin = closed(key)
         ends, low, high = len(begin), begin + pack_time(first), after(key)
         parts = [
@@ -70,7 +70,7 @@ class SessionsByKey:
     ) -> FoundOfKeys:
         """Iterate over the sessions of ``low <= key <= high`` with ``first <= end <= last`` and ``start <= latest_start``.
 
-        They are in the layout's order; None means no limit for the keys.
+        Sessions are in the order of the layout. A bound of None means unbounded.
         """
         begin = None if low is None else closed(low)
         behind = None if high is None else after(high)

@@ -1,16 +1,16 @@
 """Slices: a store as a series of byte stores, one per range of time.
 
-A *slice* contains the entries of a time range in a separate byte store (Kafka Streams calls it a segment of a store). Entries
-expire by time, so a slice expires and is dropped as a whole: in the log by removing its segments, in the local copy by dropping
-a database. Expired entries are never searched for, however large the store is.
+A *slice* contains the entries of a time range in a separate byte store (Kafka Streams calls it a segment of a store). Entries expire
+by time, so a slice expires and is dropped as a whole: in the log by removing its segments, in the local copy by dropping a database.
+No store ever searches for expired entries, however large it is.
 
-The *time* of a store is the largest time put into it; it never decreases. A slice has expired when even its end is so old that no
-read can see it (``end <= time - retention``). A put into an expired slice is dropped.
+The *time* of a store is the largest time put into it; it never decreases. A slice has expired when even its end is too old to be
+read (``end <= time - retention``). A put into an expired slice is dropped.
 
-The bounds of slices are kept in the task's snapshot rather than computed from the retention: the retention may change between
-two starts of the application, and entries must be found in the slice they were put into. New slices have the length of the
-current retention, shortened where they meet existing slices. Times before the *floor*, the end of the last dropped slice, never
-become writable again, even if the retention grows.
+The bounds of slices are kept in the task's snapshot, not computed from the retention, because the retention may change between two
+starts of the application and entries must be found in the slice into which they were put. New slices have the length of the current
+retention, shortened where they meet existing slices. Times before the *floor*, the end of the last dropped slice, never become
+writable again, even if the retention grows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from millstream.core.topology.stores import SlicedSpec
 
 
 class Slice:
-    """A range of time of a store, including the micro-batch's own writes. Owned by its :class:`Slices`.
+    """A time range of a store, including the writes of the micro-batch. Owned by its :class:`Slices`.
 
     Attributes:
         start: First ms of the range, inclusive.
@@ -80,7 +80,7 @@ class Slices:
 
     @property
     def horizon(self) -> int:
-        """The time up to which everything has expired, for a store whose entries are kept for exactly the retention."""
+        """The time up to which all entries have expired, for a store that keeps entries for exactly the retention."""
         return max(self.time - self._retention, self._floor)
 
     @property
@@ -89,7 +89,7 @@ class Slices:
         return max(self.time - self._retention + 1, self._floor)
 
     def gone_at(self, first: int) -> int:
-        """Return the store's time at which the first slice with an end after the given time is dropped."""
+        """Return the store time at which the first slice with an end after the given time is dropped."""
         return next((each.end + self._retention for each in self._slices if each.end > first), FOREVER)
 
     def observe(self, time: int) -> None:
@@ -115,7 +115,7 @@ class Slices:
         return self._slices[::-1]
 
     def between(self, first: int, last: int) -> list[Slice]:
-        """Return the slices with times from ``first`` to ``last``, both inclusive, ordered by time."""
+        """Return the slices that contain times from ``first`` to ``last``, both inclusive, in order of time."""
         return [each for each in self._slices if each.start <= last and each.end > first]
 
     def drain(self) -> Drained:
@@ -159,12 +159,12 @@ class Slices:
 def scan(
     slices: list[Slice], low: bytes | None, high: bytes | None, *, reverse: bool
 ) -> Iterator[tuple[bytes, Any]]:
-    """Iterate over a snapshot of the entries of several slices, ordered by key."""
+    """Iterate over a snapshot of the entries of several slices, in order of key."""
     parts = [each.rows.scan(low, high, reverse=reverse) for each in slices]
     return parts[0] if len(parts) == 1 else merge(*parts, key=itemgetter(0), reverse=reverse)
 
 
 def scan_key(slices: list[Slice], low: bytes, high: bytes, *, reverse: bool) -> Iterator[tuple[bytes, Any]]:
-    """Iterate over the entries of one key range; the slices are already in the order of time, so no merge is needed."""
+    """Iterate over the entries of one key range. The slices must be in order of time, so no merge is needed."""
     parts = [each.rows.scan(low, high, reverse=reverse) for each in slices]
     return chain.from_iterable(reversed(parts) if reverse else parts)

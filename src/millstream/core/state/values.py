@@ -1,13 +1,13 @@
-"""Entries of a store: conversion between the engine's objects and bytes.
+"""Entries of a store: converts the engine's objects to bytes and back.
 
-An *entry* is a value, or a pair of an entry and a *stamp*, a 64-bit number: the timestamp in a timestamped store, the time of
-the last write in an expiring store. Stamps come first in the bytes, as Kafka Streams stores timestamped values.
+An *entry* is a value, or a pair of an entry and a *stamp*, a 64-bit number: the timestamp in a timestamped store, the time of the
+last write in an expiring store. In the bytes, stamps come first, as Kafka Streams stores timestamped values.
 
-A value that does not fit the store's serde is rejected when it is put, so that the error belongs to the record that caused it
-and the error policy applies. A value that the serializer turns into None deletes the key at once, as in Kafka Streams.
-Serialising each value only to check it would cost more than an operation like counting. So values of the types that a serde
-declares in ``accepts`` are not checked on put. An error that is found only when the micro-batch is written (a number of more
-than 64 bits, None for a value of such a type) stops the application; the message names the store and key.
+A put rejects a value that does not fit the store's serde, so that the error is attributed to the record that caused it and the error
+policy applies. A value that the serializer turns into None deletes the key at once, as in Kafka Streams. Serialising each value only
+to check it would cost more than an operation such as counting. A put therefore does not check values of the types that a serde
+declares in ``accepts``. An error that is found only when the micro-batch is written (a number of more than 64 bits, None for a value
+of such a type) stops the application; the message names the store and the key.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Values:
             ) from error
 
     def checked(self, entry: Any) -> Any:
-        """Return an entry, or None if the serializer returns None for it; serialise it only if its type is not in ``accepts``.
+        """Return an entry, or None if the serializer returns None for it. Serialises the entry only if its type is not in ``accepts``.
 
         Raises:
             SerdeError: If the value does not fit the store's value serde.
@@ -78,9 +78,9 @@ class Values:
         return entry if type(value) in self.accepts or self.encode(entry) is not None else None
 
     def kept(self, entry: Any) -> Any:
-        """Return the form in which an overlay keeps an entry: immutable objects unchanged, all others as bytes.
+        """Return the form in which an overlay holds an entry: an immutable object as it is, any other object as bytes.
 
-        None, and an entry that the serializer turns into None, become None: the key is deleted.
+        None, and an entry that the serializer turns into None, become None, which deletes the key.
 
         Raises:
             SerdeError: If the value does not fit the store's value serde.
@@ -90,10 +90,10 @@ class Values:
         return self.checked(entry) if self.live else self.encode(entry)
 
     def written(self, own: dict[bytes, Any]) -> list[tuple[bytes, bytes | None]]:
-        """Return the micro-batch's writes as encoded changes.
+        """Return the writes of the micro-batch as encoded changes.
 
         Raises:
-            SerdeError: If a value does not fit, which :meth:`put` could not detect.
+            SerdeError: If a value does not fit and :meth:`put` could not detect it.
         """
         if not self.live:
             return list(own.items())

@@ -1,15 +1,15 @@
 """Versioned store: the history of each key.
 
-A *version* is a value, or a deletion, with the time from which it is valid; it is valid until the next version of its key
-begins, so the versions of a key follow each other without gaps.
+A *version* is a value, or a deletion, with the time from which it is valid. It is valid until the next version of its key begins, so
+the versions of a key have no gaps.
 
     latest value       byte store of the store's name      key                          from (8) | value
     earlier version    slice of the time it ends           closed key | from (8)        to (8) | 01 value or 00
     latest deletion    slice of the time it begins         closed key | from (8)        LATEST (8) | 00
 
-So a version expires with the slice of its end, the latest value of a key never expires, and a deleted key does not take space
-forever. A read as of a time searches the slices from that time on, one entry each, until it finds a version that is valid at that
-time. The store's time is the largest timestamp put.
+A version expires with the slice that contains its end. The latest value of a key never expires, and a deleted key does not take
+space forever. A read as of a time searches the slices from that time on, one entry each, until it finds the version that is valid at
+that time. The store's time is the largest timestamp put.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ V = TypeVar("V")
 
 
 class _Version(NamedTuple):
-    """A version of a key; ``end`` is LATEST for the latest version, ``value`` is None for a deletion."""
+    """A version of a key. ``end`` is LATEST for the latest version, ``value`` is None for a deletion."""
 
     start: int
     end: int
@@ -63,12 +63,12 @@ class VersionedStore(Generic[K, V]):
         self._task = task
 
     def put(self, key: K, value: V | None, timestamp: int) -> int | None:
-        """Add a version; the value None is a deletion. A version with the same timestamp is replaced.
+        """Add a version; the value None is a deletion. Replaces a version with the same timestamp.
 
         A version older than the history retention is dropped and counted as a dropped record.
 
         Returns:
-            The timestamp of the next version, until which this one is valid; ``ms.stores.LATEST`` (-1) if there is none;
+            The timestamp of the next version, until which this version is valid; ``ms.stores.LATEST`` (-1) if no version follows;
             None if the version was dropped.
 
         Raises:
@@ -94,7 +94,7 @@ class VersionedStore(Generic[K, V]):
         return old
 
     def get(self, key: K, as_of: int | None = None) -> VersionedRecord | None:
-        """Return the latest version of a key, or the one valid at a time; None if there is none or it is a deletion.
+        """Return the latest version of a key, or the version valid at a time; None if there is none or it is a deletion.
 
         Args:
             as_of: Time, ms since the epoch. Before the history retention, only the latest version can be found.
@@ -146,7 +146,7 @@ class VersionedStore(Generic[K, V]):
         return False
 
     def _insert(self, key: bytes, value: Any, timestamp: int) -> int:
-        """Insert a version between existing ones: the version valid at that time then ends where the new one begins."""
+        """Insert a version between existing ones. The version valid at that time then ends where the new version begins."""
         if value is not None and self._objects.values.checked((value, timestamp)) is None:
             value = None
         before = self._at(key, timestamp)
@@ -169,7 +169,7 @@ class VersionedStore(Generic[K, V]):
         return self._earlier_at(key, time)
 
     def _last(self, key: bytes) -> _Version | None:
-        """Return the latest version: a value, or a deletion that is not followed by a value."""
+        """Return the latest version: a value, or a deletion that no value follows."""
         latest = self._latest.get(key)
         if latest is not None:
             return _Version(latest[1], LATEST, latest[0])
@@ -193,7 +193,7 @@ class VersionedStore(Generic[K, V]):
         return None
 
     def _next_start(self, key: bytes, time: int) -> int:
-        """Return the start of the first version after a time at which no version is valid; LATEST if there is none."""
+        """Return the start of the first version after a time at which no version is valid, or LATEST if no version follows."""
         prefix = closed(key)
         low, high = prefix + pack_time(time + 1), prefix + pack_time(FOREVER + 1)
         for slice_ in self._slices.between(time, FOREVER):
@@ -220,7 +220,7 @@ class VersionedStore(Generic[K, V]):
             slice_.rows.put(closed(key) + pack_time(version.start), None)
 
     def _move(self, key: bytes, version: _Version, end: int) -> None:
-        """Set the end of a version, which may move it to another slice."""
+        """Set the end of a version, which may move the version to another slice."""
         self._remove(key, version)
         self._add(key, version._replace(end=end))
 
@@ -235,7 +235,7 @@ def _read(stored: bytes, entry: Any) -> _Version:
 
 
 def _earlier(of: Serde[Any]) -> Serde[Any]:
-    """Return the serde of a value or a deletion."""
+    """Return the serde of an earlier version: a value or a deletion."""
 
     def serialize(value: Any) -> bytes:
         return b"\x00" if value is None else b"\x01" + of.serialize(value)

@@ -1,11 +1,11 @@
 """Window store: values by key and start of a window.
 
-Entries are in the slice of their window's start, in one of two orders (``millstream.core.state.layouts``).
+Each entry is in the slice that contains the start of its window, in one of two orders (``millstream.core.state.layouts``).
 
-The store's time is the largest start put. Windows that start at or before ``time - retention`` cannot be read, to the
-millisecond; a put is dropped, and counted as a dropped record, once its slice has expired. This is how the window store of
-Kafka Streams over RocksDB behaves (see docs/decisions/0014-windowed-stores-expire-in-time-slices.md). A *strict* store drops every put that could not
-be read, like the in-memory store of Kafka Streams.
+The store's time is the largest window start put. Windows that start at or before ``time - retention`` cannot be read, exact to the
+millisecond. A put is dropped, and counted as a dropped record, once its slice has expired. The window store of Kafka Streams over
+RocksDB behaves in the same way (see docs/decisions/0014-windowed-stores-expire-in-time-slices.md). A *strict* store drops every put
+of a window that could not be read, like the in-memory store of Kafka Streams.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Share = tuple[Callable[[bytes], bytes], Overlay]
-"""Access to the windows with one start: a function from serialised keys to the entries' keys, and the rows."""
+"""Access to the windows with one start: a function that maps serialised keys to entry keys, and the rows."""
 
 _NUMBER: Final = struct.Struct(">I")
 _MAX_NUMBER: Final = (1 << 31) - 1
@@ -37,9 +37,9 @@ _MAX_NUMBER: Final = (1 << 31) - 1
 class WindowStore(Generic[K, V]):
     """A window store of one task. Owned by the task; not thread-safe.
 
-    Times are int milliseconds since the epoch; ranges of time include both ends. Iterators include the micro-batch's own writes up to
-    the moment they are created. Iterators over one key are ordered by time, those over several keys by serialised key, then by
-    time; in a store by time, by time, then by serialised key.
+    Times are int milliseconds since the epoch; time ranges include both ends. Iterators include the writes of the micro-batch up to the
+    moment they are created. Iterators over one key are ordered by time. Iterators over several keys are ordered by serialised key, then by
+    time; with ``order="time"``, by time, then by serialised key.
 
     Args:
         memory: The last return value of :meth:`memory`.
@@ -79,8 +79,8 @@ class WindowStore(Generic[K, V]):
     def put(self, key: K, value: V | None, window_start: int) -> None:
         """Set the value of a key in a window; None deletes it, or does nothing if duplicates are retained.
 
-        A put into an expired slice is dropped and counted as a dropped record; in a strict store, so is a put that could not be
-        read.
+        A put into an expired slice is dropped and counted as a dropped record. A strict store also drops a put of a window that could not
+        be read.
 
         Raises:
             StoreError: If the key is None, or the start is not a time.
@@ -112,7 +112,7 @@ class WindowStore(Generic[K, V]):
             time_to: The last start; None for the window at ``time_from``.
 
         Returns:
-            The value or None (the value put last, if duplicates are retained); with two times, pairs of start and value, ordered by
+            The value or None (the last value put, if duplicates are retained). With two times, pairs of start and value, in order of
             time.
         """
         if time_to is not None:
@@ -129,7 +129,7 @@ class WindowStore(Generic[K, V]):
     def fetch_range(
         self, key_from: K | None, key_to: K | None, time_from: int, time_to: int
     ) -> Iterator[tuple[Windowed[K], V]]:
-        """Iterate over the windows of ``key_from <= key <= key_to`` that start between two times; None means no limit."""
+        """Iterate over the windows of ``key_from <= key <= key_to`` that start between two times; a key of None means unbounded."""
         return self._fetch_range(key_from, key_to, time_from, time_to, reverse=False)
 
     def reverse_fetch_range(
@@ -155,7 +155,7 @@ class WindowStore(Generic[K, V]):
         return self._fetch_range(None, None, 0, FOREVER, reverse=True)
 
     def read(self, key: bytes, start: int) -> Any:
-        """Return the entry of a serialised key's window or None, including one that has expired but is still stored."""
+        """Return the entry of a serialised key's window or None. Expired windows that are still stored are included."""
         slice_ = self._slices.find(start)
         return None if slice_ is None else slice_.rows.get(self._layout.stored(key, start))
 
@@ -172,20 +172,20 @@ class WindowStore(Generic[K, V]):
         return self._slices.oldest
 
     def gone_at(self, start: int) -> int:
-        """Return the store's time at which windows with at least this start begin to be dropped."""
+        """Return the store time at which windows with this start or a later one begin to be dropped."""
         return self._slices.gone_at(start)
 
     def open_window(self, start: int) -> Share | None:
         """Return access to the windows with a start, for an operator that reads and writes serialised keys.
 
-        Like a put, this advances the store's time. The result is valid until the store's time has passed the start by the retention;
-        the operator must check that.
+        Like a put, this advances the store's time. The result is valid until the store's time exceeds the start by the retention; the
+        operator must check this.
 
         Args:
             start: Start of the windows, ms since the epoch.
 
         Returns:
-            The access, or None if the slice has expired, which is counted as a dropped record.
+            The access, or None if the slice has expired; this counts a dropped record.
         """
         self.observe(start)
         rows = self.rows_to_write(start)
@@ -199,12 +199,12 @@ class WindowStore(Generic[K, V]):
         self._slices.observe(start)
 
     def rows_to_write(self, start: int) -> Overlay | None:
-        """Return the rows of the windows with a start, or None if their slice has expired; does not advance the store's time."""
+        """Return the rows of the windows with a start, or None if their slice has expired. Does not advance the store's time."""
         slice_ = self._to_write(start)
         return None if slice_ is None else slice_.rows
 
     def many_stored(self, keys: Sequence[bytes], start: int) -> list[bytes]:
-        """Return the entries' keys for many serialised keys of the windows with a start."""
+        """Return the entry keys for many serialised keys of the windows with a start."""
         return self._layout.many_stored(keys, start)
 
     def drain(self) -> Drained:

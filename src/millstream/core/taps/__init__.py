@@ -1,1 +1,1 @@
-"""Taps: samples of the records that reach nodes, for people who look."""
+"""Taps: samples of the records that reach nodes, for inspection."""

@@ -1,7 +1,7 @@
-"""Excerpts: values as plain data of limited size, to be shown.
+"""Excerpts: values as plain data of limited size, for display.
 
-What JSON has stays as it is. Named tuples and dataclasses become objects, bytes text or hexadecimal, everything else its text. A value
-is walked only until the excerpt is full, so that a large one costs no more than the limit.
+JSON-compatible values stay unchanged. Named tuples and dataclasses become objects, bytes become text or hexadecimal, and everything else
+becomes its text. A value is traversed only until the excerpt is full, so that a large value costs no more than the limit.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from math import isfinite
 from typing import Any, Final
 
 CUT: Final = "…"
-"""Stands where something was left out."""
+"""Marks an omission."""
 _MAX_DEPTH: Final = 20
 _MAX_INTEGER: Final = 2**63
 _CONTAINER: Final = 4
 """Characters of JSON around the parts of a value."""
 _SEPARATOR: Final = 2
-"""Characters of JSON between two parts of a value, about."""
+"""Approximate number of characters of JSON between two parts of a value."""
 
 
 class Excerpt:
-    """Makes excerpts until a size is reached.
+    """Creates excerpts until a total size is reached.
 
     Args:
-        size: How many bytes of JSON the excerpts may have together, about.
+        size: Approximate maximum size of all excerpts together, in bytes of JSON.
 
     Attributes:
-        left: How many are left.
-        cut: Whether something was left out.
+        left: Remaining bytes.
+        cut: Whether anything was omitted.
 
     Example:
         >>> excerpt = Excerpt(30)
@@ -44,15 +44,15 @@ class Excerpt:
         self.cut = False
 
     def of(self, value: Any, depth: int = 0) -> Any:
-        """Return an excerpt of a value; nothing that the value does can make it fail.
+        """Return an excerpt of a value. Exceptions of the value's own methods are caught.
 
         Args:
             value: The value.
-            depth: In how many others it is.
+            depth: Nesting depth of the value.
         """
         try:
             return self._part(value, depth)
-        except Exception as error:  # of a __str__ or a property of the user's
+        except Exception as error:  # of the user's __str__ or property
             return self._text(f"<{type(value).__name__} without a text: {type(error).__name__}>")
 
     def _part(self, value: Any, depth: int) -> Any:
@@ -93,7 +93,7 @@ class Excerpt:
 
     def _bytes(self, data: bytes) -> str:
         try:
-            # The end of what was cut may be a part of a character.
+            # The cut may fall within a character.
             return self._text(codecs.getincrementaldecoder("utf-8")().decode(data, len(data) <= self.left))
         except UnicodeDecodeError:
             return self._text(data.hex())
@@ -118,13 +118,13 @@ class Excerpt:
         return parts
 
     def full(self) -> bool:
-        """Return whether nothing more fits; what comes is then left out."""
+        """Return whether nothing more fits, so that further parts are omitted."""
         self.cut = self.cut or self.left <= 0
         return self.left <= 0
 
 
 def _items(value: Any) -> Iterable[tuple[Any, Any]] | None:
-    """Return the parts of a value that becomes an object; None of any other."""
+    """Return the parts of a value that becomes an object, or None for any other value."""
     if isinstance(value, tuple):
         names: Sequence[str] | None = getattr(value, "_fields", None)
         return None if names is None else zip(names, value, strict=False)

@@ -1,7 +1,7 @@
-"""Taps: samples of the records that reach nodes of a task, for people who look.
+"""Samples: a limited number of the records that reach tapped nodes of a task, for inspection.
 
-A node that is tapped is compiled with a function in front of it, which notes the record and calls the node. Other nodes are compiled as
-without taps. A sample holds plain data (``millstream.core.taps.excerpts``), because what follows may change a value in place.
+A tapped node is compiled with a preceding function that notes the record and then calls the node. Other nodes are compiled as without
+taps. A sample contains plain data (``millstream.core.taps.excerpts``), because downstream functions may change a value in place.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from millstream.core.model.record import RecordMetadata
 from millstream.core.taps.excerpts import Excerpt
 
 MAX_RECORDS: Final = 100
-"""Samples of a node, in one task and micro-batch."""
+"""Maximum number of samples per node, task and micro-batch."""
 MAX_BYTES: Final = 256 * 1024
-"""Bytes of all samples of a task in a micro-batch, about."""
+"""Approximate maximum size of all samples of a task in a micro-batch, bytes."""
 KEY_BYTES: Final = 2 * 1024
-"""Bytes of the key of a sample; the headers have as many."""
+"""Maximum size of the key of a sample, bytes; the headers have the same limit."""
 VALUE_BYTES: Final = 12 * 1024
-"""Bytes of the value of a sample."""
+"""Maximum size of the value of a sample, bytes."""
 _OVERHEAD: Final = 300
 
 Metadata = Callable[[], RecordMetadata | None]
-"""Returns topic, partition and offset of the current record; None if it has none."""
+"""Returns topic, partition and offset of the current record, or None if it has none."""
 
 
 class TapPoint(NamedTuple):
-    """What a tapped node calls for each record, in front of its own function.
+    """The functions that run for each record before the function of a tapped node.
 
     Attributes:
-        sample: Takes the arguments of the node and what returns the record's origin; returns the sample, with its size.
-        note: Takes what ``sample`` returned.
+        sample: Takes the arguments of the node and a function that returns the record's origin; returns the sample with its size.
+        note: Takes the result of ``sample``.
         skip: Takes the number of records that pass without a sample.
     """
 
@@ -45,14 +45,14 @@ class Sample(NamedTuple):
     """A record that reached a node.
 
     Attributes:
-        topic: The topic from which the task read the record that led to it; None if a punctuator sent it.
-        partition: The partition of that record, -1 without one.
-        offset: The offset of that record, -1 without one.
+        topic: The topic from which the task read the original record; None if a punctuator sent the record.
+        partition: The partition of the original record; -1 without one.
+        offset: The offset of the original record; -1 without one.
         key: The key, as plain data.
-        value: The value, as plain data; of a change of a table the new one.
+        value: The value, as plain data; for a change of a table, the new value.
         timestamp: Milliseconds since the epoch.
         headers: Pairs of name and value, as plain data.
-        cut: Whether something was too large to be shown as a whole.
+        cut: Whether a part was too large to be shown in full.
     """
 
     topic: str | None
@@ -66,18 +66,18 @@ class Sample(NamedTuple):
 
 
 Sized = tuple[Sample, int]
-"""A sample and its size in bytes, about."""
+"""A sample and its approximate size in bytes."""
 
 
 @dataclass(frozen=True)
 class TapReport:
-    """What reached a tapped node of a task.
+    """The records that reached a tapped node of a task.
 
     Attributes:
         node: The node.
         now_ms: The wall clock of the micro-batch, ms since the epoch.
-        passed: How many records.
-        samples: The first of them.
+        passed: Number of records.
+        samples: Samples of the first records.
     """
 
     node: str
@@ -87,7 +87,7 @@ class TapReport:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> TapReport:
-        """Return the report that JSON was made of, by ``dataclasses.asdict``."""
+        """Decode a report that ``dataclasses.asdict`` has converted to JSON-compatible data."""
         samples = (
             Sample._make((*sample[:6], tuple(map(tuple, sample[6])), *sample[7:]))
             for sample in data["samples"]
@@ -99,7 +99,7 @@ class Taps:
     """The taps of a task, for one micro-batch. Owned by the task.
 
     Args:
-        nodes: The nodes that are tapped.
+        nodes: Names of the tapped nodes.
     """
 
     def __init__(self, nodes: Collection[str]) -> None:
@@ -107,7 +107,7 @@ class Taps:
         self._on = {node: NodeTap(self) for node in nodes}
 
     def points(self) -> dict[str, TapPoint]:
-        """Return what the nodes call."""
+        """Return the functions for the tapped nodes."""
         return {node: TapPoint(tap.sample, tap.note, tap.skip) for node, tap in self._on.items()}
 
     def has_room(self) -> bool:
@@ -119,7 +119,7 @@ class Taps:
         self._left -= size
 
     def take(self, now_ms: int) -> tuple[TapReport, ...]:
-        """Return what passed since the last call.
+        """Return the reports since the last call.
 
         Args:
             now_ms: The wall clock of the micro-batch, ms since the epoch.
@@ -129,7 +129,7 @@ class Taps:
 
 
 class NodeTap:
-    """The tap of one node. Used by the task's thread, but for :meth:`sample`.
+    """The tap of one node. Used by the task's thread, except for :meth:`sample`.
 
     Args:
         taps: The taps of the task, which share their room.
@@ -145,7 +145,7 @@ class NodeTap:
         """Count a record, and keep its sample if there is room.
 
         Args:
-            sample: What :meth:`sample` returned.
+            sample: The result of :meth:`sample`.
         """
         self._passed += 1
         if sample is not None and self._room and self._taps.has_room():
@@ -158,21 +158,21 @@ class NodeTap:
         self._passed += count
 
     def sample(self, args: tuple[Any, ...], metadata: Metadata) -> Sized | None:
-        """Return the sample of a record and its size; None if there is no room for it.
+        """Return the sample of a record and its size, or None if there is no room for it.
 
         Args:
-            args: What the node is called with.
-            metadata: Returns where the record came from.
+            args: The arguments of the node.
+            metadata: Returns the origin of the record.
         """
         if not self._room or not self._taps.has_room():
             return None
         try:
             return _sampled(args, metadata())
-        except Exception:  # nothing of a record that cannot be shown may fail the task
+        except Exception:  # a record that cannot be shown must not fail the task
             return None
 
     def take(self) -> tuple[int, tuple[Sample, ...]]:
-        """Return how many records passed since the last call, and their samples."""
+        """Return the number of records since the last call, and their samples."""
         passed, samples = self._passed, tuple(self._samples)
         self._passed = 0
         self._samples.clear()

@@ -1,1 +1,1 @@
-"""A topology as frozen nodes: checked, split into sub-topologies, and laid out over partitions."""
+"""The topology: frozen nodes that are checked, split into sub-topologies, and laid out over partitions."""

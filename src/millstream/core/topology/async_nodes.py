@@ -1,7 +1,7 @@
 """Asynchronous nodes: operators whose work is done by calls outside the task.
 
-Each keeps its unfinished records in separate stores (:class:`Carried`), so that they continue after a restart. Only the operator
-reads these stores; their entries are whole records as Python objects.
+Each operator keeps its unfinished records in separate stores (:class:`Carried`), so that they continue after a restart. Only the
+operator reads these stores. Their entries are whole records as Python objects.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from millstream.core.topology import nodes as n
 from millstream.core.topology.stores import KeyValueSpec, StoreOptions, StoreSpec
 
 MAX_UNACKNOWLEDGED: Final = 10_000
-"""Default limit of unacknowledged records per task, above which no more are read; each new processor gets all of them again."""
+"""Default limit of unacknowledged records per task, above which the task reads no more. Each new processor receives all of them again."""
 _PARTS: Final = ("-delayed", "-delayed-keys", "-parked")
-"""Suffixes of the additional stores next to a store of unfinished records."""
+"""Suffixes of the additional stores that belong to a store of unfinished records."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Carried:
     """The stores for the unfinished records of an operator, and the serdes of these records.
 
     Attributes:
-        store: Unfinished records by their number.
-        delayed: The delay queue: records that wait for a time, by that time.
+        store: Unfinished records by number.
+        delayed: The delay queue: records that wait until a due time, by that time.
         delayed_keys: Index of the delay queue by key.
         parked: Records of hot keys, by key.
-        key: Serde of the records' keys, for dead letters and messages.
+        key: Serde of the record keys, for dead letters and messages.
     """
 
     store: StoreSpec
@@ -72,7 +72,7 @@ class Asynchronous(n.Node):
 
 @dataclass(frozen=True)
 class MapValuesAsync(Asynchronous):
-    """The result of the call becomes the new value."""
+    """Replaces the value with the result of the call."""
 
     with_key: bool = False
 
@@ -81,14 +81,14 @@ class MapValuesAsync(Asynchronous):
 
 @dataclass(frozen=True)
 class ForeachAsync(Asynchronous):
-    """The call is made for its external effect; nothing is forwarded."""
+    """Calls a function for its external effect and forwards nothing."""
 
     local_to_key: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class ProcessAsync(Asynchronous):
-    """The result of the call defines what to write and to forward when the record retires."""
+    """Takes from the result of the call what to write and to forward when the record retires."""
 
     stores: tuple[str, ...] = ()
 
@@ -123,17 +123,17 @@ class IssuingProcess(UnfinishedProcess):
 
 @dataclass(frozen=True, kw_only=True)
 class AcknowledgingProcess(UnfinishedProcess):
-    """Runs a processor that works outside the task, and reports finished records itself (``context.acknowledge``).
+    """Runs a processor that works outside the task and acknowledges finished records itself (``context.acknowledge``).
 
     Attributes:
-        most: Number of unfinished records in a task above which no more are read.
+        most: Number of unfinished records in a task above which it reads no more.
     """
 
     most: int
 
 
 def unfinished_stores(nodes: Iterable[n.Node]) -> dict[str, str]:
-    """Return the store of unfinished records by operator name, for the operators that have one."""
+    """Return the store of unfinished records by name of the operator, for the operators that have one."""
     keeping = (Asynchronous, UnfinishedProcess)
     return {node.name: node.carried.store.name for node in nodes if isinstance(node, keeping)}
 
@@ -145,10 +145,10 @@ def backlog_stores(nodes: Iterable[n.Node]) -> tuple[str, ...]:
 
 
 def with_additional_stores(renamed: Mapping[str, str], keepers: Collection[str]) -> dict[str, str]:
-    """Return the new names of stores, including those of the additional stores of unfinished records.
+    """Return the new names of stores, including the additional stores of unfinished records.
 
     Args:
-        keepers: Stores of unfinished records, under their new names.
+        keepers: Stores of unfinished records, by their new names.
 
     Example:
         >>> with_additional_stores({"call": "ask", "counts": "sums"}, ["ask"])["call-delayed"]
@@ -172,11 +172,12 @@ def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
 
 @dataclass(frozen=True)
 class Completion:
-    """How a processor says that a record is finished.
+    """How a processor determines that a record is finished.
 
     Attributes:
-        calls: Options of its calls: a record is finished when its calls have ended. None if it issues none.
-        acknowledges: Whether it reports finished records itself. If it does neither, a record is finished when ``process`` returns.
+        calls: Options of its calls. A record is finished when its calls have ended. None if it issues no calls.
+        acknowledges: Whether it acknowledges finished records itself. If it neither issues calls nor acknowledges, a record is finished
+            when ``process`` returns.
         max_unacknowledged: Number of unfinished records above which no more are read, at least 1.
     """
 
@@ -185,10 +186,10 @@ class Completion:
     max_unacknowledged: int = MAX_UNACKNOWLEDGED
 
     def node(self, process: n.Process, serdes: tuple[Serde[Any], Serde[Any]]) -> n.Process:
-        """Return the node for a processor; unchanged if its records are finished when ``process`` returns.
+        """Return the node for a processor, unchanged if its records are finished when ``process`` returns.
 
         Args:
-            serdes: Serdes of its records' keys and values, for dead letters and messages.
+            serdes: Serdes of the record keys and values, for dead letters and messages.
 
         Raises:
             TopologyError: If it both issues calls and acknowledges records, or the limit is below 1 or set without ``acknowledges``.

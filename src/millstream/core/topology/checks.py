@@ -16,10 +16,10 @@ from millstream.core.topology.stores import KeyValueSpec, StoreSpec
 
 
 def check_node(node: Node, nodes: Mapping[str, Node], global_nodes: Collection[str]) -> None:
-    """Check that a node can be added; ``global_nodes`` names the nodes that fill global stores.
+    """Check that a node can be added; ``global_nodes`` contains the names of the nodes that fill global stores.
 
     Raises:
-        TopologyError: If it cannot.
+        TopologyError: If the node cannot be added.
     """
     if not isinstance(node.name, str) or not node.name:
         raise TopologyError(f"{node.name!r} cannot be the name of a node: use a non-empty string")
@@ -83,7 +83,7 @@ def _check_parent(node: Node, name: str, nodes: Mapping[str, Node], global_nodes
 def check_complete(
     nodes: Mapping[str, Node], stores: Mapping[str, StoreSpec], global_nodes: Collection[str]
 ) -> None:
-    """Run the checks that need all nodes and stores; ``global_nodes`` names the nodes that fill global stores.
+    """Run the checks that need all nodes and stores; ``global_nodes`` contains the names of the nodes that fill global stores.
 
     Raises:
         TopologyError: If there is no source, a store is missing or unused, or a global store is used like a store of the task.
@@ -118,7 +118,7 @@ def _check_global_stores(nodes: Mapping[str, Node], global_nodes: Collection[str
 
 
 def existing_names(names: Iterable[str]) -> str:
-    """Return the part of a message that lists existing names; empty if there are none."""
+    """Return the part of a message that lists existing names, or an empty string if there are none."""
     listed = ", ".join(sorted(names))
     return f" (there are: {listed})" if listed else ""
 
@@ -130,7 +130,7 @@ def check_kept(store: StoreSpec, what: str) -> None:
         what: "global" or "read-only", for the message.
 
     Raises:
-        TopologyError: If it is of another kind, or has a changelog topic.
+        TopologyError: If the store is of another kind, or has a changelog topic.
     """
     if not isinstance(store, KeyValueSpec) or store.ttl_ms is not None:
         raise TopologyError(
@@ -143,13 +143,13 @@ def check_kept(store: StoreSpec, what: str) -> None:
 
 
 def check_takes(function: Callable[..., Any], takes: Iterable[str]) -> None:
-    """Check that a function can be called with the given arguments; functions without a signature pass.
+    """Check that a function can be called with the given arguments. Functions without a signature pass.
 
     Args:
         takes: Names of the positional arguments, for the message.
 
     Raises:
-        TopologyError: If it cannot take them.
+        TopologyError: If the function does not accept the arguments.
 
     Example:
         >>> check_takes(len, ["value"])

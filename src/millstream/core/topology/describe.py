@@ -1,8 +1,7 @@
-"""A plan as text, in the format of Kafka Streams, and the *parts* and *shapes* that text and drawings share.
+"""A plan as text, in the format of Kafka Streams, and the *parts* and *shapes* that the text and the drawings share.
 
 A *shape* is a node in a picture: its kind, the topics it reads or writes, its stores, parents and children. A *part* is a
-sub-topology, or the nodes that fill a global store. Text, Mermaid, DOT and SVG are written from the same parts, so they all show
-the same.
+sub-topology, or the nodes that fill a global store. Text, Mermaid, DOT and SVG are all derived from the same parts, so they agree.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def _shape_lines(shape: Shape) -> list[str]:
 
 
 def short_lines(plan: Plan, layout: Layout) -> list[str]:
-    """Return one line per sub-topology with what an application reads, keeps and writes."""
+    """Return one line per sub-topology with the topics and stores that an application reads, keeps and writes."""
     tasks = Counter(task.subtopology for task in layout.tasks)
     return [
         f"sub-topology {sub.id} ({counted(tasks[sub.id], 'task') if tasks[sub.id] else 'before the shuffle'}): "
@@ -82,10 +81,10 @@ def _brief(plan: Plan, sub: SubTopology) -> Iterator[str]:
 def started_text(
     plan: Plan, layout: Layout, group: str, commits: int = 0, given: Mapping[str, str] | None = None
 ) -> str:
-    """Describe what a starting application reads, keeps and writes, with the numbers of tasks and partitions.
+    """Describe what an application reads, keeps and writes as it starts, with the numbers of tasks and partitions.
 
     Args:
-        commits: Number of partitions of the commits topic; 0 without one.
+        commits: Number of partitions of the commits topic; 0 if there is none.
         given: The user's configuration of internal topics.
     """
     given = given or {}
@@ -119,15 +118,15 @@ Kind = Literal["Source", "Processor", "Sink"]
 
 @dataclass(frozen=True)
 class Shape:
-    """A node, as text and drawings show it.
+    """A node as text and drawings show it.
 
     Attributes:
-        kind: The kind in Kafka Streams.
-        topics: Topics that a source reads, or that a sink writes; empty if a function chooses the topic per record.
-        pattern: Whether the only entry of ``topics`` is an unresolved pattern for the names of topics.
-        stores: Stores it keeps; the store of a cogroup is shown at its aggregations.
-        reads: Global stores it reads.
-        expression: The expression that it computes, or empty.
+        kind: The kind of node in Kafka Streams.
+        topics: Topics that a source reads or a sink writes; empty if a function chooses the topic of each record.
+        pattern: Whether ``topics`` consists of a single unresolved pattern.
+        stores: Stores that the node keeps. The store of a cogroup is shown at its aggregations.
+        reads: Global stores that the node reads.
+        expression: The expression that the node computes, or empty.
     """
 
     name: str
@@ -146,8 +145,8 @@ class Part:
     """A sub-topology, or the nodes that fill a global store.
 
     Attributes:
-        fills_global_store: Whether it fills a global store, so that no task runs it.
-        shapes: Its nodes, parents before children.
+        fills_global_store: Whether the part fills a global store, so that no task runs it.
+        shapes: Nodes of the part, parents before children.
     """
 
     number: int
@@ -162,7 +161,7 @@ class Line:
 
     Attributes:
         start: ``("node", name)``, ``("store", name)`` or ``("topic", name)``.
-        carries_records: Whether records pass along it; if not, it shows the use of a store.
+        carries_records: Whether records pass along the line. If not, the line shows the use of a store.
     """
 
     start: tuple[str, str]

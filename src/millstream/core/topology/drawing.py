@@ -1,7 +1,7 @@
-"""Drawings of a plan: Mermaid, Graphviz' DOT language, and SVG (``millstream.core.topology.pictures``).
+"""Drawings of a plan: Mermaid, Graphviz DOT and SVG (``millstream.core.topology.pictures``).
 
-Topics are drawn outside of the parts, because a repartition topic connects two sub-topologies. Names of stores and topics contain
-letters, digits and ``._-`` only; names of nodes of the Processor API may contain any character, and are escaped.
+Topics are drawn outside the parts, because a repartition topic connects two sub-topologies. Names of stores and topics contain only
+letters, digits and ``._-``. Names of nodes of the Processor API may contain any character and are escaped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def mermaid(plan: Plan) -> str:
 
 
 def dot(plan: Plan) -> str:
-    """Draw a plan in Graphviz' DOT language."""
+    """Draw a plan in the DOT language of Graphviz."""
     parts = parts_of(plan)
     lines = ["digraph topology {", "  node [shape=box];"]
     lines.extend(f'  "topic:{topic}" [shape=oval, label="{topic}"];' for topic in topics_of(parts))

@@ -1,15 +1,15 @@
-"""Evolution: how an edited topology continues the checkpoint of an earlier one.
+"""Evolution: how an edited topology continues from the checkpoint of an earlier topology.
 
-State is found by its *task*, and therefore by the number of its sub-topology. ``split`` numbers sub-topologies in program order,
-and that order changes with every source that is added before others. So a checkpoint contains the *parts* that have state: for
-each number, the topics and the stores of the sub-topology. An edited topology takes its numbers from them:
+State is looked up by *task*, and therefore by the number of the sub-topology. ``split`` numbers sub-topologies in program order, and a
+source that is added before others changes that order. A checkpoint therefore contains the *parts* that have state: for each number, the
+topics and the stores of the sub-topology. An edited topology takes its numbers from these parts:
 
-1. A sub-topology takes the number of the part with its stores. Stores are identified by name, so this is unambiguous. If its
+1. A sub-topology takes the number of the part with its stores. Stores are identified by name, so the match is unambiguous. If its
    stores come from two parts, or two sub-topologies match one part, state would have to move between tasks, which is refused.
 2. Any other sub-topology takes the number of the part with which it shares the most source topics.
-3. The remaining ones are new, and get numbers that no part has ever had.
+3. The remaining sub-topologies are new and receive numbers that no part has ever had.
 
-Records must reach the tasks of a part with stores in the same way as before, see ``millstream.core.topology.routing``.
+Records must reach the tasks of a part with stores in the same way as before; see ``millstream.core.topology.routing``.
 
 A part whose sub-topology has been removed keeps its number for ever, without topics: its state is deleted, and its number is not
 reused, so that a new sub-topology never finds old state. In a plan, such a number is a sub-topology without nodes.
@@ -37,11 +37,11 @@ V = TypeVar("V")
 
 
 class ComparedPart(NamedTuple):
-    """The entry of a checkpoint for a sub-topology.
+    """The entry of a sub-topology in a checkpoint.
 
     Attributes:
-        topics: Its source topics, and the marks of its patterns; empty if the sub-topology has been removed.
-        tasks: The largest number of tasks it has ever had.
+        topics: Its source topics and the marks of its patterns; empty if the sub-topology has been removed.
+        tasks: The largest number of tasks that it has ever had.
     """
 
     topics: tuple[str, ...]
@@ -51,14 +51,14 @@ class ComparedPart(NamedTuple):
 
 @dataclass(frozen=True)
 class Remembered:
-    """The topology of a checkpoint, from its last offset; empty without a checkpoint.
+    """The topology of a checkpoint, from its last offset; empty if there is no checkpoint.
 
     Attributes:
         internal: Number of partitions by repartition topic.
-        topic_ids: The broker's id of each topic that was read.
+        topic_ids: Topic id, assigned by the broker, of each topic that was read.
         positions: First unplanned offset by topic and partition.
         unfinished: Stores of unfinished records of asynchronous operators.
-        routing: How records reach tasks; None if an older Millstream wrote the offset.
+        routing: How records reach tasks; None if an older version of Millstream wrote the offset.
     """
 
     stores: Mapping[str, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Remembered:
 
     @classmethod
     def from_offset(cls, offset: Mapping[str, Any]) -> Remembered:
-        """Decode an offset of the planner; fields that an older Millstream did not write are empty."""
+        """Decode an offset of the planner. Fields that an older version of Millstream did not write are empty."""
         return cls(
             offset.get("stores", {}),
             offset.get("internal", {}),
@@ -83,7 +83,7 @@ class Remembered:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entries of an offset besides the positions, as JSON-compatible data."""
+        """Return the entries of an offset other than the positions, as JSON-compatible data."""
         parts = {
             str(number): [*map(list, part[:2]), part.tasks] for number, part in sorted(self.parts.items())
         }
@@ -96,10 +96,10 @@ class Remembered:
         return data
 
     def renamed(self, names: Mapping[str, str], application_id: str) -> Remembered:
-        """Return a copy with new names of stores, and of the repartitions that are named after them.
+        """Return a copy with new names of stores and of the repartitions that are named after them.
 
         Raises:
-            IncompatibleTopologyError: If an old name does not exist, or its new name exists already.
+            IncompatibleTopologyError: If an old name does not exist, or its new name already exists.
         """
         for old, new in names.items():
             _check_rename(old, new, self.stores)
@@ -122,13 +122,14 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Lineage:
-    """What a running topology writes to the checkpoint, and what it has taken over under another name.
+    """What a running topology writes to the checkpoint, and what it has taken over under new names.
 
     Attributes:
         parts: Parts by number, including removed ones.
-        topic_ids: The broker's id of each topic that is read, and of each that a pattern matched before, if the broker has ids.
+        topic_ids: Topic id, assigned by the broker, of each topic that is read or that a pattern matched before, if the broker has
+            topic ids.
         renamed_stores: New name by old name of a store.
-        appeared: Topics that a pattern matches now and that did not exist when it was last resolved.
+        appeared: Topics that a pattern matches now and that did not exist when the pattern was last resolved.
         routing: How records reach tasks.
     """
 
@@ -152,13 +153,13 @@ def parts_from_json(data: Mapping[str, Any]) -> dict[int, ComparedPart]:
 
 
 def continued(plan: Plan, before: Mapping[int, ComparedPart]) -> Plan:
-    """Return a plan with the numbers of sub-topologies under which a checkpoint has their state.
+    """Return a plan with the sub-topology numbers under which a checkpoint stores their state.
 
     Args:
         before: Parts of the checkpoint, with the new names of stores.
 
     Returns:
-        The same plan with other numbers; numbers of removed parts are sub-topologies without nodes.
+        The same plan with other numbers. Numbers of removed parts are sub-topologies without nodes.
 
     Raises:
         IncompatibleTopologyError: If state would have to move from one task to another.
@@ -179,7 +180,7 @@ def parts_of(plan: Plan, layout: Layout, before: Mapping[int, ComparedPart]) -> 
     """Return the parts for the checkpoint of a running plan.
 
     Args:
-        plan: The plan, with the numbers of :func:`continued`.
+        plan: The plan, numbered by :func:`continued`.
     """
     tasks = {number: part.tasks for number, part in before.items()}
     for task in layout.tasks:
@@ -191,7 +192,7 @@ def parts_of(plan: Plan, layout: Layout, before: Mapping[int, ComparedPart]) -> 
 
 
 def appeared(plan: Plan, before: Remembered) -> frozenset[str]:
-    """Return the topics that patterns match now but did not before; all their records belong to the stream."""
+    """Return the topics that patterns match now but did not match before. The stream includes all their records."""
     known = {topic for part in before.parts.values() for topic in part.topics}
     return frozenset(
         topic
@@ -207,7 +208,7 @@ def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Check that the topology can read the stores of the checkpoint.
 
     Raises:
-        IncompatibleTopologyError: If a store has another kind, other serdes, or has moved to another sub-topology.
+        IncompatibleTopologyError: If a store has another kind or other serdes, or has moved to another sub-topology.
     """
     for store, fingerprint in before.items():
         if store in now and now[store] != fingerprint:
@@ -219,7 +220,7 @@ def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 
 def newly_gone(before: Mapping[int, ComparedPart], after: Mapping[int, ComparedPart]) -> list[TaskId]:
-    """Return the tasks whose state must be deleted in the micro-batch between two plans, given the parts of both."""
+    """Return the tasks whose state must be deleted in the micro-batch between two plans, from the parts of both."""
     gone = [n for n, part in before.items() if part.topics and n in after and not after[n].topics]
     return _tasks(gone, before)
 
@@ -229,7 +230,7 @@ def _tasks(numbers: Iterable[int], parts: Mapping[int, ComparedPart]) -> list[Ta
 
 
 def _matched(subs: Iterable[SubTopology], before: Mapping[int, ComparedPart]) -> dict[int, int]:
-    """Return the number in the checkpoint by number of ``split``."""
+    """Return the number in the checkpoint by number assigned by ``split``."""
     subs = list(subs)
     numbers = _by_stores(subs, before)
     unmatched = [sub for sub in subs if sub.id not in numbers]
@@ -281,7 +282,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def with_new_names(by_store: Mapping[str, V], names: Mapping[str, str]) -> dict[str, V]:
-    """Return a mapping by store, or by numbered user of a store (``with_number``), with the new names of stores.
+    """Return a mapping by store, or by numbered user of a store (``with_number``), with new names of stores.
 
     Example:
         >>> with_new_names({"seen": 1, "seen#1": 2, "counts": 3}, {"seen": "visitors"})
@@ -296,10 +297,10 @@ def _with_new_name(store: str, names: Mapping[str, str]) -> str:
 
 
 def checked_renames(names: Mapping[str, str], stores: Collection[str]) -> dict[str, str]:
-    """Check the new names of stores against the topology that uses them.
+    """Check new names of stores against the topology that uses them.
 
     Raises:
-        SettingsError: If a new name is not a store of the topology, an old name still is, or two stores get the same name.
+        SettingsError: If a new name is not a store of the topology, an old name still is, or two stores receive the same name.
     """
     for old, new in names.items():
         checked_name(old, "store")

@@ -1,10 +1,11 @@
-"""Folds: built-in aggregations, for which the engine need not call a function per record.
+"""Folds: built-in aggregations that the engine can compute without a function call per record.
 
-An aggregation of the DSL is a user function, which can do anything. Some are built in, such as count and sum. Such a node names its
-fold in addition to its function; both have the same result, and the engine may use either (``millstream.core.engine.operators.aggregations``).
+An aggregation of the DSL is an arbitrary user function. Some aggregations are built in, such as count and sum. The node of a built-in
+aggregation names its fold in addition to its function. Both have the same result, and the engine may use either
+(``millstream.core.engine.operators.aggregations``).
 
-A fold is defined once, as its *recipe*: the functions for single records are derived from it, and the engine's fast path uses its
-step.
+A fold is defined once, by its *recipe*. The functions for single records are derived from the recipe; the fast path of the engine uses
+its step.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class Recipe:
 
     Attributes:
         step: Maps the current aggregate and the next value to the new aggregate.
-        aggregator: The same as a function of key, value and aggregate.
+        aggregator: The step as a function of key, value and aggregate.
         join: Maps the aggregates of two sets of records to the aggregate of both.
-        zero: The aggregate of no records; None if there is none: then the aggregate of one record is its value.
+        zero: The aggregate of no records. None if there is none; the aggregate of one record is then its value.
     """
 
     step: Callable[[Any, Any], Any]
@@ -48,7 +49,7 @@ class Recipe:
 
     @property
     def initializer(self) -> Callable[[], Any] | None:
-        """Creates the first aggregate of a key; None if its first value is the first aggregate."""
+        """Creates the first aggregate of a key; None if the first value of the key is the first aggregate."""
         return None if self.zero is None else partial(_initial, self.zero)
 
     @property

@@ -1,9 +1,9 @@
 """Global nodes: the parts of a topology whose state is visible to every task.
 
-A *global store* has the same content for all tasks of an application: that of one topic, with all its partitions. A *global part*
-is the pair of nodes that fills it: a source, followed by the node that maintains the store. A global part has no output: it forms
-no tasks, sends nothing, and its topic is not an input of another node. Other nodes only read the store, so reading it is not an
-edge of the graph and does not join sub-topologies (Kafka Streams: ``addGlobalStore``).
+A *global store* has the same content for all tasks of an application: the content of one topic, with all its partitions. A *global
+part* is the pair of nodes that fills it: a source, followed by the node that maintains the store. A global part has no output: it forms
+no tasks, sends nothing, and its topic is not an input of another node. Other nodes only read the store, so reading it is not an edge of
+the graph and does not join sub-topologies (Kafka Streams: ``addGlobalStore``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class GlobalSource(Source):
 
 @dataclass(frozen=True)
 class GlobalTable(TableSource):
-    """Keeps the newest value per key of a global topic; a null value deletes (``KTableSource`` of a ``GlobalKTable``)."""
+    """Keeps the newest value per key of a global topic; a null value deletes the key (``KTableSource`` of a ``GlobalKTable``)."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class GlobalProcess(Process):
 
 @dataclass(frozen=True)
 class GlobalJoin(JoinsByKind, Node):
-    """Joins each record with a row of a global table, whose key a function returns (``KStreamGlobalKTableJoin``).
+    """Joins each record with a row of a global table. A function returns the key of the row (``KStreamGlobalKTableJoin``).
 
-    Not pure, although it keeps no state: it reads a store, and there are none before Spark's shuffle.
+    Not pure, although it keeps no state: it reads a store, and no stores are available before Spark's shuffle.
 
     Attributes:
         selector: Maps key and value of the record to the key of the row.

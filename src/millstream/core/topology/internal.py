@@ -1,6 +1,6 @@
 """Internal topics: the names and configuration of the topics that an application creates.
 
-All names begin with the application's id, so that one rule of a secured cluster covers them, and `millstream reset` finds them.
+All names begin with the application id, so that one rule of a secured cluster covers them and `millstream reset` finds them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from millstream.core.topology.stores import SlicedSpec, StoreSpec, VersionedSpec
 
 _TIMES: Final[Mapping[str, str]] = {"message.timestamp.type": "CreateTime"}
-"""Records keep their own timestamps, whatever the broker's default is."""
+"""Records keep their own timestamps, whatever the default of the broker."""
 
 REPARTITION_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
@@ -20,17 +20,17 @@ REPARTITION_CONFIG: Final[Mapping[str, str]] = {
     "segment.bytes": str(50 << 20),
     **_TIMES,
 }
-"""Configuration of a repartition topic: unread records are never deleted, and the broker frees the space of purged records one
-segment at a time."""
+"""Configuration of a repartition topic: unread records are never deleted, and the broker frees the space of purged records one segment
+at a time."""
 
 COMMITS_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact"}
-"""Configuration of the commits topic: only the latest value of each mark and of each task's snapshot is needed."""
+"""Configuration of the commits topic: only the latest value of each mark and of each task snapshot is needed."""
 
 DRIVER_CONFIG: Final[Mapping[str, str]] = {"cleanup.policy": "delete"}
-"""Configuration of the topic by which drivers are elected; it never contains records."""
+"""Configuration of the topic by which a driver is elected. It never contains records."""
 
 _OF_FOREIGN_KEYS: Final = re.compile(r"-KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic$")
-"""Kafka Streams' generated names of the topics of foreign-key joins, the only repartition topics with another suffix."""
+"""Names that Kafka Streams generates for the topics of foreign-key joins, the only repartition topics with another suffix."""
 
 _DAY_MS: Final = 86_400_000
 _LONGEST_MS: Final = (1 << 63) - 1
@@ -38,7 +38,7 @@ _LONGEST_MS: Final = (1 << 63) - 1
 
 
 def repartition_topic(application_id: str, name: str) -> str:
-    """Return the name of an internal topic, by the rules of Kafka Streams.
+    """Return the name of a repartition topic, by the rules of Kafka Streams.
 
     Example:
         >>> repartition_topic("shop", "counts")
@@ -61,7 +61,7 @@ def changelog_topic(application_id: str, store: str) -> str:
 
 
 def commits_topic(application_id: str) -> str:
-    """Return the name of the topic, and of the group, with an application's commits.
+    """Return the name of the topic, and of the consumer group, with an application's commits.
 
     Example:
         >>> commits_topic("shop")
@@ -71,7 +71,7 @@ def commits_topic(application_id: str) -> str:
 
 
 def driver_topic(application_id: str) -> str:
-    """Return the name of the topic, and of the group, by which one of several drivers is elected.
+    """Return the name of the topic, and of the consumer group, by which one of several drivers is elected.
 
     Example:
         >>> driver_topic("shop")
@@ -81,7 +81,7 @@ def driver_topic(application_id: str) -> str:
 
 
 def is_internal(application_id: str, topic: str) -> bool:
-    """Return whether a topic's name is that of an internal topic of an application.
+    """Return whether a topic has the name of an internal topic of an application.
 
     Source: ``StreamsResetter.matchesInternalTopicFormat``.
 
@@ -111,10 +111,10 @@ def changelog_config(spec: StoreSpec, given: Mapping[str, str] | None = None) ->
     """Return the configuration of a store's changelog topic.
 
     Args:
-        spec: The store; its own configuration takes precedence over ``given``.
+        spec: The store. Its own configuration takes precedence over ``given``.
 
     Source: ``WindowedChangelogTopicConfig``, ``VersionedChangelogTopicConfig``, ``UnwindowedUnversionedChangelogTopicConfig``;
-    a day is added to the retention, as there (``windowstore.changelog.additional.retention.ms``).
+    as there, a day is added to the retention (``windowstore.changelog.additional.retention.ms``).
     """
     return {**_changelog(spec), **_TIMES, **(given or {}), **spec.changelog_config}
 
@@ -129,10 +129,10 @@ def _changelog(spec: StoreSpec) -> dict[str, str]:
 
 
 def wrong_config(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[str, str]:
-    """Return what must change in the configuration of an existing internal topic, because results would be wrong.
+    """Return the entries that must change in the configuration of an existing internal topic because results would be wrong.
 
     Args:
-        actual: Its configuration, including the broker's defaults; unknown entries are assumed to be right.
+        actual: Configuration of the topic, including the broker's defaults. Unknown entries are assumed to be right.
 
     Example:
         >>> wrong_config(REPARTITION_CONFIG, {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"})
@@ -143,5 +143,5 @@ def wrong_config(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[s
 
 
 def _fits(wanted: str, actual: str) -> bool:
-    """Return whether a value is sufficient; a topic that is compacted but not deleted from keeps more than enough."""
+    """Return whether a value is sufficient. A topic that is compacted but not deleted from keeps more than enough."""
     return set(actual.split(",")) == set(wanted.split(",")) or (actual == "compact" and "compact" in wanted)

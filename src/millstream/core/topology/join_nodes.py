@@ -1,10 +1,10 @@
 """Nodes of joins.
 
-A join of two streams, or of two tables, has three nodes: one per side, which looks up its records on the other side, and one after
-both, which merges the results. So it is known which side a record came from, and an input may be joined with itself. A join of a
+A join of two streams, or of two tables, has three nodes: one per side, which looks up its records on the other side, and one after both
+sides, which merges the results. Each result can therefore be attributed to a side, and an input may be joined with itself. A join of a
 stream with a table is one node, because only the stream triggers results.
 
-A side names the stores that it reads from the other side. This puts both inputs into one sub-topology, whose topics must be
+Each side names the stores of the other side that it reads. This puts both inputs into one sub-topology, whose topics must be
 co-partitioned.
 
 **Foreign keys.** In a foreign-key join each left row is joined with the right row whose key it references.
@@ -14,8 +14,8 @@ The two rows may be in different partitions, so the join uses two topics (KIP-21
     left table -> Subscribe -> [subscriptions, by the right key] -> Subscriptions -+
                                              right table -> Subscribed changes   -+-> [answers, by the left key] -> Resolve -> result
 
-The messages are defined in ``millstream.core.model.subscriptions``. The result is a table with a store, because the last node has
-to know whether a result exists.
+``millstream.core.model.subscriptions`` defines the messages. The result is a table with a store, because the last node must know
+whether a result exists.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from millstream.core.topology.stores import StoreSpec, VersionedSpec, WindowSpec
 Joiner = Callable[[Any, Any, Any], Any]
 """Maps key, left value and right value to the value of the result."""
 JoinKind = Literal["inner", "left", "outer"]
-"""Which side's records have a result without a partner: none, the left one's, both."""
+"""The side whose records have a result without a partner: none, the left one, or both."""
 
 
 class JoinsByKind:
-    """Base of joins of a stream: the kind defines whether a record without a key has a result (KIP-962)."""
+    """Base of stream joins: the kind defines whether a record without a key has a result (KIP-962)."""
 
     kind: JoinKind
 
@@ -47,10 +47,10 @@ class JoinsByKind:
 
 @dataclass(frozen=True)
 class StreamTableJoin(JoinsByKind, Node):
-    """Joins each record with the row of a table; for a versioned table, as of the record's time (``KStreamKTableJoin``). Stream to stream.
+    """Joins each record with a row of a table, in a versioned table as of the record's time (``KStreamKTableJoin``). Stream to stream.
 
     Attributes:
-        other: Name of the table's node.
+        other: Name of the node of the table.
         kind: What happens to records without a row.
     """
 
@@ -68,7 +68,7 @@ class StreamTableJoin(JoinsByKind, Node):
 class GraceBuffer(Node):
     """Buffers records until stream time has passed their timestamps by a grace period, and forwards them in timestamp order.
 
-    It is placed before a join with a versioned table, so that rows may arrive late (KIP-923). Stream to stream.
+    Placed before a join with a versioned table, so that rows may arrive late (KIP-923). Stream to stream.
 
     Attributes:
         store: The buffer; its serdes are bytes.
@@ -93,7 +93,7 @@ class TableJoin(Node):
     """One side of a join of two tables by their key (``KTableKTableInnerJoin`` and others). Table to table.
 
     Attributes:
-        other: Name of the other table's node.
+        other: Name of the node of the other table.
         kind: What happens to rows without a partner.
     """
 
@@ -119,7 +119,7 @@ class TableMerge(Node):
 
 
 def stores_of_table(nodes: Mapping[str, Node], table: str) -> tuple[str, ...]:
-    """Return the stores that a table is read from: its own store, or those of the tables it is derived from."""
+    """Return the stores from which a table is read: its own store, or the stores of the tables from which it is derived."""
     node = nodes[table]
     if isinstance(getattr(node, "store", None), StoreSpec):
         return node.store_names
@@ -133,7 +133,7 @@ def stores_of_table(nodes: Mapping[str, Node], table: str) -> tuple[str, ...]:
 
 
 def versions_of_table(nodes: Mapping[str, Node], table: str) -> VersionedSpec | None:
-    """Return the store with the versions of a table, possibly that of a table it is derived from; None if there is none.
+    """Return the store with the versions of a table, possibly the store of a table from which it is derived, or None.
 
     Results have no versions (KIP-914): a table that was joined, aggregated or materialised in another store has none.
     """
@@ -149,13 +149,13 @@ class JoinTimes:
     """The time conditions of a join of two streams, in ms.
 
     A left record with time t is joined with right records with times from ``t - before`` to ``t + after``. Its window *closes* when
-    the stream time of the join exceeds ``t + after + grace``; that of a right record, ``t + before + grace``.
+    the stream time of the join exceeds ``t + after + grace``. The window of a right record closes at ``t + before + grace``.
 
     Attributes:
         before: How much earlier a right record may be.
         after: How much later a right record may be.
         grace: Grace period: how long after its end a window stays open.
-        final: Whether a record that had a result without a partner is not joined any more.
+        final: Whether a record that had a result without a partner is no longer joined.
         interval: Minimum wall-clock time between two checks for unmatched records; 0 checks whenever stream time advances.
         prior: Whether a record is joined only with older records (KIP-28, ``joinPrior``).
     """
@@ -168,7 +168,7 @@ class JoinTimes:
     prior: bool = False
 
     def closes(self, *, left: bool) -> int:
-        """Return how long after its own time the window of a record closes, ms."""
+        """Return how long after the time of a record its window closes, ms."""
         return (self.after if left else self.before) + self.grace
 
 
@@ -177,9 +177,9 @@ class StreamJoin(JoinsByKind, Node):
     """One side of a join of two streams (``KStreamJoinWindow`` and ``KStreamKStreamJoin``). Stream to stream.
 
     Attributes:
-        mine: The window store of this side's records.
-        other: The window store of the other side's records.
-        unmatched: The store of records without a partner so far; None for an inner join.
+        mine: The window store with the records of this side.
+        other: The window store with the records of the other side.
+        unmatched: The store of records that have no partner yet; None for an inner join.
         kind: What happens to records without a partner.
     """
 
@@ -218,8 +218,8 @@ class Subscribe(Node):
 
     Attributes:
         kind: Inner or left.
-        value: Serde of the left values, which marks are computed from.
-        ignores_null: Whether an inner join sends nothing for a change from or to a value that references no right row.
+        value: Serde of the left values, from which marks are computed.
+        ignores_null: Whether an inner join sends nothing when the old or the new value of a change references no right row.
     """
 
     on: ForeignKey
@@ -235,12 +235,12 @@ class Subscribe(Node):
 
 @dataclass(frozen=True)
 class Subscriptions(Node):
-    """Keeps the subscriptions and answers them (``SubscriptionReceiveProcessorSupplier``). Stream to stream.
+    """Stores the subscriptions and answers them (``SubscriptionReceiveProcessorSupplier``). Stream to stream.
 
     Attributes:
         store: The subscriptions: closed right key and left key to mark, all of them bytes.
-        other: Name of the right table's node.
-        stores: Names of the stores that the right table is read from.
+        other: Name of the node of the right table.
+        stores: Names of the stores from which the right table is read.
     """
 
     store: StoreSpec
@@ -270,8 +270,8 @@ class Resolve(Node):
     """Computes results from answers that are not stale (``ResponseJoinProcessorSupplier``). Stream to stream.
 
     Attributes:
-        other: Name of the left table's node.
-        stores: Names of the stores that the left table is read from.
+        other: Name of the node of the left table.
+        stores: Names of the stores from which the left table is read.
     """
 
     other: str

@@ -1,7 +1,7 @@
-"""Layout: a plan over the partitions of its topics.
+"""Layout: a plan laid out over the partitions of its topics.
 
 The *default grouper* puts the same partition number of all topics of a sub-topology into one *partition group* (KIP-28,
-"Partition Distribution"); a group and a sub-topology form a task. Topics whose records reach the same store must be
+"Partition Distribution"). A partition group and a sub-topology form a task. Topics whose records reach the same store must be
 *co-partitioned*: with different numbers of partitions, the state of a key would be split between two tasks.
 """
 
@@ -24,8 +24,7 @@ class Layout:
 
     Attributes:
         partitions: Number of partitions of each topic that is read, including internal topics.
-        tasks: Partitions by task. A sub-topology that is divided has a task for each key range of a partition group, numbered group by
-            group.
+        tasks: Partitions by task. A divided sub-topology has one task for each key range of a partition group, numbered group by group.
     """
 
     partitions: Mapping[str, int]
@@ -33,7 +32,7 @@ class Layout:
 
     @cached_property
     def tasks_of(self) -> Mapping[TopicPartition, tuple[TaskId, ...]]:
-        """The tasks that process each partition: one, or one per key range in their order."""
+        """The tasks that process each partition: one, or one per key range, in order of the ranges."""
         tasks: dict[TopicPartition, tuple[TaskId, ...]] = {}
         for task, group in sorted(self.tasks.items()):
             for partition in group:
@@ -45,7 +44,7 @@ def default_grouper(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPa
     """Group partitions by their number (KIP-28's default; Kafka Streams: ``PartitionGrouper``).
 
     Returns:
-        One group per partition number; the index of a group is its task's number.
+        One group per partition number. The index of a group is the number of its task.
 
     Example:
         >>> [sorted(map(str, group)) for group in default_grouper({"a": 2, "b": 1})]
@@ -68,11 +67,11 @@ def lay_out(
     Args:
         external: Number of partitions of the external topics, from the broker.
         grouper: Forms the partition groups of a sub-topology.
-        previous: Previous numbers of partitions of repartition topics: one without an explicit number keeps it, even if partitions
-            have since been added to its upstream topics, because the state of its keys is in as many tasks.
+        previous: Previous numbers of partitions of repartition topics. A topic without an explicit number keeps its previous number, even
+            if partitions have since been added to its upstream topics, because the state of its keys is in as many tasks.
 
     Raises:
-        TopicNotFoundError: If an external topic is missing, or there is no topic to take a repartition's partition count from.
+        TopicNotFoundError: If an external topic is missing, or no topic determines the partition count of a repartition.
         CoPartitioningError: If topics that reach the same store have different counts.
         TopologyError: If the grouper omits or repeats a partition.
     """
@@ -96,7 +95,7 @@ def tasks_of_group(sub: SubTopology, group: int) -> tuple[TaskId, ...]:
 
 
 def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:
-    """Return the error for source topics that do not exist on the broker."""
+    """Return the error for source topics that the broker does not have."""
     names = ", ".join(repr(topic) for topic in topics)
     return TopicNotFoundError(
         f"the topology reads {names}, which the broker does not have. Source topics are never created automatically, because only "
@@ -106,7 +105,7 @@ def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:
 
 
 def _count_internal_topics(plan: Plan, counts: dict[str, int], previous: Mapping[str, int]) -> None:
-    """Add the counts of the internal topics, each once the counts that it depends on are known."""
+    """Add the counts of the internal topics, each as soon as the counts on which it depends are known."""
     waiting = dict(plan.internal_topics)
     for topic in list(waiting.values()):
         wanted = topic.partitions or previous.get(topic.name)
@@ -135,7 +134,7 @@ def _upstream_topics(plan: Plan, topic: str) -> list[str]:
 
 
 def _inherited_count(plan: Plan, topic: str, counts: Mapping[str, int]) -> int:
-    """Return the count of the topics that reach the same store as this one, else the largest count upstream of all of them."""
+    """Return the count of the topics that reach the same store as this one, otherwise the largest count upstream of all of them."""
     alike = [topic]
     for meeting in _meetings(plan.subtopology_of[topic]):
         if topic in meeting:

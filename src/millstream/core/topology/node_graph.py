@@ -1,6 +1,6 @@
-"""The graph of a topology under construction: nodes and stores, each checked when it is added.
+"""Node graph: a topology under construction, whose nodes and stores are checked when they are added.
 
-The DSL adds nodes here; the public methods of ``Topology`` create nodes for users and add them in the same way.
+The DSL adds nodes directly. The public methods of ``Topology`` create nodes for users and add them in the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from millstream.core.topology.stores import StoreSpec
 
 @checked_methods
 class NodeGraph:
-    """Nodes and stores by name. Methods that add something return the graph."""
+    """Nodes and stores by name. Methods that add nodes or stores return the graph."""
 
     def __init__(self, *, wrap: Wrap | None = None) -> None:
         self._wrap = wrap
@@ -42,7 +42,7 @@ class NodeGraph:
         return self._stores
 
     def replace(self, node: Node) -> Self:
-        """Replace the node of the same name and parents.
+        """Replace the node with the same name and parents.
 
         Raises:
             TopologyError: If the node is invalid.
@@ -52,7 +52,7 @@ class NodeGraph:
         return self
 
     def add(self, node: Node) -> Self:
-        """Add a node of any type; used by all other methods and by the DSL.
+        """Add a node of any type. All other methods and the DSL use this method.
 
         Raises:
             TopologyError: If the node is invalid.
@@ -62,10 +62,10 @@ class NodeGraph:
         return self
 
     def add_store(self, store: StoreSpec) -> Self:
-        """Add a store; adding an equal one again has no effect.
+        """Add a store. Adding an equal store again has no effect.
 
         Raises:
-            TopologyError: If the name is in use by another store.
+            TopologyError: If another store has the name.
         """
         if self._stores.setdefault(store.name, store) != store:
             raise TopologyError(
@@ -74,10 +74,10 @@ class NodeGraph:
         return self
 
     def add_supplied(self, node: Process) -> Self:
-        """Add a node that runs a user's class, with the stores that its supplier provides, and its own.
+        """Add a node that runs a user's class, with the stores that its supplier provides and the stores of the node.
 
         Raises:
-            TopologyError: If the node is invalid, or another store has the name of one of these.
+            TopologyError: If the node is invalid, or another store has the name of one of these stores.
         """
         provided = self.supplied_stores(node)
         names = dict.fromkeys((*node.stores, *(store.name for store in provided)))
@@ -90,10 +90,10 @@ class NodeGraph:
         return self
 
     def supplied_stores(self, node: Process) -> tuple[StoreSpec, ...]:
-        """Return the stores that the supplier of a node and its wrapper provide.
+        """Return the stores that the supplier of a node and the wrapper provide.
 
         Raises:
-            TopologyError: If they are not stores.
+            TopologyError: If one of them is not a store.
         """
         suppliers = dict.fromkeys([node.supplier, self._wrapped(node)])
         return tuple(store for each in suppliers for store in provided_stores(node.name, each))
@@ -104,7 +104,7 @@ class NodeGraph:
         return checked_supplier(node.name, self._wrap(node.name, node.supplier))
 
     def add_global_part(self, source: GlobalSource, keeper: Node, store: StoreSpec) -> Self:
-        """Add a global store with the two nodes that fill it; used by ``Topology.add_global_store`` and the DSL.
+        """Add a global store with the two nodes that fill it, for ``Topology.add_global_store`` and the DSL.
 
         Raises:
             TopologyError: If the nodes are invalid, or the store cannot be global.
@@ -116,7 +116,7 @@ class NodeGraph:
         return self
 
     def _serdes_behind(self, parents: tuple[str, ...]) -> tuple[Serde[Any], Serde[Any]]:
-        """Return the serdes of the nodes' output: those of sources, if all nodes are sources that agree, else the default ones."""
+        """Return the serdes of the nodes' output: those of the sources if all nodes are sources with equal serdes, else the defaults."""
         nodes = [self._nodes.get(parent) for parent in parents]
         sources = [(node.key, node.value) for node in nodes if isinstance(node, Source)]
         known = sources and len(sources) == len(nodes) and all(source == sources[0] for source in sources)

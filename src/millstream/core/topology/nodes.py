@@ -1,8 +1,8 @@
 """Nodes: the building blocks of a topology.
 
-A node defines *what* happens, not how: it is a frozen value with a name and the names of its parents. How it runs is in
-``millstream.core.engine.compile``. There are two kinds of edges: *streams* of records, and *tables* of changes (a key with its new
-and its old value); a comment above each group of nodes states its input and output.
+A node defines *what* happens, not how. It is a frozen value with a name and the names of its parents;
+``millstream.core.engine.compile`` defines how it runs. There are two kinds of edges: *streams* of records, and *tables* of changes (a
+key with its new and its old value). A comment above each group of nodes states its input and output.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from millstream.core.topology.folds import Fold
 from millstream.core.topology.stores import StoreSpec
 
 TimestampExtractor = Callable[[ConsumerRecord, int], int]
-"""Maps a record and the partition time (ms) to a timestamp (ms); a negative result drops the record (``TimestampExtractor``)."""
+"""Maps a record and the partition time (ms) to a timestamp (ms). A negative result drops the record (``TimestampExtractor``)."""
 OffsetReset: TypeAlias = "str | timedelta"
-"""``"earliest"``, ``"latest"``, ``"none"`` (an error), or how far back before now (KIP-1106)."""
+"""``"earliest"``, ``"latest"``, ``"none"`` (an error), or a duration before now (KIP-1106)."""
 TopicNameExtractor = Callable[[Any, Any, RecordContext], str]
-"""Maps key, value and context to the topic to send a record to (``TopicNameExtractor``)."""
+"""Maps key, value and context to the topic to which a record is sent (``TopicNameExtractor``)."""
 StreamPartitioner = Callable[[str, Any, Any, int], "int | Iterable[int] | None"]
-"""Maps topic, key, value and number of partitions to a partition, or to several that each get the record; None chooses by key, and an
+"""Maps topic, key, value and number of partitions to a partition, or to several that each receive the record. None chooses by key; an
 empty result drops the record (``StreamPartitioner``, KIP-837)."""
 
 
@@ -44,16 +44,16 @@ class Node:
     pure: ClassVar[bool] = True
     """Whether the node keeps no state and no schedule, so that it may run before Spark's shuffle."""
     table: ClassVar[bool] = False
-    """Whether the output is changes instead of records."""
+    """Whether the output consists of changes instead of records."""
     local_to_key: ClassVar[bool] = False
-    """Whether it depends on nothing but the records of one key and the time of the partition, although it is not pure, so that key
-    ranges may divide it."""
+    """Whether a node that is not pure depends only on the records of one key and the time of the partition, so that key ranges may divide
+    it."""
     divisible: ClassVar[bool] = False
-    """Whether a start may divide its stores among more key ranges, because each entry belongs to one record key."""
+    """Whether a start may divide the stores of the node among more key ranges, because each entry belongs to one record key."""
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Names of its stores: of the specifications among its fields, and those in a field ``stores``."""
+        """Names of the node's stores: the specifications among its fields, and the names in a field ``stores``."""
         names: list[str] = []
         for attribute, value in vars(self).items():
             if isinstance(value, StoreSpec):
@@ -68,17 +68,17 @@ class Node:
 
     @property
     def remembered_as(self) -> str:
-        """Name under which the node finds its persistent data after a restart: that of its own store, if it has one."""
+        """Name under which the node finds its persistent data after a restart: the name of its own store, if it has one."""
         return self.name
 
     @property
     def joins_null_keys(self) -> bool:
-        """Whether it is a left or outer join of a stream, which has results for records without a key (KIP-962)."""
+        """Whether the node is a left or outer join of a stream, which has results for records without a key (KIP-962)."""
         return False
 
     @property
     def closes_idle(self) -> bool:
-        """Whether the wall clock advances time when its input is idle, so that its task must know whether it is."""
+        """Whether the wall clock advances time while the input is idle, so that the task must know whether it is idle."""
         return False
 
 
@@ -90,8 +90,8 @@ class Source(Node):
     """Reads topics (``addSource``).
 
     Attributes:
-        topics: Names of the topics; for a source with a resolved pattern, the existing topics that match.
-        timestamp: Returns each record's timestamp; None uses the record's own.
+        topics: Names of the topics. For a source with a resolved pattern, the existing topics that match.
+        timestamp: Returns the timestamp of each record; None uses the record's own timestamp.
         offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"``, or how far back; None uses
             the application's setting.
         pattern: Matches the whole names of the topics; None for a source with named topics.
@@ -112,7 +112,7 @@ def source_reading(
     timestamp: TimestampExtractor | None,
     offset_reset: OffsetReset | None,
 ) -> Source:
-    """Return a source that reads one topic, several topics, or those that match a pattern."""
+    """Return a source that reads one topic, several topics, or all topics that match a pattern."""
     if isinstance(topics, re.Pattern):
         return Source(name, (), (), *serdes, timestamp, offset_reset, topics)
     named = (topics,) if isinstance(topics, str) else tuple(topics)
@@ -125,7 +125,7 @@ class Sink(Node):
 
     Attributes:
         partitioner: Chooses the partition; None chooses by key.
-        window_bytes: Number of bytes at the end of a serialised key that are ignored for the partition (``WindowedStreamPartitioner``).
+        window_bytes: Number of bytes at the end of a serialised key that do not affect the partition (``WindowedStreamPartitioner``).
     """
 
     topic: str | TopicNameExtractor
@@ -137,11 +137,11 @@ class Sink(Node):
 
 @dataclass(frozen=True)
 class Repartition(Node):
-    """Sends records to the partition of their key: the border between two sub-topologies (``repartition``).
+    """Sends records to the partition of their key; the border between two sub-topologies (``repartition``).
 
     Attributes:
-        topic_name: Middle part of the internal topic's name, ``<application id>-<topic_name>-repartition``.
-        partitions: Number of partitions; None takes it from the topics it is joined with, or from upstream.
+        topic_name: Middle part of the name of the internal topic, ``<application id>-<topic_name>-repartition``.
+        partitions: Number of partitions; None takes it from the topics joined with it, or from upstream topics.
         drop_null_keys: Whether records without a key are dropped, unless a left or outer join follows.
         partitioner: Chooses the partition; None chooses by key.
         parts: Names of the filter, the sink and the source that replace it; None derives them from its name.
@@ -174,7 +174,7 @@ class Filter(Node):
 
 @dataclass(frozen=True)
 class WithKey(Node):
-    """Keeps the records with a key, which determines their partition; ``counted`` counts the others as dropped."""
+    """Keeps the records with a key, which determines their partition. ``counted`` counts the others as dropped."""
 
     counted: bool
 
@@ -225,7 +225,7 @@ class Peek(Node):
 
 @dataclass(frozen=True)
 class Pass(Node):
-    """Forwards records unchanged: where streams merge, and where a branch begins."""
+    """Forwards records unchanged, where streams merge and where a branch begins."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ class Branch(Node):
     routes: tuple[str, ...]
 
 
-# Stream to stream, by a user's processor.
+# Stream to stream, by a user-defined processor.
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class Process(Node):
     """Runs a processor (``addProcessor``).
 
     Attributes:
-        key_local: Whether it promises to touch only entries with the record's key.
+        key_local: Whether the processor is declared to access only entries with the key of its record.
     """
 
     supplier: Callable[[], Any]
@@ -275,7 +275,7 @@ class Materialised(Node):
 
 @dataclass(frozen=True)
 class TableSource(Materialised):
-    """Turns a stream into a table with the newest value per key; a null value deletes (``KTableSource``)."""
+    """Turns a stream into a table with the newest value per key; a null value deletes the key (``KTableSource``)."""
 
     divisible: ClassVar[bool] = True
 
@@ -301,7 +301,7 @@ class Aggregate(Materialised):
 
 @dataclass(frozen=True)
 class Cogroup(Materialised):
-    """The table of several stream aggregations, its parents, in one store (``cogroup``, KIP-150)."""
+    """The table of several stream aggregations, which are its parents, in one store (``cogroup``, KIP-150)."""
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ class TableAggregate(Materialised):
 
 @dataclass(frozen=True)
 class TableFilter(Node):
-    """Keeps the rows for which the predicate equals ``keep``; the others become tombstones (``KTableFilter``)."""
+    """Keeps the rows for which the predicate equals ``keep``; all others become tombstones (``KTableFilter``)."""
 
     predicate: Callable[[Any, Any], object]
     keep: bool = True
@@ -365,4 +365,4 @@ class GroupTable(Node):
 
 @dataclass(frozen=True)
 class Late(Node):
-    """The late records of its parent, which forwards only these to it. To stream; not in Kafka Streams."""
+    """Forwards the late records of its parent. To stream; not in Kafka Streams."""

@@ -1,14 +1,14 @@
 """Patterns: sources that read every topic whose whole name matches a regular expression.
 
-With a pattern, the cluster determines which topics are read. So a pattern is *resolved* against the names of the existing topics
-before the topology is split, and everything downstream sees plain sources with plain topics. When topics are created or deleted it
-is resolved again (see docs/decisions/0042-topics-by-pattern.md).
+With a pattern, the cluster determines which topics are read. A pattern is therefore *resolved* against the names of the existing topics
+before the topology is split, so that all later steps see plain sources with plain topics. When topics are created or deleted, it is
+resolved again (see docs/decisions/0042-topics-by-pattern.md).
 
-A pattern never matches an internal topic: neither the broker's own (``__consumer_offsets``), nor one of the application, whose
-records would flow back into it.
+A pattern never matches an internal topic, neither of the broker (``__consumer_offsets``) nor of the application, because records of
+the application's internal topics would flow back into it.
 
-The *mark* of a pattern represents it among the topics of a sub-topology. A checkpoint keeps it, so that a restart finds the state
-of the sub-topology even if all matching topics have changed. No topic can have such a name.
+The *mark* of a pattern represents it among the topics of a sub-topology. A checkpoint contains the mark, so that a restart finds the
+state of the sub-topology even if all matching topics have changed. No topic can have the same name as a mark.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ def mark_of(pattern: re.Pattern[str]) -> str:
 
 
 def matches(pattern: re.Pattern[str], topic: str) -> bool:
-    """Return whether a pattern matches the whole name of a topic, and the topic is not one of the broker's own."""
+    """Return whether a pattern matches the whole name of a topic that is not an internal topic of the broker."""
     return not topic.startswith("__") and pattern.fullmatch(topic) is not None
 
 
 def source_of(sources: Iterable[Source], topic: str) -> Source | None:
-    """Return the source whose pattern matches a topic; None if there is none."""
+    """Return the source whose pattern matches a topic, or None."""
     return next((s for s in sources if s.pattern is not None and matches(s.pattern, topic)), None)
 
 
 def merged_with(sources: Iterable[Source], node: Source) -> Source | None:
-    """Return an existing source with the same topics, or an equal pattern; None if there is none.
+    """Return an existing source with the same topics or an equal pattern, or None.
 
     Raises:
         TopologyError: If the two read the same topics with different options.
 
-    Source: ``InternalStreamsBuilder.mergeDuplicateSourceNodes``, which lets the first extractor and the first serdes win.
+    Source: ``InternalStreamsBuilder.mergeDuplicateSourceNodes``, in which the first extractor and the first serdes win.
     """
     source = next((other for other in sources if _reads(other) == _reads(node)), None)
     if source is None:
@@ -75,7 +75,7 @@ def _description(source: Source) -> str:
 
 
 def check_one_source(sources: Iterable[Source], topic: str) -> None:
-    """Check that a topic is read by one source only, now that its name is known.
+    """Check that only one source reads a topic whose name has become known.
 
     Raises:
         TopologyError: If a pattern matches a topic that another source reads.
@@ -122,10 +122,10 @@ def resolved(nodes: Mapping[str, Node], existing: Collection[str], application_i
 
 
 def check_overlap(node: Source, others: Iterable[Source]) -> None:
-    """Reject a pattern that matches a topic named by another source, as far as that is known without the cluster.
+    """Reject a pattern that matches a topic named by another source, as far as this is known without the cluster.
 
     Raises:
-        TopologyError: If it does, or if another source has an equal pattern.
+        TopologyError: If the pattern matches such a topic, or another source has an equal pattern.
     """
     for other in others:
         if node.pattern is not None and _reads(node) == _reads(other):

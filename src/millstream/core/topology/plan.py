@@ -1,4 +1,4 @@
-"""The plan: a topology that was checked and split into sub-topologies, and its description."""
+"""The plan: a checked topology, split into sub-topologies, and its description."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SubTopology:
     Attributes:
         nodes: The nodes by name, parents before children.
         global_stores: The global stores that its nodes may read, by name.
-        ranges: Into how many key ranges each of its partition groups is divided; each range is a task.
+        ranges: Number of key ranges into which each of its partition groups is divided. Each range is a task.
     """
 
     id: int
@@ -41,7 +41,7 @@ class SubTopology:
 
     @cached_property
     def origins(self) -> tuple[str, ...]:
-        """The topics it reads, and the marks of the patterns that match them."""
+        """The topics that it reads, and the marks of the patterns that match them."""
         patterns = (source.pattern for source in self.sources)
         return (*self.source_topics, *(mark_of(pattern) for pattern in patterns if pattern is not None))
 
@@ -51,11 +51,11 @@ class SubTopology:
 
     @cached_property
     def finishes_later(self) -> bool:
-        """Whether a node may finish records later than it gets them, because it makes calls or acknowledges records."""
+        """Whether a node may finish records later than it receives them, because it makes calls or acknowledges records."""
         return bool(unfinished_stores(self.nodes.values()))
 
     def key_range(self, task: TaskId) -> KeyRange | None:
-        """Return the key range of one of its tasks, None if it is not divided."""
+        """Return the key range of one of its tasks, or None if it is not divided."""
         return None if self.ranges == 1 else KeyRange(task.partition % self.ranges, self.ranges)
 
     def children(self, name: str) -> tuple[Node, ...]:
@@ -69,8 +69,8 @@ class InternalTopic:
 
     Attributes:
         name: ``<application id>-<name>-repartition``.
-        partitions: The requested number of partitions, None to derive it from other topics.
-        through_shuffle: Whether it exists only as Spark's shuffle, not on the broker.
+        partitions: The requested number of partitions; None derives it from other topics.
+        through_shuffle: Whether the topic exists only as Spark's shuffle, not on the broker.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Plan:
 
     Attributes:
         application_id: Prefix of internal topics.
-        subtopologies: The sub-topologies, in the order of their numbers.
+        subtopologies: The sub-topologies, in order of their numbers.
         global_parts: The parts that fill global stores, numbered after the sub-topologies.
     """
 
@@ -126,7 +126,7 @@ class Plan:
 
     @cached_property
     def committed_by_transactions(self) -> frozenset[str]:
-        """The topics whose offsets transactions commit, exactly once: not those whose key ranges send in several transactions."""
+        """The topics whose offsets transactions commit, exactly once. Excludes topics whose key ranges send in separate transactions."""
         divided = (topic for sub in self.subtopologies if sub.ranges > 1 for topic in sub.source_topics)
         return frozenset(self.broker_topics).difference(divided)
 
@@ -164,12 +164,12 @@ class Plan:
 
     @property
     def commits_topic(self) -> str:
-        """The internal topic with the marks of delivered batches, and the snapshots of tasks with changelogs."""
+        """The internal topic with the marks of delivered micro-batches and the snapshots of tasks with changelogs."""
         return commits_topic(self.application_id)
 
     @cached_property
     def sink_topics(self) -> tuple[str, ...]:
-        """The fixed topics that results are sent to, without internal topics."""
+        """The fixed topics to which results are sent, without internal topics."""
         names = (
             node.topic
             for sub in self.subtopologies
@@ -180,7 +180,7 @@ class Plan:
 
     @cached_property
     def places_in_any_topic(self) -> bool:
-        """Whether a sink chooses partitions of dynamically chosen topics, so that the partition count of any topic may be needed."""
+        """Whether a sink chooses partitions of topics that a function returns, so that the partition count of any topic may be needed."""
         sinks = (node for sub in self.subtopologies for node in sub.nodes.values() if isinstance(node, Sink))
         return any(
             (sink.partitioner is not None or sink.window_bytes) and not isinstance(sink.topic, str)
@@ -199,7 +199,7 @@ class Plan:
         return any(map(self.runs_before_shuffle, self.subtopologies))
 
     def store_fingerprints(self) -> dict[str, str]:
-        """Return what must be unchanged after a restart, by store: its sub-topology, kind and serdes."""
+        """Return what must be unchanged after a restart, by store: sub-topology, kind and serdes."""
         return {
             store.name: f"sub-topology {sub.id}, {store.fingerprint}"
             for sub in self.subtopologies
@@ -211,17 +211,17 @@ class Plan:
 
 
 def plan_text(plan: Plan) -> str:
-    """Return a text about what an application will read, keep and write."""
+    """Describe what an application will read, keep and write, as text."""
     return "\n".join([f"Application {plan.application_id}", *plan_lines(plan, {})])
 
 
 def plan_lines(
     plan: Plan, notes: Mapping[int, str], partitions: Mapping[str, int] | None = None
 ) -> list[str]:
-    """Return lines about what an application will read, keep and write.
+    """Describe what an application will read, keep and write, as lines.
 
     Args:
-        notes: Additional text by number of sub-topology.
+        notes: Additional text by number of the sub-topology.
         partitions: Partition counts by topic; None if unknown.
     """
     lines: list[str] = []

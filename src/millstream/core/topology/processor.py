@@ -1,4 +1,4 @@
-"""Processors: base classes for users, and their context."""
+"""Processors: base classes for users, and the processor context."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Wrap: TypeAlias = Callable[[str, Callable[[], Any]], Callable[[], Any]]
 
 
 class PunctuationType(Enum):
-    """The time that a schedule follows (``PunctuationType``)."""
+    """The clock that a schedule follows (``PunctuationType``)."""
 
     STREAM_TIME = "stream_time"
     WALL_CLOCK_TIME = "wall_clock_time"
@@ -48,7 +48,7 @@ class Cancellable(Protocol):
 
 
 class ProcessorContext(Protocol[K2, V2]):
-    """The interface between a processor and its task.
+    """The interface through which a processor accesses its task.
 
     Source: KIP-28, "API Design"; ``org.apache.kafka.streams.processor.api.ProcessorContext``.
     """
@@ -59,11 +59,11 @@ class ProcessorContext(Protocol[K2, V2]):
 
     @property
     def app_config(self) -> Mapping[str, Any]:
-        """The user's configuration for processors, which is the application's setting ``app_config`` (``appConfigs``)."""
+        """The user's configuration for processors: the application's setting ``app_config`` (``appConfigs``)."""
 
     @property
     def task_id(self) -> TaskId:
-        """The task this processor belongs to; ``str(task_id)`` is like ``0_3``."""
+        """The task to which this processor belongs; ``str(task_id)`` is like ``0_3``."""
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
@@ -71,7 +71,7 @@ class ProcessorContext(Protocol[K2, V2]):
 
     @property
     def stream_time_ms(self) -> int:
-        """The largest timestamp that the task has processed so far, ms since the epoch; -1 before the first record.
+        """The largest timestamp that the task has processed, ms since the epoch; -1 before the first record.
 
         Raises:
             ProcessingError: In a processor that maintains a global store, because its copies have different positions.
@@ -82,7 +82,7 @@ class ProcessorContext(Protocol[K2, V2]):
         """Wall-clock time when the micro-batch was planned, ms since the epoch."""
 
     def forward(self, record: Record[K2, V2], child: str | None = None) -> None:
-        """Forward a record to all children, or to the named child, and return when they have processed it.
+        """Forward a record to all children, or to the named child, and return after they have processed it.
 
         Args:
             record: The record.
@@ -105,7 +105,7 @@ class ProcessorContext(Protocol[K2, V2]):
         Args:
             interval: Interval, at least 1 ms; ``timedelta`` or ms.
             kind: ``ms.stream_time`` or ``ms.wall_clock``.
-            callback: Called with the current time of that kind in ms. If ``schedule`` is not called in ``init``, it must be a
+            callback: Called with the current time of that kind in ms. If ``schedule`` is not called in ``init``, the callback must be a
                 method of the processor, so that later micro-batches can find it.
             start_time: First due time, ms since the epoch; None is 0 for stream time, now + interval for the wall clock.
 
@@ -120,19 +120,19 @@ class ProcessorContext(Protocol[K2, V2]):
     def scheduled(self, callback: Punctuator) -> tuple[Cancellable, ...]:
         """Return this processor's schedules of a function, including those of earlier micro-batches.
 
-        The result of ``schedule`` is valid within one micro-batch only; use this method to cancel a schedule later.
+        The result of ``schedule`` is valid only within one micro-batch. To cancel a schedule later, use this method.
         """
 
     def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
         """Call a function outside the task, and handle its result when the current record retires.
 
-        The call may take any time: the task and its micro-batches continue. The offset of the current record is not committed before
-        ``on_done`` has returned. Only processors added with ``calls=ms.Calls(...)`` may issue calls; these options define the order of
-        the results, the retries, and what happens on failure.
+        The call may take any amount of time: the task and its micro-batches continue. The offset of the current record is not committed
+        before ``on_done`` has returned. Only processors added with ``calls=ms.Calls(...)`` may issue calls. These options define the order
+        of the results, the retries, and the handling of failures.
 
         Args:
-            call: A coroutine function or a plain one, defined at module level, because it may be called again after a restart.
-                It may return ``ms.retry()``, ``ms.delay(...)``, ``ms.dead_letter(...)`` and ``ms.skip()``.
+            call: A coroutine function or a plain function, defined at module level, because it may be called again after a restart.
+                It may return ``ms.retry()``, ``ms.delay(...)``, ``ms.dead_letter(...)`` or ``ms.skip()``.
             on_done: A method of the processor, called with the record and the result.
             args: Arguments of the call.
 
@@ -143,39 +143,39 @@ class ProcessorContext(Protocol[K2, V2]):
         """
 
     def acknowledge(self, metadata: RecordMetadata) -> None:
-        """Report that a record is finished, in a processor added with ``acknowledges=True``.
+        """Acknowledge that a record is finished, in a processor added with ``acknowledges=True``.
 
-        Until then each new processor (on Spark, one per micro-batch) gets the record again. So keep the work at module level, let
-        ``process`` check whether the work for the record is running or done, and acknowledge in ``process`` or in a punctuator.
-        Several records derived from one input record have the same metadata: they are finished when one processor has
-        acknowledged as many.
+        Until the record is acknowledged, each new processor (on Spark, one per micro-batch) receives it again. Therefore keep the work at
+        module level, let ``process`` check whether the work for the record is running or done, and acknowledge in ``process`` or in a
+        punctuator. Several records derived from one input record have the same metadata; the input record is finished when one processor
+        has acknowledged all of them.
 
         Args:
-            metadata: The ``record_metadata`` it was processed with.
+            metadata: The ``record_metadata`` with which the record was processed.
 
         Raises:
-            ProcessingError: If the processor does not have that record, or was added without ``acknowledges=True``, or if nothing is
-                being processed.
+            ProcessingError: If the processor does not have that record, was added without ``acknowledges=True``, or is not processing
+                anything.
 
         Source: KIP-311, "Lightweight approach".
         """
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add to a counter that the application's metrics show as ``counted: <name>``, over all tasks.
+        """Add to a counter, which the application's metrics show as ``counted: <name>``, summed over all tasks.
 
         Args:
             name: Name of the counter.
             by: Amount to add.
 
-        Source: ``StreamsMetrics.addRateTotalSensor``, as far as totals go.
+        Source: ``StreamsMetrics.addRateTotalSensor``, for totals only.
         """
 
     def commit(self) -> None:
-        """Request that the next micro-batch starts as soon as the current one has ended; every micro-batch ends with a commit.
+        """Request that the next micro-batch start as soon as the current one has ended. Every micro-batch ends with a commit.
 
-        The records of the current micro-batch are processed first. Then stores, results and offsets are committed together, and the
-        next micro-batch starts without waiting for ``trigger_interval_ms``. It has no effect within ``ms.spark.transform``, where the
-        trigger is that of your query, in the test driver, where nothing waits, and for a global store, which is not committed.
+        The records of the current micro-batch are processed first. Then stores, results and offsets are committed together, and the next
+        micro-batch starts without waiting for ``trigger_interval_ms``. A request has no effect within ``ms.spark.transform``, which follows
+        the trigger of your query; in the test driver, which never waits; and for a global store, which is not committed.
 
         Source: ``ProcessorContext.commit``.
         """
@@ -184,18 +184,18 @@ class ProcessorContext(Protocol[K2, V2]):
         """Return a store that is connected to this processor, or any global store, which is read-only.
 
         Raises:
-            StoreError: If there is no such global store, and no such store is connected.
+            StoreError: If no global store has this name, and no store of this name is connected.
         """
 
 
 class Processor(Generic[K, V, K2, V2]):
     """Base class of processors: one new object per task and micro-batch.
 
-    A class may provide the stores that it uses, in a class attribute ``stores``: they are added to the topology and connected
-    to the processor. Two processors that provide the same store share it.
+    A class may provide the stores that it uses, in a class attribute ``stores``. They are added to the topology and connected to the
+    processor. Two processors that provide the same store share it.
 
-    On Spark a task may run in another Python process in each micro-batch. So ``init`` is called at the beginning of each
-    and ``close`` at its end, and data that must survive a micro-batch belongs in a store, not in an attribute.
+    On Spark, a task may run in another Python process in each micro-batch. ``init`` is therefore called at the beginning of each
+    micro-batch and ``close`` at its end. Keep data that must survive a micro-batch in a store, not in an attribute.
 
     Source: KIP-28, "API Design"; ``org.apache.kafka.streams.processor.api.Processor``.
 
@@ -226,14 +226,14 @@ class Processor(Generic[K, V, K2, V2]):
         raise NotImplementedError(f"{type(self).__name__} must define process(self, record)")
 
     def close(self) -> None:
-        """Release the resources of ``init``."""
+        """Release the resources acquired in ``init``."""
 
 
 def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, ...]:
-    """Return the stores that a supplier provides in its attribute ``stores``, or returns from its function of that name.
+    """Return the stores that a supplier provides in its attribute ``stores``, or that its method of that name returns.
 
     Raises:
-        TopologyError: If they are not stores.
+        TopologyError: If one of them is not a store.
 
     Source: ``org.apache.kafka.streams.processor.ConnectedStoreProvider`` (KIP-401).
     """
@@ -255,10 +255,10 @@ def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, 
 def checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any]:
     """Return a supplier if it can create a processor, or a value transformer, for each task.
 
-    A function is called twice to check that it creates a new one each time; a class always does.
+    A function is called twice to check that it creates a new object each time. A class always does.
 
     Raises:
-        TopologyError: If it is a processor itself, or returns the same one again.
+        TopologyError: If the supplier is itself a processor, or returns the same object twice.
 
     Source: ``ApiUtils.checkSupplier``.
     """
@@ -282,7 +282,7 @@ def _is_processor(made: object) -> bool:
 class ValueTransformer(Generic[K, V, V2]):
     """Base class of transformers for ``KTable.transform_values``: one new object per task and micro-batch, like ``Processor``.
 
-    It may use stores and schedule punctuators, but forwards nothing: the returned value is the row's only value.
+    A transformer may use stores and schedule punctuators, but cannot forward records: the returned value is the only result for a row.
 
     Source: ``org.apache.kafka.streams.kstream.ValueTransformerWithKey``.
     """
@@ -309,7 +309,7 @@ class ValueTransformer(Generic[K, V, V2]):
         raise NotImplementedError(f"{type(self).__name__} must define transform(self, key, value)")
 
     def close(self) -> None:
-        """Release the resources of ``init``."""
+        """Release the resources acquired in ``init``."""
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ class ProcessValues(Process):
 
 @dataclass(frozen=True)
 class KeepStore(Process):
-    """Runs the only processor that writes to a store, which others only read (``addReadOnlyStateStore``). Stream to stream."""
+    """Runs the only processor that writes to a store; others only read it (``addReadOnlyStateStore``). Stream to stream."""
 
     divisible: ClassVar[bool] = False
 

@@ -1,18 +1,17 @@
 """Routing: how records reach the tasks with the state of their keys.
 
-The state of a key is in the task that processed its records. The writer of a record chooses its partition: a producer, or a
-repartition by key or by a partitioner. The partition grouper assigns the partition to a task. The content of a store never moves
-from one task to another, so a checkpoint keeps the *route* of each topic that tasks read, and the topics whose records reach each
-store. The routing of the next start is compared with it, store by store:
+The state of a key is in the task that processed its records. The writer of a record chooses its partition: a producer, or a repartition
+by key or by a partitioner. The partition grouper assigns the partition to a task. The content of a store never moves from one task to
+another. A checkpoint therefore contains the *route* of each topic that tasks read, and the topics whose records reach each store. The
+next start compares its routing with the checkpoint, store by store:
 
-1. An existing partition stays in its task. New partitions join any task, or form new ones.
-2. A repartition keeps its number of partitions and its partitioner. A producer's topic may grow: then the producer spreads
-   the keys differently, for every consumer.
-3. If none of the previous topics reaches the store any more, the new ones must have the route of a previous one. If at least one
-   does, others may be added or removed: topics that reach the same store are co-partitioned, so they agree with that one.
+1. An existing partition stays in its task. New partitions join any task, or form new tasks.
+2. A repartition keeps its number of partitions and its partitioner. A producer's topic may grow; the producer then distributes the
+   keys differently, for every consumer.
+3. If none of the previous topics reaches the store any more, the new topics must have the route of a previous one. If at least one
+   still does, others may be added or removed: topics that reach the same store are co-partitioned, so they agree with that topic.
 
-A new store has no state to lose. Neither has a part without stores, except for records that its tasks buffer
-(:func:`left_by`).
+A new store has no state to lose. A part without stores has none either, except for records that its tasks buffer (:func:`left_by`).
 
 See docs/decisions/0055-checkpoint-records-the-routing-of-keys.md.
 """
@@ -39,9 +38,9 @@ class Route(NamedTuple):
 
     Attributes:
         tasks: Task number by partition.
-        by: What chooses the partition: ``producer`` for an external topic, ``key`` for a repartition, or its partitioner, which
-            is identified by the name of the function.
-        ranges: Into how many key ranges each partition is divided; the tasks are then the partition groups.
+        by: What chooses the partition: ``producer`` for an external topic, ``key`` for a repartition, or the partitioner of the
+            repartition, identified by the name of the function.
+        ranges: Number of key ranges per partition; the tasks are then the partition groups.
     """
 
     tasks: tuple[int, ...]
@@ -49,7 +48,7 @@ class Route(NamedTuple):
     ranges: int = 1
 
     def to_json(self) -> list[Any]:
-        """Return JSON values; if every partition is in the task of its number, only their count."""
+        """Return JSON values. If every partition is in the task of the same number, the result contains only the count."""
         ranges = [] if self.ranges == 1 else [self.ranges]
         return [list(self.tasks) if self._grouped else len(self.tasks), self.by, *ranges]
 
@@ -74,8 +73,8 @@ class Routing:
     """How records reach tasks and stores.
 
     Attributes:
-        routes: Route by topic that tasks read; parts that run before the shuffle have none.
-        reaching: For each store, the topics whose records reach it, and the marks of the patterns that match some of them.
+        routes: Route by topic that tasks read; parts that run before the shuffle have no routes.
+        reaching: For each store, the topics whose records reach it, and the marks of the patterns that match some of these topics.
     """
 
     routes: Mapping[str, Route] = field(default_factory=dict)
@@ -102,7 +101,7 @@ class Routing:
         """Return a copy with new names.
 
         Args:
-            topics: New name by old name of a repartition; each may have been renamed or not, so both names are kept.
+            topics: New name by old name of a repartition. Each may or may not have been renamed, so both names are kept.
         """
         routes = {topics.get(topic, topic): route for topic, route in self.routes.items()}
         reaching = {
@@ -160,7 +159,7 @@ def check_routing(before: Routing, now: Routing, *, divides: bool = False) -> No
         divides: Whether the state of a task can be divided among smaller key ranges.
 
     Raises:
-        IncompatibleTopologyError: If records would reach a store in another way than before.
+        IncompatibleTopologyError: If records would reach a store in a different way.
     """
     for store, origins in now.reaching.items():
         known = before.reaching.get(store, ())
@@ -174,7 +173,7 @@ def check_routing(before: Routing, now: Routing, *, divides: bool = False) -> No
 
 
 def left_by(before: Routing, now: Routing) -> frozenset[str]:
-    """Return the topics with a partition that is now in another task, or in none: the previous tasks may buffer records of them."""
+    """Return the topics with a partition that is now in another task, or in none. The previous tasks may buffer records of these topics."""
     return frozenset(topic for topic, route in before.routes.items() if _moved(route, now.routes.get(topic)))
 
 
@@ -227,12 +226,12 @@ def _check_ranges(store: str, topic: str, routes: tuple[Route, Route], *, divide
 
 
 def is_division(before: Route, now: Route) -> bool:
-    """Return whether partitions have more key ranges than before, and each is a part of one from before."""
+    """Return whether partitions have more key ranges than before, and each range is part of a previous one."""
     return now.ranges > before.ranges and now.ranges % before.ranges == 0
 
 
 def _check_replaced(store: str, before: Mapping[str, Route], now: Mapping[str, Route]) -> None:
-    """Reject topics of which none reached the store before, unless they have the same routes as the previous topics."""
+    """Reject new topics if none of the previous ones still reaches the store, unless the new ones have the same routes."""
     known = set(before.values())
     if known and any(route not in known for route in now.values()):
         raise _moved_state(

@@ -1,15 +1,15 @@
 """Split: divide a topology into sub-topologies.
 
-A *sub-topology* is a connected part of the graph, where nodes that share a store count as connected. A repartition is the
-border between two of them: it becomes a sink to an internal topic in one and a source of that topic in the other
-(Kafka Streams: ``InternalTopologyBuilder.makeNodeGroups``).
+A *sub-topology* is a connected part of the graph, where nodes that share a store count as connected. A repartition is the border between
+two sub-topologies: it becomes a sink to an internal topic in one and a source of that topic in the other (Kafka Streams:
+``InternalTopologyBuilder.makeNodeGroups``).
 
-A sub-topology is *stateless* if all its nodes are pure: no store, no user's processor, no schedule. Such a part may run where its
-records are read, before Spark's shuffle, and its repartitions are then Spark's shuffle; the repartitions of any other part use a
-Kafka topic (see docs/decisions/0003-repartition-through-the-shuffle.md).
+A sub-topology is *stateless* if all its nodes are pure: no store, no user-defined processor, no schedule. A stateless sub-topology may
+run where its records are read, before Spark's shuffle; its repartitions then become Spark's shuffle. The repartitions of any other
+sub-topology use a Kafka topic (see docs/decisions/0003-repartition-through-the-shuffle.md).
 
-The parts that fill global stores are separate from the sub-topologies: they form no tasks, so adding a global table renumbers
-nothing (see docs/decisions/0032-global-stores-are-not-part-of-tasks.md).
+The parts that fill global stores are separate from the sub-topologies. They form no tasks, so adding a global table renumbers nothing
+(see docs/decisions/0032-global-stores-are-not-part-of-tasks.md).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def split(
 
 
 def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict[str, Node]:
-    """Replace each repartition by an optional filter, a sink and a source; its children become children of the source."""
+    """Replace each repartition by an optional filter, a sink and a source. Its children become children of the source."""
     expanded: dict[str, Node] = {}
     moved: dict[str, str] = {}
     joined = _upstream_of_null_key_joins(nodes)
@@ -86,7 +86,7 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
 
 
 def _upstream_of_null_key_joins(nodes: Mapping[str, Node]) -> set[str]:
-    """Return the names of the nodes that have a left or outer join of a stream downstream, at any distance (KIP-962)."""
+    """Return the names of the nodes with a left or outer join of a stream anywhere downstream (KIP-962)."""
     upstream: set[str] = set()
     for node in reversed(list(nodes.values())):
         if node.joins_null_keys or node.name in upstream:

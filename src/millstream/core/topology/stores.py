@@ -1,7 +1,7 @@
-"""Stores: specifications with name, kind, retention and storage of a store, such as ``ms.stores.key_value(...)``.
+"""Stores: specifications of stores, with name, kind, retention and storage, such as ``ms.stores.key_value(...)``.
 
 A specification defines *what* a store is; ``millstream.core.state.opening`` creates the store of a task from it. Its *fingerprint*
-contains what must not change for its content to stay readable: kind and serdes. Retention, store engine and changelog topic may
+contains what must not change if the content is to stay readable: kind and serdes. Retention, store engine and changelog topic may
 change from one start of the application to the next.
 """
 
@@ -35,15 +35,15 @@ __all__ = [
 ]
 
 Engine = Literal["lmdb", "rocksdb", "memory"]
-"""The store engine of the local copy; None in a specification uses the application's setting."""
+"""The store engine of the local copy. None in a specification uses the application's setting."""
 Changelog = Literal["spark", "kafka"]
-"""Where changes are published: always to Spark's state; with "kafka", to a changelog topic as well."""
+"""Where changes are published: always to Spark's state, and with "kafka" also to a changelog topic."""
 
 Order = Literal["key", "time"]
 """The order of the entries of several keys in a window or session store."""
 
 LATEST: Final = -1
-"""Result of ``put`` of a versioned store for a version without a later one (``PUT_RETURN_CODE_VALID_TO_UNDEFINED``)."""
+"""Result of ``put`` of a versioned store if no later version exists (``PUT_RETURN_CODE_VALID_TO_UNDEFINED``)."""
 
 _SHORTEST_SLICE_MS = 60_000
 
@@ -58,16 +58,16 @@ class Storage(TypedDict):
 
 @dataclass(frozen=True)
 class StoreSpec:
-    """A store, as it is added to a topology (Kafka Streams: ``StoreBuilder``). Subclasses are the kinds of stores.
+    """A store that can be added to a topology (Kafka Streams: ``StoreBuilder``). Each kind of store is a subclass.
 
     Args:
-        name: Letters, digits, dots, dashes and underscores, unique in the topology; a restart finds the store's content by name.
+        name: Letters, digits, dots, dashes and underscores, unique in the topology. A restart finds the content of the store by name.
         key: Serde of the keys; iteration is in the order of the serialised keys.
         value: Serde of the values.
-        timestamped: Keep a timestamp with each value; reads then return ``ValueAndTimestamp``. Stores of the DSL do.
+        timestamped: Whether to keep a timestamp with each value; reads then return ``ValueAndTimestamp``. Stores of the DSL do.
         engine: Store engine of the local copy; None uses the application's setting.
-        changelog: "kafka" publishes the changes to a changelog topic as well.
-        changelog_config: Additional configuration of that topic by Kafka's names, for example ``{"min.insync.replicas": "2"}``.
+        changelog: "kafka" also publishes the changes to a changelog topic.
+        changelog_config: Additional configuration of that topic, by Kafka's names, for example ``{"min.insync.replicas": "2"}``.
         cache: Whether a table of the DSL in this store merges updates before it forwards them, if the application has caches.
 
     Raises:
@@ -104,7 +104,7 @@ class StoreSpec:
 
     @property
     def fingerprint(self) -> str:
-        """What must not change for the store's content to stay readable."""
+        """What must not change if the content of the store is to stay readable."""
         kind = f"timestamped-{self.kind}" if self.timestamped else self.kind
         return f"{kind} {self.key.name} -> {self.value.name}"
 
@@ -119,13 +119,13 @@ class StoreSpec:
 @checked_constructor
 @dataclass(frozen=True, kw_only=True)
 class KeyValueSpec(StoreSpec):
-    """A key-value store: ``ms.stores.key_value``. See :class:`StoreSpec` for the options of all stores.
+    """A key-value store: ``ms.stores.key_value``. For the options of all stores, see :class:`StoreSpec`.
 
     Args:
-        ttl: Time to live: an entry expires this long after its last write, in the task's stream time; ``timedelta`` or ms. None means
+        ttl: Time to live: an entry expires this long after its last write, in stream time of the task; ``timedelta`` or ms. None means
             never.
 
-    Source: ``org.apache.kafka.streams.state.Stores.keyValueStoreBuilder``; ``ttl`` has no counterpart there.
+    Source: ``org.apache.kafka.streams.state.Stores.keyValueStoreBuilder``. ``ttl`` has no counterpart there.
 
     Example:
         >>> from millstream.core.model import serdes
@@ -147,7 +147,7 @@ class KeyValueSpec(StoreSpec):
 
     @property
     def kind(self) -> str:
-        """The kind; expiring entries carry the time of their last write."""
+        """The kind. Expiring entries carry the time of their last write."""
         return "key-value" if self.ttl is None else "expiring-key-value"
 
 
@@ -176,7 +176,7 @@ class LruSpec(StoreSpec):
 
     @property
     def kind(self) -> str:
-        """The kind: a key-value store with an order of use."""
+        """The kind: a key-value store that keeps an order of use."""
         return "lru"
 
 
@@ -186,12 +186,12 @@ class SlicedSpec(StoreSpec):
 
     @property
     def retention_ms(self) -> int:
-        """How far behind the store's stream time entries can be read, ms."""
+        """How far behind the store's time entries can be read, ms."""
         raise NotImplementedError
 
     @property
     def slice_ms(self) -> int:
-        """Length of a new slice, ms: half the retention, and at least a minute, like the segments of Kafka Streams."""
+        """Length of a new slice, ms: half the retention, at least a minute, like the segments of Kafka Streams."""
         return max(self.retention_ms // 2, _SHORTEST_SLICE_MS)
 
 
@@ -200,11 +200,11 @@ class TimedSpec(SlicedSpec):
     """A store whose entries have a key and a time.
 
     Args:
-        retention: Entries that are at least this much older than the latest one can no longer be read. A window's time is its
-            start, a session's its end. ``timedelta`` or ms.
-        order: Whether entries of several keys are ordered by key, then time, or by time, then key. In a store by time, a read of
-            one key reads all keys of these times.
-        strict: Whether every put that could not be read is dropped and counted; else only a put into an expired slice.
+        retention: Entries that are at least this much older than the latest entry can no longer be read. The time of a window is its
+            start, the time of a session is its end. ``timedelta`` or ms.
+        order: ``"key"`` orders the entries of several keys by key, then time; ``"time"`` by time, then key. With ``"time"``, a read of
+            one key reads all keys of the time range.
+        strict: Whether to drop and count every put of an entry that could not be read; otherwise only puts into an expired slice.
         with_open: Whether another store contains the open windows or sessions; both must start together. For stores of the DSL.
     """
 
@@ -232,11 +232,11 @@ class TimedSpec(SlicedSpec):
 @checked_constructor
 @dataclass(frozen=True, kw_only=True)
 class WindowSpec(TimedSpec):
-    """A window store, values by key and start of a window: ``ms.stores.window``.
+    """A window store, with values by key and start of a window: ``ms.stores.window``.
 
     Args:
-        size: Length of a window, at most the retention; it is only used to compute the ends of windows on reads.
-        retain_duplicates: Keep every put for the same key and window instead of only the last; not with order by time.
+        size: Length of a window, at most the retention. Reads use it only to compute the ends of windows.
+        retain_duplicates: Whether to keep every put for the same key and window instead of only the last; not with ``order="time"``.
         windows: User-defined windows, whose ends do not follow from the size. For stores of the DSL.
         expired: Name under which a put into an expired slice is counted. For stores of the DSL.
 
@@ -268,7 +268,7 @@ class WindowSpec(TimedSpec):
 
     @property
     def kind(self) -> str:
-        """The kind; duplicates carry a number, and order by time is a different layout."""
+        """The kind. Duplicates carry a number, and order by time is a different layout."""
         if self.by_time:
             return "window-by-time"
         if self.with_open:
@@ -279,7 +279,7 @@ class WindowSpec(TimedSpec):
 @checked_constructor
 @dataclass(frozen=True, kw_only=True)
 class SessionSpec(TimedSpec):
-    """A session store, values by key, start and end of a session: ``ms.stores.session``.
+    """A session store, with values by key, start and end of a session: ``ms.stores.session``.
 
     Source: ``org.apache.kafka.streams.state.Stores.persistentSessionStore``; with ``order="time"`` and ``strict``,
     ``inMemorySessionStore``.
@@ -292,14 +292,14 @@ class SessionSpec(TimedSpec):
 
     @property
     def kind(self) -> str:
-        """The kind; order by time is a different layout, and open sessions may be in another store."""
+        """The kind. Order by time is a different layout, and open sessions may be in another store."""
         return "session" + ("-with-open" if self.with_open else "") + ("-by-time" if self.by_time else "")
 
 
 @checked_constructor
 @dataclass(frozen=True, kw_only=True)
 class VersionedSpec(SlicedSpec):
-    """A versioned store, the values of each key over time: ``ms.stores.versioned``. Its versions have timestamps.
+    """A versioned store, with the values of each key over time: ``ms.stores.versioned``. Each version has a timestamp.
 
     Args:
         history_retention: How far back ``get(key, as_of)`` can read; ``timedelta`` or ms. The latest version never expires.
@@ -333,16 +333,16 @@ class VersionedSpec(SlicedSpec):
 @checked_constructor
 @dataclass(frozen=True)
 class StoreOptions:
-    """The storage of an operator's result in the DSL, if a name alone is not enough: ``ms.stores.options``.
+    """The storage of the result of a DSL operator, if a name alone is not enough: ``ms.stores.options``.
 
     Args:
-        name: See :class:`StoreSpec`, also for ``engine``, ``changelog`` and ``changelog_config``.
-        history_retention: How long earlier versions of each row can be read, by the table's own time; None keeps only the newest
-            by offset. Only for ``table`` and ``to_table``.
-        retention: How long after their start windows can be read, in stream time; None is the minimum, size plus grace period.
+        name: Name of the store. For this option and ``engine``, ``changelog`` and ``changelog_config``, see :class:`StoreSpec`.
+        history_retention: How long earlier versions of each row can be read, in the time of the table. None keeps only the newest
+            value by offset. Only for ``table`` and ``to_table``.
+        retention: How long after their start windows can be read, in stream time. None is the minimum: size plus grace period.
             Only for windowed aggregations.
-        cache: Whether updates of a row within a micro-batch are merged before they are forwarded, as far as the setting
-            ``statestore_cache_max_bytes`` allows; False forwards every update (``withCachingDisabled``).
+        cache: Whether to merge updates of a row within a micro-batch before they are forwarded, within the limit of the setting
+            ``statestore_cache_max_bytes``. False forwards every update (``withCachingDisabled``).
 
     Source: ``org.apache.kafka.streams.kstream.Materialized``.
 
@@ -382,9 +382,9 @@ options = StoreOptions
 
 
 def with_number(store: str, number: int) -> str:
-    """Return the name under which a numbered user of a store keeps its data; for number 0 it is the name of the store.
+    """Return the name under which a numbered user of a store keeps its data. For number 0, it is the name of the store.
 
-    No name of a store contains ``#``, so the result is unique.
+    No store name contains ``#``, so the result is unique.
 
     Example:
         >>> with_number("counts", 0), with_number("counts", 2)

@@ -1,7 +1,7 @@
 """Topology: the graph that a program builds, checked while it is built.
 
-The low-level API (``add_source``, ``add_processor``, ``add_sink``, ``add_state_store``, ``connect``) is KIP-28's
-``TopologyBuilder``; the DSL appends nodes to the same graph. Building a topology never accesses a broker, Spark or the disk.
+The low-level API (``add_source``, ``add_processor``, ``add_sink``, ``add_state_store``, ``connect``) corresponds to the
+``TopologyBuilder`` of KIP-28. The DSL appends nodes to the same graph. Building a topology never accesses a broker, Spark or the disk.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from millstream.core.topology.stores import StoreSpec
 
 @checked_methods
 class Topology(NodeGraph):
-    """A graph of sources, processors, stores and sinks. Methods that change it return it, so that calls can be chained.
+    """A graph of sources, processors, stores and sinks. Methods that change the graph return it, so that calls can be chained.
 
     Args:
-        wrap: ``(name, supplier) -> supplier``, called for each processor and value transformer that is added; the returned supplier
-            replaces the original one, for example to add behaviour to all processors. None changes nothing. It may provide stores
-            in an attribute ``stores``, like any supplier; the stores of the wrapped supplier are kept. A wrapped processor must
-            schedule punctuations in ``init``.
+        wrap: ``(name, supplier) -> supplier``, called for each processor and value transformer that is added. The returned supplier
+            replaces the original one, for example to add behaviour to all processors. None changes nothing. Like any supplier, it may
+            provide stores in an attribute ``stores``; the stores of the wrapped supplier are kept. A wrapped processor must schedule
+            punctuations in ``init``.
 
     Source: KIP-28, "API Design" (``TopologyBuilder``); ``org.apache.kafka.streams.Topology``.
 
@@ -104,13 +104,13 @@ class Topology(NodeGraph):
 
         Args:
             name: Unique name of the node.
-            topics: One or several topics, or a regular expression that matches their whole names, including topics that are created
-                later; a topic can have one source only.
+            topics: One topic, several topics, or a regular expression that matches whole topic names, including topics that are created
+                later. A topic can have only one source.
             key: Serde of the keys.
             value: Serde of the values.
-            timestamp: Returns each record's timestamp in ms; None uses the record's own.
+            timestamp: Returns the timestamp of each record in ms; None uses the record's own timestamp.
             offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"`` (an error), or a
-                timedelta, which is how far back to begin; None uses the application's setting ``auto_offset_reset``.
+                timedelta, which is how far back to begin. None uses the application's setting ``auto_offset_reset``.
 
         Raises:
             TopologyError: If the name or a topic is in use, or an argument is invalid.
@@ -135,11 +135,11 @@ class Topology(NodeGraph):
             name: Unique name of the node.
             supplier: Called without arguments, returns a new ``Processor``: the class itself, or a function.
             parents: Names of the nodes whose records it processes.
-            stores: Names of the stores it may use, in addition to those that the supplier provides in its attribute ``stores``.
-            calls: Options of the calls that it issues (``context.issue``); None if it issues none.
-            acknowledges: Whether it reports finished records itself (``context.acknowledge``); see ``KStream.process``.
+            stores: Names of the stores that it may use, in addition to those that the supplier provides in its attribute ``stores``.
+            calls: Options of the calls that it issues (``context.issue``); None if it issues no calls.
+            acknowledges: Whether it acknowledges finished records itself (``context.acknowledge``); see ``KStream.process``.
             max_unacknowledged: As in ``KStream.process``.
-            key_local: Whether it promises to touch nothing but the entries of its record's key; see ``KStream.process``.
+            key_local: Whether it accesses only entries with the key of its record; see ``KStream.process``.
 
         Raises:
             TopologyError: If the name is in use, a parent is unknown, or the supplier is itself a processor.
@@ -163,11 +163,11 @@ class Topology(NodeGraph):
 
         Args:
             name: Unique name of the node.
-            topic: A topic, or a function of key, value and ``RecordContext`` that returns one.
+            topic: A topic, or a function of key, value and ``RecordContext`` that returns a topic.
             parents: Names of the nodes whose records are sent.
             key: Serde of the keys.
             value: Serde of the values.
-            partitioner: Chooses one or several partitions, see ``KStream.to``; None uses the default of Java producers (murmur2 of the
+            partitioner: Chooses one or several partitions; see ``KStream.to``. None uses the default of Java producers (murmur2 of the
                 key).
 
         Raises:
@@ -176,11 +176,11 @@ class Topology(NodeGraph):
         return self.add(Sink(name, _names(parents), topic, key, value, partitioner))
 
     def add_state_store(self, store: StoreSpec, *, processors: Iterable[str] = ()) -> Topology:
-        """Add a store, and connect it to processors.
+        """Add a store and connect it to processors.
 
         Args:
             store: The result of ``ms.stores.key_value(...)`` or another specification.
-            processors: Names of processors that may use it.
+            processors: Names of the processors that may use it.
 
         Raises:
             TopologyError: If the name is in use by another store, or a processor is unknown.
@@ -202,16 +202,16 @@ class Topology(NodeGraph):
         value: Serde[Any] = _string,
         timestamp: TimestampExtractor | None = None,
     ) -> Topology:
-        """Add a global store, which every task can read and a processor fills from all partitions of a topic.
+        """Add a global store. Every task can read it, and a processor fills it from all partitions of a topic.
 
-        Any processor reads it with ``context.state_store(name)``, without a connection to it.
+        Any processor can read it with ``context.state_store(name)``, without being connected to it.
 
         Args:
             store: A key-value store without ``ttl`` and without a changelog topic.
             source: Unique name of the node that reads the topic.
-            topic: The topic; it is read from its beginning, and nothing else may read it.
+            topic: The topic. It is read from its beginning, and nothing else may read it.
             processor: Unique name of the processor's node.
-            supplier: Returns a new processor that updates the store from each record, and does nothing else: the topic is read again
+            supplier: Returns a new processor that updates the store from each record and does nothing else: the topic is read again
                 whenever a copy of the store must be filled.
             key: Serde of the topic's keys.
             value: Serde of the topic's values.
@@ -238,14 +238,15 @@ class Topology(NodeGraph):
         value: Serde[Any] = _string,
         timestamp: TimestampExtractor | None = None,
     ) -> Topology:
-        """Add a store that one processor fills from a topic, partition by partition, and that all others only read.
+        """Add a store that one processor fills from a topic, partition by partition, and that all other processors only read.
 
-        Others are connected to it like to any store. Unlike with a global store, each task has the entries of its own partition only.
+        Other processors are connected to it like to any store. Unlike with a global store, each task has only the entries of its own
+        partition.
 
         Args:
             store: A key-value store without a changelog topic: its topic is its changelog.
             source: Unique name of the node that reads the topic.
-            topic: The topic; nothing else may read it.
+            topic: The topic. Nothing else may read it.
             processor: Unique name of the processor's node.
             supplier: Returns a new processor that updates the store from each record.
             key: Serde of the topic's keys.
@@ -308,8 +309,7 @@ class Topology(NodeGraph):
         """Run the checks that need the whole topology.
 
         Raises:
-            TopologyError: If there is no source, a store is missing or unused, or a global store is used as if it were a task's
-                own.
+            TopologyError: If there is no source, a store is missing or unused, or a global store is used like a store of a task.
         """
         check_complete(self._nodes, self._stores, self._global_nodes)
 
@@ -338,7 +338,7 @@ class Topology(NodeGraph):
         return split(application_id, nodes, self._stores, through_shuffle=through_shuffle)
 
     def describe(self) -> str:
-        """Describe the topology as text, like Kafka Streams' ``Topology.describe()``."""
+        """Describe the topology as text, like ``Topology.describe()`` of Kafka Streams."""
         return _describe.text(self.plan())
 
     def mermaid(self) -> str:

@@ -18,7 +18,7 @@ from millstream.core.topology.stores import SessionSpec, StoreSpec, VersionedSpe
 
 
 class _WindowedNode:
-    """Base of windowed aggregations: when they emit results, and the name of their persistent data."""
+    """Base of windowed aggregations: defines when they emit results, and the name of their persistent data."""
 
     store: StoreSpec
     emit: EmitStrategy
@@ -26,7 +26,7 @@ class _WindowedNode:
 
     @property
     def remembered_as(self) -> str:
-        """Name of the store; the further inputs of a cogroup, which share it, append their numbers."""
+        """Name of the store. Further inputs of a cogroup share the store and append their numbers."""
         return with_number(self.store.name, self.input)
 
     @property
@@ -108,9 +108,9 @@ class SessionAggregate(_WindowedNode, Materialised):
 
     Attributes:
         open: The store of open sessions, ordered by end; None if results are emitted at every record.
-        initializer: Creates the aggregate that others are merged into; None uses the first one (reduce).
+        initializer: Creates the aggregate into which others are merged; None uses the first one (reduce).
         aggregator: Maps key, value and aggregate to the new aggregate; None deletes the session's entry.
-        merger: Maps key and the aggregates of two sessions, the earlier one first, to the aggregate of both.
+        merger: Maps key and the aggregates of two sessions, the earlier session first, to the aggregate of both.
         fold: The built-in aggregation, if the aggregator is not a user function.
         input: Index of this node among the aggregations that share the store, from 0.
     """
@@ -129,7 +129,7 @@ class SessionAggregate(_WindowedNode, Materialised):
 
 
 def takes_null_values(node: n.Node) -> bool:
-    """Return whether records without a value reach what a node computes; others are left out, and do not move its stream time."""
+    """Return whether the computation of a node includes records without a value. Other nodes skip them, also for their stream time."""
     if isinstance(node, SlidingAggregate):
         return False
     fold = getattr(node, "fold", None)
@@ -147,8 +147,8 @@ class Suppress(n.Node):
     Attributes:
         wait_ms: How long after its buffer time an update is emitted, ms.
         buffer: The store of buffered updates, ordered by time.
-        buffer_times: The store of the time at which each row was first buffered; None if the row's window determines that time.
-        closes: Names of the aggregations whose windows close together with those here when the input is idle.
+        buffer_times: The store of the time at which each row was first buffered; None if the window of the row determines that time.
+        closes: Names of the aggregations whose windows close together with those of this node while the input is idle.
     """
 
     key: Serde[Any]
@@ -177,7 +177,7 @@ class Closing(NamedTuple):
     """When the windows of a table close.
 
     Attributes:
-        wait_ms: How long after their end, in stream time, ms.
+        wait_ms: How long after their end they close, in stream time, ms.
         apart: Whether records pass through a topic between the aggregations and the table.
     """
 
@@ -187,7 +187,7 @@ class Closing(NamedTuple):
 
 
 def closing_of(nodes: Mapping[str, n.Node], table: str) -> Closing:
-    """Return when the windows of a table close: with the longest wait of all aggregations upstream.
+    """Return when the windows of a table close: after the longest wait of all upstream aggregations.
 
     Raises:
         TopologyError: If the table is not windowed, or its window is unlimited.
@@ -226,7 +226,7 @@ def _search(nodes: Mapping[str, n.Node], node: n.Node) -> Closing | None:
 
 
 def is_windowed_here(nodes: Mapping[str, n.Node], table: str) -> bool:
-    """Return whether a table is windowed, and is in the same tasks as the aggregation of its keys."""
+    """Return whether a table is windowed and is in the same tasks as the aggregation of its keys."""
     closing = _search(nodes, nodes[table])
     return closing is not None and not closing.apart
 

@@ -1,12 +1,11 @@
 """The crash harness: kills an application repeatedly while it works, and compares its results with an oracle.
 
-The application runs in a separate process against an embedded broker and receives input all the time. A seed determines which
-targets (the program, the JVM of the driver or of an executor, a Python worker, the broker) are killed or stopped, and at which
-points of the stream. At the end the output topic, read with ``read_committed``, the contents of the stores and the offsets of the
-group are checked. Nothing is simulated: processes are killed with SIGKILL and stopped with SIGSTOP.
+The application runs in a separate process against an embedded broker and receives input all the time. A seed determines which targets (the
+program, the JVM of the driver or of an executor, a Python worker, the broker) are killed or stopped, and at which points of the stream. At
+the end, the harness checks the output topic, read with ``read_committed``, the contents of the stores and the offsets of the group.
+Nothing is simulated: processes are killed with SIGKILL and stopped with SIGSTOP.
 
-See ``python -m millstream.testing.crash --help`` for the command, and ``docs/how-to/test-with-crashes.md`` for running a topology
-of your own.
+For the command, see ``python -m millstream.testing.crash --help``. To run your own topology, see ``docs/how-to/test-with-crashes.md``.
 """
 
 from millstream.testing.crash.app import App, Expected, Guarantee, Topics, tell_contents

@@ -1,13 +1,12 @@
 """The description of an application for the harness: topology, workload and expected results.
 
-The *workload* consists of the records of the input topic, made from a seed. The *oracle* is a plain function that computes the
+The *workload* consists of the records of the input topic, generated from a seed. The *oracle* is a plain function that computes the
 expected results: for every key of the output topic the values in order (its *journal*), and the final content of every store. Its
-argument is the records as the broker has them, so it can rely on their order within a partition. It uses nothing of Millstream.
+argument is the records as stored on the broker, so it can rely on their order within a partition. It does not use Millstream.
 
-Stores are compared by a query: a record in the *ask* topic makes the application forward all entries of its stores to the
-*contents* topic. So the comparison uses what the running application itself reads from its stores. Rejected: reading checkpoint
-or local copies from outside, which would test the reader, and a final start with ``until="end"``, which would cost as much as a
-kill.
+Stores are compared by a query: a record in the *ask* topic makes the application forward all entries of its stores to the *contents*
+topic. The comparison therefore uses what the running application itself reads from its stores. Rejected: reading the checkpoint or local
+copies from outside, which would test the reader; and a final start with ``until="end"``, which would cost as much as a kill.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Topics:
     Attributes:
         input: The workload.
         output: The results.
-        ask: Queries: a record in each partition requests the contents of the stores.
+        ask: Queries. A record in each partition requests the contents of the stores.
         contents: The answers.
         history: A second input, for applications that have one.
     """
@@ -59,7 +58,7 @@ class Expected:
         origins: For each key, the input record of each of its values. If given, each result must have the timestamp and the headers
             of its origin.
         updates: For stores with changelog topics, all values of each key in order. If given, the topic must contain them in that
-            order, each at most once under exactly once; values overwritten within a micro-batch may be missing.
+            order, each at most once under exactly once; values that a micro-batch overwrites may be missing.
     """
 
     journals: Mapping[Any, Sequence[Any]]
@@ -70,17 +69,17 @@ class Expected:
 
 @dataclass(frozen=True)
 class App:
-    """An application that can be run under the harness.
+    """An application that the harness can run.
 
     Attributes:
         name: The name in reports; letters, digits and dashes.
-        topology: Builds the topology for given topics; sent to the application's process with cloudpickle.
-        workload: Creates the records of the input topic, given their number and a seed.
+        topology: Builds the topology for given topics. It is sent to the application's process with cloudpickle.
+        workload: Creates the records of the input topic, from their number and a seed.
         oracle: Computes the expected results from the records of the input topic, by partition, then by offset, followed by those
             of the second input in the same order.
         key: Serde of the output's keys.
         value: Serde of the output's values.
-        settings: Settings of the application; they override those of the harness.
+        settings: Settings of the application, which override those of the harness.
         merged: Whether a cache may merge results of a key within a micro-batch; then only the last value is required.
         output: Configuration of the output topic.
         history: Creates the records of a second input. If given, both inputs are written before the application starts, as a backlog
@@ -105,7 +104,7 @@ class Job:
 
     Attributes:
         topology: Builds the topology.
-        clock: The application's wall clock; None for the host's.
+        clock: The application's wall clock; None uses the clock of the host.
         standby: Whether the program is one of several drivers, of which one is elected.
     """
 
@@ -120,11 +119,11 @@ class Job:
 def tell_contents(topology: Topology, topics: Topics, stores: Iterable[str]) -> Topology:
     """Add a processor to a topology that forwards the contents of stores on request.
 
-    The stores are connected to one processor, and so are in one sub-topology, whose input topics must have equal partition counts.
+    The stores are connected to one processor and are therefore in one sub-topology, whose input topics must have equal partition counts.
 
     Args:
         topology: A topology that has the stores.
-        topics: The topics of the run; requests are read from ``ask``, answers go to ``contents``.
+        topics: The topics of the run. Requests are read from ``ask``, answers go to ``contents``.
         stores: Names of stores that have ``all()``, with any serdes.
 
     Returns:

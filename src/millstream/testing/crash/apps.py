@@ -1,24 +1,24 @@
 """The applications of Millstream's own crash tests, each with its oracle.
 
-* ``word-count``: a repartition through the shuffle and an aggregation of the DSL. Each result is the count of a word and the sum of
-  the numbers of its lines. All lines of a word have the same key, so their order is also known after the repartition.
+* ``word-count``: a repartition through the shuffle and an aggregation of the DSL. Each result is the count of a word and the sum of the
+  numbers of its lines. All lines of a word have the same key, so their order is also known after the repartition.
 * ``windowed``: the count and the sum of numbers per key and window of ten seconds in a window store, over records that are out of order.
   Windows expire after two minutes of stream time, so slices of the store are dropped throughout the run.
-* ``two-stores``: a processor that keeps the balance of an account in one store and the number of its bookings in another; each
-  result contains both, which reveals stores from different micro-batches. Both have changelog topics, so the application must
-  survive the loss of its checkpoint.
-* ``replay``: orders joined with a table of rates; both topics are filled before the start, and one has thirty times as many
-  records as the other. The results depend on processing the records in the order of their timestamps.
-* ``ranges``: the processor of ``two-stores`` in 16 key ranges of each partition. Nobody can ask a range for the contents of its
-  stores, but each result has the values of both.
+* ``two-stores``: a processor that keeps the balance of an account in one store and the number of its bookings in another. Each result
+  contains both, which reveals stores from different micro-batches. Both stores have changelog topics, so the application must survive the
+  loss of its checkpoint.
+* ``replay``: orders joined with a table of rates. Both topics are filled before the start, and one has thirty times as many records as
+  the other. The results depend on processing the records in timestamp order.
+* ``ranges``: the processor of ``two-stores`` in 16 key ranges of each partition. The harness cannot query the stores of a key range, but
+  each result contains the values of both stores.
 * ``calls-in-ranges``: the asynchronous calls of ``calls`` in 16 key ranges of each partition.
 * ``calls``: an asynchronous call of 0 to 20 ms for each record, of which one in twenty fails at first, followed by a processor that
-  numbers the results of each key. All stores have changelog topics, also that of unfinished records, so the application must survive
-  the loss of its checkpoint.
+  numbers the results of each key. All stores, including the store of unfinished records, have changelog topics, so the application must
+  survive the loss of its checkpoint.
 * ``many-calls``: the calls of ``calls`` for 10,000 keys, with up to 1,000 in flight per task, for runs of a million records.
 
-Every record contributes differently to the results, so a lost record and one that counts twice cannot cancel out. Results have the
-timestamp and the headers of the record that they come from.
+Every record contributes differently to the results, so a lost record and a record that counts twice cannot cancel out. Each result has the
+timestamp and the headers of the record from which it comes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _RETENTION_MS = 120_000
 
 
 class _Journals:
-    """Collects what an oracle expects, with the record that each value comes from."""
+    """Collects what an oracle expects, with the record from which each value comes."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[Any]] = {}
@@ -115,7 +115,7 @@ def _word_counts(records: Sequence[ConsumedRecord]) -> Expected:
 
 
 class _WindowCount(Processor[str, int, str, list[int]]):
-    """Counts records and adds up their numbers per key and window; the key of a result is ``key@start of the window``."""
+    """Counts records and sums their numbers per key and window. The key of a result is ``key@start of the window``."""
 
     def init(self, context: ProcessorContext[str, list[int]]) -> None:
         super().init(context)
@@ -281,10 +281,10 @@ _TRIED: Counter[str] = Counter()
 
 
 async def called(value: str) -> str:
-    """Return the value in capitals after 0 to 20 ms; for one record in twenty, the first two calls fail.
+    """Return the value in capitals after 0 to 20 ms. For one record in twenty, the first two calls fail.
 
     Raises:
-        ConnectionError: For some values, at the first two calls in a process.
+        ConnectionError: For some values, in the first two calls in a process.
     """
     _TRIED[value] += 1
     chance = random.Random(value)
@@ -306,10 +306,10 @@ class _Numbering(Processor[str, str, str, Any]):
 
 
 def calling(call: Callable[[str], Awaitable[str]] = called, *, max_in_flight: int = 20) -> App:
-    """Return the application ``calls``, around a function of your own.
+    """Return the application ``calls`` with a function of your own.
 
     Args:
-        call: A coroutine function with the results of :func:`called`, which may do more, for example write a journal.
+        call: A coroutine function with the results of :func:`called`. It may do more, for example write a journal.
         max_in_flight: The limit of calls in flight per task.
     """
 

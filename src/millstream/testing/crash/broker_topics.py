@@ -1,9 +1,9 @@
-"""What the broker's own topics show of a run: the commits of a group, and the states of transactions as evidence.
+"""Evidence of a run from the broker's own topics: the commits of a group, and the states of transactions.
 
-Polling the committed offset would show only some commits, without their times. The topic ``__consumer_offsets`` contains all of
-them, as Kafka's ``OffsetCommitKey`` (versions 0 and 1) and ``OffsetCommitValue`` (versions 3 and 4). The coordinator's log,
-``__transaction_state``, has ``TransactionLogKey`` (version 0) and ``TransactionLogValue`` (version 0, and version 1, which encodes the
-lengths of texts and lists as variable-length numbers).
+Polling the committed offset would show only some commits, without their times. The topic ``__consumer_offsets`` contains all of them, as
+``OffsetCommitKey`` (versions 0 and 1) and ``OffsetCommitValue`` (versions 3 and 4) of Kafka. The coordinator's log,
+``__transaction_state``, contains ``TransactionLogKey`` (version 0) and ``TransactionLogValue`` (version 0, and version 1, which encodes
+the lengths of strings and lists as variable-length numbers).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Commit(NamedTuple):
     """A commit of one partition.
 
     Attributes:
-        offset: The committed offset: the first one that is not finished.
-        at_us: The time of the commit at the broker, microseconds since the epoch; the broker's time is in ms, and this is its end.
+        offset: The committed offset, that is, the first unfinished one.
+        at_us: The time of the commit at the broker, microseconds since the epoch: the end of the millisecond that the broker records.
     """
 
     partition: int
@@ -34,7 +34,7 @@ class Commit(NamedTuple):
 
 
 def commits_of(kafka: EmbeddedKafka, group: str, topic: str) -> list[Commit]:
-    """Return the commits of a group for a topic, in order; those of transactions only if committed.
+    """Return the commits of a group for a topic, in order. Commits in transactions are included only if the transaction committed.
 
     Args:
         kafka: The broker, which must not have compacted the commits yet.
@@ -73,13 +73,13 @@ def commits_in(record: ConsumedRecord, group: str, topic: str) -> Iterator[Commi
 
 
 def _behind_metadata(value: bytes) -> int:
-    """Return the position of the time: after version, offset, leader epoch, and a text with its length."""
+    """Return the position of the time, after version, offset, leader epoch, and a length-prefixed string."""
     version, position = _short(value, 0), 14
     if version == 3:
         return _text(value, position)[1]
     assert version == 4, f"the broker writes offsets in version {version}, which is not known here"
     length = shift = 0
-    while True:  # a variable-length number, seven bits per byte, lowest first; it is the length plus one
+    while True:  # a variable-length number, seven bits per byte, lowest first: the length plus one
         length |= (value[position] & 0x7F) << shift
         position, shift = position + 1, shift + 7
         if value[position - 1] < 0x80:
@@ -110,7 +110,7 @@ _STATES = (
 
 
 def transaction_lines(records: Iterable[ConsumedRecord], last: int) -> tuple[str, ...]:
-    """Return the last states of all transactions as lines of text, ordered by time.
+    """Return the last states of all transactions as lines of text, in order of time.
 
     Args:
         records: The records of the coordinator's topic.
@@ -155,11 +155,11 @@ class _LogReader:
         return value
 
     def length(self, form: str, compact: bool) -> int:
-        """Read the length of a text or a list; that of null is 0."""
+        """Read the length of a string or a list; the length of null is 0."""
         return max(self.number() - 1 if compact else self.take(form)[0], 0)
 
     def number(self) -> int:
-        """Read a variable-length number: seven bits per byte, the lowest first."""
+        """Read a variable-length number: seven bits per byte, lowest first."""
         value = shift = 0
         while True:
             byte = self._data[self._at]

@@ -1,7 +1,7 @@
-"""Compares what a run has left in Kafka (results, changelog topics and commits) with the oracle.
+"""Compares the data that a run has left in Kafka (results, changelog topics and commits) with the oracle.
 
-A finished run is compared completely. An unfinished run is compared as far as it went: journals may end anywhere, and stores are
-skipped, because the application could not be asked for their contents.
+A finished run is compared completely. An unfinished run is compared up to the point that it reached: journals may end anywhere, and
+stores are skipped, because the application could not be queried for their contents.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Course:
     """The course of a run.
 
     Attributes:
-        ends: The reasons why the application ended by itself.
-        contents: The contents of the stores; None if the application could not be asked.
+        ends: The reasons why the application ended without being killed.
+        contents: The contents of the stores; None if the application could not be queried.
         unfinished: Why the run did not finish; empty if it did.
         spoiled: Whether the broker was the reason.
         seconds: The duration of the run, in seconds.
@@ -139,7 +139,7 @@ def _changelogs(
 
 
 def _evidence(kafka: EmbeddedKafka) -> tuple[str, ...]:
-    """Return the last states of all transactions; none if there is no log of transactions (at least once)."""
+    """Return the last states of all transactions, or none if there is no log of transactions (at least once)."""
     try:
         return transaction_lines(kafka.consume(TRANSACTIONS), _STATES_SHOWN)
     except EmbeddedKafkaError:

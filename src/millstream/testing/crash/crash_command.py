@@ -1,4 +1,4 @@
-"""The command: runs applications under the harness and prints their reports; the exit code is 0 if all runs were right."""
+"""The command: runs applications under the harness and prints their reports. The exit code is 0 if all runs were right."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Round:
 
 
 def rounds(apps: Sequence[App], kills: int, kills_per_run: int, seed: int) -> Iterator[Round]:
-    """Yield runs that divide the kills over the applications in turn, each run with the next seed.
+    """Yield runs that distribute the kills over the applications in turn. Each run uses the next seed.
 
     Example:
         >>> [(run.app.name, run.kills, run.seed) for run in rounds(list(APPS.values()), 10, 4, seed=7)]
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command.
 
     Returns:
-        0 if every run was right, 1 if one was wrong or unfinished; spoiled runs that were repeated do not count.
+        0 if every run was right, 1 if one was wrong or unfinished. Spoiled runs that were repeated do not count.
     """
     parser = options()
     given = parser.parse_args(arguments)
@@ -88,7 +88,7 @@ def summary(reports: Sequence[Report]) -> str:
 
 
 def _report(run: Round, given: argparse.Namespace, log_report: Callable[[Report], None]) -> Report:
-    """Make a run, and repeat it if the broker spoils it."""
+    """Execute a run, and repeat it if the broker spoils it."""
 
     def attempt(seed: int, number: int) -> Report:
         return run_with_crashes(

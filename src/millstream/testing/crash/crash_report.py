@@ -1,8 +1,8 @@
-"""The report of a run: the faults, and what the checks found.
+"""The report of a run: the faults, and the findings of the checks.
 
-In a *spoiled* run, the broker lost data, so it says nothing about the application: a coordinator may not know a transaction for which
-partitions still wait, or after a kill the broker may not load the offsets of a group. The cause is unknown. Such a run is compared as
-far as it went and reported with the log of the transactions as evidence; then it is repeated with another seed. If every attempt is
+In a *spoiled* run, the broker lost data, so the run proves nothing about the application: a coordinator may not know a transaction for
+which partitions still wait, or after a kill the broker may not load the offsets of a group. The cause is unknown. A spoiled run is compared
+up to the point that it reached, reported with the log of the transactions as evidence, and repeated with another seed. If every attempt is
 spoiled, that is no coincidence, and the last one is the result.
 """
 
@@ -26,11 +26,11 @@ class Kill:
     Attributes:
         position: The number of input records processed and committed at that time.
         recovery_s: Seconds until the next progress; None if there was none, or another kill came first.
-        victim: The process with the end of its command line; empty if there were several.
+        victim: The process, with the end of its command line; empty if there were several.
         at_ms: The time of the fault, ms since the epoch.
         stopped_s: How long the victim was stopped, in seconds; 0 if it was killed.
         slowed: Whether it was slowed instead of stopped.
-        again: The moment that the second kill of a double fault waited for; empty for other kills.
+        again: The moment for which the second kill of a double fault waited; empty for other kills.
     """
 
     target: Target
@@ -70,22 +70,22 @@ class Report:
         master: The Spark master.
         records: The number of records in the input topic.
         kills: The faults, in order.
-        restarts: How often the application was restarted.
-        ends: The reasons why the application ended by itself; this includes the end after a killed JVM, not a killed program.
+        restarts: Number of restarts of the application.
+        ends: The reasons why the application ended without being killed. Includes the end after a killed JVM, but not a killed program.
         batches: The number of committed micro-batches.
         outputs: The number of records in the output topic, read with ``read_committed``.
-        aborted: The number of its further records, of transactions that were not committed.
-        findings: What the journal checker found.
+        aborted: The number of its other records, from transactions that were not committed.
+        findings: The findings of the journal checker.
         wrong_states: The number of missing, wrong or surplus entries of stores.
         wrong_changelogs: The same number for the changelog topics of key-value stores.
-        went_back: The number of commits of the group with an offset below an earlier commit's.
+        went_back: The number of commits of the group with an offset below that of an earlier commit.
         misplaced: The number of results in a partition other than their key's.
         examples: Descriptions of the first few wrong entries.
         seconds: The duration of the run, in seconds.
-        unfinished: Why the run did not finish; then the results so far were compared, without the stores.
+        unfinished: Why the run did not finish. The results so far were then compared, without the stores.
         spoiled: Whether the broker was the reason, because it lost a transaction or offsets.
-        evidence: Of an unfinished run: the last states of its transactions from the coordinator's log.
-        data: Of an unfinished or wrong run: the directory with its logs and the broker's data.
+        evidence: For an unfinished run: the last states of its transactions from the coordinator's log.
+        data: For an unfinished or wrong run: the directory with its logs and the broker's data.
     """
 
     app: str
@@ -124,7 +124,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """The verdict: ``RIGHT``, ``WRONG``, or if neither is known, the reason: ``SPOILED`` or ``UNFINISHED``."""
+        """The verdict: ``RIGHT`` or ``WRONG``, or the reason if neither is known: ``SPOILED`` or ``UNFINISHED``."""
         if self.wrong:
             return "WRONG"
         return "RIGHT" if self.ok else "SPOILED" if self.spoiled else "UNFINISHED"
@@ -163,15 +163,15 @@ SEEDS_APART: Final = 100
 def unspoiled(
     run: Callable[[int, int], Report], seed: int, *, log_report: Callable[[Report], None]
 ) -> Report:
-    """Make a run, and repeat it with another seed if the broker has spoiled it.
+    """Execute a run, and repeat it with another seed if the broker has spoiled it.
 
     Args:
-        run: Makes a run, given a seed and the number of the attempt, from 0.
+        run: Executes a run, given a seed and the number of the attempt, from 0.
         seed: The seed of the first attempt; each further attempt adds 100.
         log_report: Called with the report of each spoiled run that is repeated.
 
     Returns:
-        The report of the first attempt that is not spoiled, otherwise that of the third.
+        The report of the first attempt that is not spoiled, otherwise the report of the third attempt.
     """
     for attempt in range(ATTEMPTS - 1):
         report = run(seed + SEEDS_APART * attempt, attempt)

@@ -41,14 +41,14 @@ class JumpingClock:
         return now_ms() + (int(self.path.read_text()) if self.path.exists() else 0)
 
     def move(self, ms: int) -> None:
-        """Set the offset of the clock from that of the host, in ms."""
+        """Set the offset of the clock relative to the host's clock, in ms."""
         partial = self.path.with_suffix(".partial")
         partial.write_text(str(ms))
         partial.replace(self.path)  # atomic: a reader never sees half of the number
 
 
 _STANDS_S, _RUNS_S = 0.18, 0.02
-"""A slowed victim alternates between being stopped and running for these times, in seconds."""
+"""How long a slowed victim is alternately stopped and running, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class Run(Protocol):
     """The interface of a run that faults use.
 
     Attributes:
-        ends: The reasons why the application has ended by itself, in order.
+        ends: The reasons why the application ended without being killed, in order.
     """
 
     ends: list[str]
 
     def start(self) -> None:
-        """Start the application after killing what is left of an earlier start."""
+        """Start the application after killing the remains of an earlier start."""
 
     def until(self, holds: Callable[[], Any], what: str) -> Any:
         """Continue the run until ``holds`` returns a true value, and return it."""
@@ -137,7 +137,7 @@ class Faults:
         return ""
 
     def _stop(self, kill: Kill, choice: float) -> str:
-        """Stop a target for a while, without supervision in the meantime: a supervisor would not notice either."""
+        """Stop a target for a while, without supervision in the meantime, because a real supervisor would not notice either."""
         if kill.target == "network":
             with self._without_network():
                 self._run.pause(kill.stopped_s)
@@ -230,7 +230,7 @@ class Space:
     """The file system of a directory. Use it from one thread.
 
     Raises:
-        CrashTestError: If more than 4 GiB are free: it is not a small file system, and filling it would affect others.
+        CrashTestError: If more than 4 GiB are free: the file system is then not small, and filling it would affect others.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -1,13 +1,12 @@
 """The harness: runs an application, writes its workload, carries out the faults of a plan, and checks the results.
 
-One thread does everything in turn. It watches the progress, writes more of the workload, and, like a supervisor, restarts the
-application when it has ended. If there is no progress, it checks, like an operator, whether the broker has lost transactions or
-offsets. The workload stays a few micro-batches ahead of the application, so input keeps arriving while the application is down,
-and there is always more to process at a kill. After each kill the run continues when the application has made progress; at the
-end the group must have no lag.
+One thread does all work in turn. It watches the progress, writes more of the workload, and, like a supervisor, restarts the application
+when it has ended. If there is no progress, it checks, like an operator, whether the broker has lost transactions or offsets. The workload
+stays a few micro-batches ahead of the application, so input keeps arriving while the application is down, and there is always more to
+process at a kill. After each kill, the run continues when the application has made progress. At the end, the group must have no lag.
 
-After the start of the application, no event is an error of the harness: a run that does not finish also has a report, with the
-reason and the results so far.
+After the start of the application, no event is an error of the harness: a run that does not finish also has a report, with the reason and
+the results so far.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ _FAILURES = 4
 
 
 class _SpoiledError(CrashTestError):
-    """The broker broke one of its own guarantees, so the run says nothing about the application."""
+    """The broker violated one of its own guarantees, so the run proves nothing about the application."""
 
 
 def run_with_crashes(
@@ -90,18 +89,18 @@ def run_with_crashes(
     Args:
         app: The application.
         guarantee: The setting ``processing_guarantee``, which the results must satisfy.
-        kills: The number of faults; the second kill of a double fault does not count.
+        kills: The number of faults. The second kill of a double fault does not count.
         seed: Determines workload, kill points and victims.
-        targets: The possible targets; None: all that apply, except those on request (``plan.ON_REQUEST``).
+        targets: The possible targets. None uses all that apply, except those on request (``kill_plan.ON_REQUEST``).
         records: The number of records in the workload; None derives it from the number of kills.
-        keep_logs: Directory in which logs, checkpoint, state and broker data are kept; None: a temporary one, which is kept only
-            if the run was not right.
+        keep_logs: Directory in which logs, checkpoint, state and broker data are kept. None uses a temporary directory, which is kept
+            only if the run was not right.
         engine: The setting ``store_engine``.
-        brokers: The number of brokers; one is killed at a time.
-        stops: Durations in seconds for which some victims are stopped instead of killed; empty: all are killed.
+        brokers: The number of brokers. One is killed at a time.
+        stops: Durations in seconds for which some victims are stopped instead of killed; empty to kill all victims.
         faults: The possible faults of processes: ``kill``, ``stop``, ``slow``.
         twice: Whether some kills are followed by a second one before the application has recovered.
-        disk: An existing directory on a small file system, for checkpoint and state; the target ``space`` fills it.
+        disk: An existing directory on a small file system, for checkpoint and state. The target ``space`` fills it.
 
     Returns:
         The report; ``report.ok`` is True if the run finished and the guarantee was kept.
@@ -166,7 +165,7 @@ class _CrashRun:
         self._watch = Watch(kafka, self._id, self._topics.input, self._topics.output)
         self._starts = 0
         self._failures = 0
-        self.ends: list[str] = []  # the reasons why the application ended by itself
+        self.ends: list[str] = []  # the reasons why the application ended without being killed
         self._kills: list[Kill] = []
 
     def conduct(self, points: Sequence[KillPoint]) -> Report:
@@ -202,7 +201,7 @@ class _CrashRun:
         self._watch.close()
 
     def _fed(self) -> Feeder:
-        """Return the feeder of the workload; with a second input, write both inputs completely now."""
+        """Return the feeder of the workload. With a second input, write both inputs completely now."""
         app, count, seed = self._setup.app, self._setup.records, self._setup.seed
         workload = app.workload(count, seed)
         history = app.history(count, seed) if app.history is not None else []
@@ -254,7 +253,7 @@ class _CrashRun:
         return answer
 
     def _check_broker(self) -> None:
-        """End the run if the broker has lost offsets or a transaction, so that the run says nothing about the application.
+        """End the run if the broker has lost offsets or a transaction, because the run then proves nothing about the application.
 
         The broker may have acknowledged the commit of a lost transaction, so neither waiting nor aborting restores its records.
         """
@@ -266,7 +265,7 @@ class _CrashRun:
         if not self._kafka.hanging_transactions():
             return
         self._program.kill()
-        # With the program killed, no transaction starts or ends, so one that is found now is really hanging.
+        # With the program killed, no transaction starts or ends, so a transaction found now is really hanging.
         if hanging := self._kafka.hanging_transactions():
             raise self._spoiled(f"has lost a transaction in {len(hanging)} partitions, first {hanging[0]}")
         self.start()
@@ -366,7 +365,7 @@ class _CrashRun:
     # The end.
 
     def _contents(self) -> Mapping[Entry, Any]:
-        """Ask the application for the contents of its stores, if its topology reads the ask topic."""
+        """Query the application for the contents of its stores, if its topology reads the ask topic."""
         if self._topics.ask not in plan_of(self._setup.app).external_topics:
             return {}
         for partition in range(PARTITIONS):

@@ -1,7 +1,7 @@
 """The journal checker: compares the values read from the output topic with those that the oracle expects.
 
-The *journal* of a key is the sequence of its values in the output topic, read with ``read_committed``. It is followed step by step
-through the expected sequence, and every step that is not the next one counts as one of
+The *journal* of a key is the sequence of its values in the output topic, read with ``read_committed``. It is compared step by step with
+the expected sequence, and every step other than the expected next one counts as one of
 
 =============  ==================================================================================
 lost           an expected value that is missing
@@ -11,11 +11,11 @@ wrong          a value, or a key, that is not expected
 stale          a key whose last value is not the last expected one: its reader keeps an old result
 =============  ==================================================================================
 
-Exactly once allows none of them. At least once allows ``duplicated``: a repeated micro-batch sends its records again, in order,
-perhaps interleaved with the first attempt; but no value may be missing, and the last value must be right.
+Exactly once allows none of these. At least once allows ``duplicated``: a repeated micro-batch sends its records again, in order, perhaps
+interleaved with the first attempt. But no value may be missing, and the last value must be right.
 
-A cache merges the updates of a key within a micro-batch, so a *merged* journal may omit any value but the last. A *cut* journal is
-from an unfinished run: it may end anywhere, but up to its end no value may be missing.
+A cache merges the updates of a key within a micro-batch, so a *merged* journal may omit any value except the last. A *cut* journal is from
+an unfinished run: it may end anywhere, but up to its end no value may be missing.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Findings:
 def journals_of(
     records: Iterable[ConsumedRecord], key: Serde[Any], value: Serde[Any]
 ) -> dict[Any, list[Any]]:
-    """Return the values of each key in the order of the records; null is None.
+    """Return the values of each key in the order of the records. Null is None.
 
     Args:
         records: The records of one topic, by partition, then by offset.

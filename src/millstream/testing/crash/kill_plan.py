@@ -1,13 +1,13 @@
-"""The plan of a run: which targets are killed, stopped or slowed, and at which points of the stream, all from one seed.
+"""The plan of a run: which targets are killed, stopped or slowed, and at which points of the stream, all derived from one seed.
 
-A *kill point* is a position in the input and a delay: the kill happens that many ms after the group's committed offsets have
-reached the position. Positions are spread over the stream, so that there is progress between two kills. Delays are up to one or
-two micro-batches long, so that kills hit all phases of a micro-batch. Transactions are short, so some kills also wait for an open
-one. Targets are taken in turn, in shuffled order, so that a few kills hit as many different targets as possible.
+A *kill point* is a position in the input and a delay: the kill happens that many ms after the committed offsets of the group have reached
+the position. Positions are spread over the stream, so that there is progress between two kills. Delays are up to one or two micro-batches
+long, so that kills hit all phases of a micro-batch. Transactions are short, so some kills also wait for an open one. Targets are taken in
+turn, in shuffled order, so that a few kills hit as many different targets as possible.
 
-A victim that is not killed is *stopped* with SIGSTOP and resumed with SIGCONT after some seconds, like a suspended machine or a
-long garbage collection; or it is *slowed*: stopped for nine tenths of that time, in short intervals. A *double fault* kills once
-more before the application has recovered: while it starts, restores, or repeats its micro-batch.
+A victim that is not killed is *stopped* with SIGSTOP and resumed with SIGCONT after some seconds, like a suspended machine or a long
+garbage collection; or it is *slowed*: stopped for nine tenths of that time, in short intervals. A *double fault* kills a second time before
+the application has recovered: while it starts, restores, or repeats its micro-batch.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Target = Literal[
     "commit",
     "space",
 ]
-"""What a fault affects: mostly processes, which are killed with SIGKILL.
+"""The targets of faults, mostly processes, which are killed with SIGKILL.
 
 ``program``
     The Python program and all processes it has started, at once, like the end of a container.
 ``host``
-    The same, and the local copies of the stores are deleted, as if the program restarted on another host.
+    Like ``program``, and the local copies of the stores are deleted, as if the program restarted on another host.
 ``disk``
-    The same, and the checkpoint is deleted too: only the data in Kafka is left.
+    Like ``host``, and the checkpoint is also deleted: only the data in Kafka remain.
 ``driver``
     The driver's JVM alone.
 ``executor``
@@ -60,19 +60,19 @@ Target = Literal[
 ``network``
     All connections between the application and the brokers, at once.
 ``clock``
-    The application's wall clock: it jumps forward or back by an hour or a day.
+    The application's wall clock, which jumps forward or back by an hour or a day.
 ``main``
     The Python program alone, without the processes it has started.
 ``task``, ``planner``, ``commit``
     One Python worker of this kind: of tasks, of the planner, or of the sink's commit.
 ``space``
-    The disk of checkpoint and local copies: it is full until the application has ended, also after a restart.
+    The disk of checkpoint and local copies, which is full until the application has ended, also after a restart.
 """
 
 TARGETS: tuple[Target, ...] = get_args(Target)
 
 ON_REQUEST: frozenset[Target] = frozenset({"executor", "main", "task", "planner", "commit", "space"})
-"""Targets that must be requested: they need another master or a disk, or are a special case of another target."""
+"""Targets that must be requested, because they need another master or a disk, or are a special case of another target."""
 
 Fault = Literal["kill", "stop", "slow"]
 
@@ -82,7 +82,7 @@ Moment = Literal["driver", "worker", "transaction"]
 """The moment of the second kill of a double fault: a running driver JVM or Python worker, or an open transaction."""
 
 STOPPABLE: frozenset[Target] = frozenset(TARGETS) - {"host", "disk", "space"}
-"""Targets that can be stopped: a network is cut, and a clock is wrong, for that time. The other targets also delete files."""
+"""Targets that can be stopped; for that time, a network is cut and a clock is wrong. The other targets also delete files."""
 
 SLOWABLE = STOPPABLE - {"network", "clock"}
 """Targets that can be slowed: processes."""
@@ -139,7 +139,7 @@ def possible_targets(
     Args:
         guarantee: Only exactly once has transactions, and equal results after the stores are rebuilt from Kafka.
         rebuilds: Whether all its stores have changelog topics.
-        calls: Whether it has asynchronous operators; without them there is no async worker (``async-worker``).
+        calls: Whether it has asynchronous operators. Without them, there is no async worker (``async-worker``).
         small: Whether its files are on a file system that may be filled.
     """
     impossible: set[Target] = set() if guarantee == "exactly_once" else {"transaction", "disk"}
@@ -167,9 +167,9 @@ def plan_kills(
 
     Args:
         records: The number of records in the workload.
-        seed: Equal arguments give equal plans.
-        transactions: Whether there are transactions; then about half of the kills happen while one is open.
-        stops: Durations in seconds for which victims may be stopped; empty: all are killed.
+        seed: Equal arguments return equal plans.
+        transactions: Whether there are transactions. If so, about half of the kills happen while one is open.
+        stops: Durations in seconds for which victims may be stopped; empty to kill all victims.
         faults: The possible faults of processes.
 
     Returns:

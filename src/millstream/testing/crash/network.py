@@ -1,6 +1,6 @@
 """The network between an application and its brokers: relays that forward all bytes until they are cut.
 
-Each broker has a relay that only the application uses, so the harness is never cut off, nor are brokers from each other. A cut
+Each broker has a relay that only the application uses, so a cut affects neither the harness nor the connections between brokers. A cut
 resets all connections and refuses new ones until it is healed.
 """
 
@@ -94,7 +94,7 @@ class _Relay:
         connection.add_done_callback(self._open.discard)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Forward in both directions until one side closes; end at once if the broker does not accept the connection."""
+        """Forward in both directions until one side closes. Ends at once if the broker does not accept the connection."""
         ends = [writer]
         ways: list[asyncio.Task[None]] = []
         try:

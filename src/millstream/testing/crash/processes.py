@@ -1,12 +1,12 @@
 """The application's processes: the program, and all processes that it starts, directly or indirectly.
 
-The program runs as a child that cannot outlive the harness. The processes it starts (the driver's JVM, executors, Python daemons
-and their workers) have a mark in their environment, which children inherit. The *family* is all processes with the mark of one
-program. So a process is found even if its parent has ended, and processes that the harness did not start are never touched.
+The program runs as a child that cannot outlive the harness. The processes that it starts (the driver's JVM, executors, Python daemons and
+their workers) have a mark in their environment, which children inherit. The *family* consists of all processes with the mark of one
+program. A process is therefore found even if its parent has ended, and processes that the harness did not start are never touched.
 
-When only the program ends, the driver's JVM notices the end of its standard input and exits, then its executors, then their
-workers; but until then they continue to work. A container ends all of them at once, and so does ``kill``: no process of an
-earlier start is left when the next one begins.
+When only the program ends, the driver's JVM notices the end of its standard input and exits, followed by its executors and then their
+workers; until then, they continue to work. A container ends all of them at once, as does ``kill``: no process of an earlier start is left
+when the next one begins.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CrashTestError(MillstreamError):
     """The harness cannot continue, for example because a process does not end, a directory is not empty, or psutil is missing.
 
     Args:
-        message: The cause, if useful with the last lines of the application's log.
+        message: The cause, with the last lines of the application's log if they are useful.
     """
 
 
@@ -118,7 +118,7 @@ class CrashedProgram:
             self._process.end()
 
     def _others(self) -> list[psutil.Process]:
-        """Return the family without the program, which is a child: only its owner may wait for it."""
+        """Return the family without the program. Only the owner of the program, a child, may wait for it."""
         own = None if self._process is None else self._process.pid
         return [process for process in self.family() if process.pid != own]
 
@@ -127,7 +127,7 @@ class CrashedProgram:
         return sorted(self._marked(), key=lambda process: process.pid)
 
     def victims(self, target: Target) -> list[psutil.Process]:
-        """Return the processes of a target; none while the application starts.
+        """Return the processes of a target. While the application starts, there may be none.
 
         Args:
             target: ``driver``, ``executor``, ``worker``, ``async-worker``, ``main``, ``task``, ``planner`` or ``commit``.
@@ -155,7 +155,7 @@ class CrashedProgram:
                 continue  # belongs to another user, or has just ended
 
     def _spark_home(self) -> Path:
-        """Create a Spark home of links: executors of ``local-cluster`` write below it, and not into the installation."""
+        """Create a Spark home of links. Executors of ``local-cluster`` write below it instead of into the installation."""
         home = self._home / "spark"
         if not home.exists():
             home.mkdir()
@@ -172,7 +172,7 @@ def kill_one(process: psutil.Process) -> str:
         Its process id and the last words of its command line.
 
     Raises:
-        CrashTestError: If it still runs after half a minute.
+        CrashTestError: If the process still runs after half a minute.
     """
     name = named(process)
     _kill([process])
@@ -191,7 +191,7 @@ def named(process: psutil.Process) -> str:
 
 
 def signalled(processes: list[psutil.Process], number: signal.Signals) -> None:
-    """Send a signal to processes; those that have ended are skipped."""
+    """Send a signal to processes. Processes that have ended are skipped."""
     for process in processes:
         try:
             process.send_signal(number)
@@ -214,7 +214,7 @@ def _kill(processes: list[psutil.Process]) -> None:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Return whether a process runs. A zombie does not, and its parent may reap it much later."""
+    """Return whether a process runs. A zombie does not run, and its parent may reap it much later."""
     library = _processes()
     try:
         return bool(process.is_running() and process.status() != library.STATUS_ZOMBIE)
@@ -246,12 +246,12 @@ def _is_worker(process: psutil.Process) -> bool:
 
 
 def works_as(process: psutil.Process, module: str) -> bool:
-    """Return whether a process is a worker for a module. A worker forked by a daemon has its command line; the daemon is no worker."""
+    """Return whether a process is a worker for a module. A worker forked by a daemon has its command line; the daemon is not a worker."""
     parent, command = process.parent(), process.cmdline()
     if _FORK_SERVER in command:
         return process.name() == _WORKERS[module]
     if any(part.endswith(_FORK_CLIENT) for part in command):
-        return False  # a client that waits for a fork, which is found itself
+        return False  # a client that waits for a fork; the fork is found separately
     forked = any("daemon" in part for part in command)
     return command[-1:] == [module] and (not forked or _same_command(parent, command))
 

@@ -1,4 +1,4 @@
-"""The setup of a run, and what follows from it: settings, topics, and possible targets."""
+"""The setup of a run, and what it determines: settings, topics and possible targets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Setup:
 
     Attributes:
         seed: Determines workload, kill points and victims.
-        disk: A directory for checkpoint and state, on a small file system; None: next to the logs.
+        disk: A directory for checkpoint and state, on a small file system; None uses a directory next to the logs.
     """
 
     app: App
@@ -48,11 +48,11 @@ class Setup:
 
     @property
     def master(self) -> str:
-        """The Spark master: the users' default, or one with executors if they are a target."""
+        """The Spark master: the default for users, or a master with executors if they are a target."""
         return _WITH_EXECUTORS if "executor" in self.targets else _AS_USERS_RUN
 
     def state(self, home: Path) -> Path:
-        """Return the directory of checkpoint and state; on a shared disk, each run has its own subdirectory."""
+        """Return the directory of checkpoint and state. On a shared disk, each run has its own subdirectory."""
         return home / "state" if self.disk is None else self.disk / f"{self.app.name}-{self.seed}"
 
     @property
@@ -69,7 +69,7 @@ class Setup:
             "master": self.master,
             "store_engine": self.engine,
             "max_batch_records": _BATCH_RECORDS,
-            # the loss of the disk includes the checkpoint
+            # The loss of the disk includes the checkpoint.
             **({"on_other_checkpoint": "take_over"} if "disk" in self.targets else {}),
             **self.app.settings,
         }
@@ -86,7 +86,7 @@ def home_of(keep_logs: str | Path | None) -> Path:
     """Create and return the directory of a run.
 
     Raises:
-        CrashTestError: If it is not empty.
+        CrashTestError: If the directory is not empty.
     """
     if keep_logs is None:
         return Path(tempfile.mkdtemp(prefix="millstream-crash-"))
@@ -98,7 +98,7 @@ def home_of(keep_logs: str | Path | None) -> Path:
 
 
 def surroundings(setup: Setup, home: Path, stack: ExitStack) -> Environment:
-    """Start the brokers and the other surroundings that faults affect; all end with the stack."""
+    """Start the brokers and the other surroundings that faults affect. The stack ends all of them."""
     targets, state = setup.targets, setup.state(home)
     if state.exists():
         raise CrashTestError(f"{state} exists already: a run needs a separate directory for its state")

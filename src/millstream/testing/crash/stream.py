@@ -1,7 +1,7 @@
 """Both ends of the stream: writes the workload, and watches the progress of the application.
 
-Progress is read only from the broker: the committed offsets of the group, and the end offsets of the output topic. While the
-broker restarts, or a group's coordinator moves, it does not answer; then the last answer remains valid.
+Progress is read only from the broker: the committed offsets of the group, and the end offsets of the output topic. While the broker
+restarts, or a group's coordinator moves, the broker does not answer; the last answer then remains valid.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Feeder:
     """Writes the workload, each record exactly once despite faults of the broker. Use it from one thread.
 
     Args:
-        partitions: The partition count of the topic; records without a key go to the partitions in turn.
+        partitions: The partition count of the topic. Records without a key go to the partitions in turn.
     """
 
     def __init__(self, servers: str, topic: str, records: Sequence[Outgoing], partitions: int) -> None:
@@ -48,10 +48,10 @@ class Feeder:
         )
 
     def feed(self, up_to: int) -> None:
-        """Send the records before a position that have not been sent yet.
+        """Send the records before a position that have not yet been sent.
 
         Raises:
-            CrashTestError: If the broker has refused a record.
+            CrashTestError: If the broker has rejected a record.
         """
         for number in range(self._next, min(up_to, len(self._records))):
             key, value, *timestamp = self._records[number]
@@ -66,7 +66,7 @@ class Feeder:
         """Wait until the broker has acknowledged all records sent.
 
         Raises:
-            CrashTestError: If the broker has refused a record, or does not answer.
+            CrashTestError: If the broker has rejected a record, or does not answer.
         """
         left = self._producer.flush(_FLUSH_S)
         self.wait(0)
@@ -77,7 +77,7 @@ class Feeder:
         """Let the Kafka client deliver records for some seconds.
 
         Raises:
-            CrashTestError: If the broker has refused a record.
+            CrashTestError: If the broker has rejected a record.
         """
         self._producer.poll(seconds)
         if self._refused:
@@ -144,8 +144,8 @@ class Watch:
 def transaction_is_open(kafka: EmbeddedKafka, topic: str) -> bool:
     """Return whether a transaction with records in a topic is open.
 
-    A broker publishes the offsets of a transaction as soon as ``__consumer_offsets`` has its marker. Its markers in other topics may
-    be written later, so committed offsets do not show that the records can be read.
+    A broker publishes the offsets of a transaction as soon as ``__consumer_offsets`` has the marker of the transaction. The markers in
+    other topics may be written later, so committed offsets do not prove that the records can be read.
 
     Raises:
         EmbeddedKafkaError: If the broker does not answer.
@@ -167,8 +167,8 @@ def lacks_coordinator(kafka: EmbeddedKafka, group: str, topic: str) -> bool:
 def age_ms(records: Sequence[Outgoing]) -> int:
     """Return the age of the newest record by its timestamp, ms.
 
-    Workloads are moved by this time. A broker derives the age of a producer from the timestamps of its records. After a restart it
-    forgets producers whose records are older than a day, and accepts the same records again if they are resent.
+    Workloads are moved by this time. A broker derives the age of a producer from the timestamps of its records. After a restart, it forgets
+    producers whose records are older than a day, and accepts the same records again if they are resent.
     """
     newest = max((record[2] for record in records if len(record) == 3), default=0)
     return now_ms() - newest
@@ -179,5 +179,5 @@ def now_ms() -> int:
 
 
 def moved(records: Sequence[Outgoing], later_ms: int) -> list[Outgoing]:
-    """Return records with later timestamps; those without a timestamp are unchanged."""
+    """Return records with later timestamps. Records without a timestamp are unchanged."""
     return [(*record[:2], record[2] + later_ms) if len(record) == 3 else record for record in records]

@@ -1,4 +1,4 @@
-"""The methods of the test driver for stores, and for tables."""
+"""The methods of the test driver for stores and tables."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class DriverTables(DriverFaults):
         """Process the records in a table, one per row.
 
         Args:
-            table: A table in the format of Markdown. Its columns: ``key``, ``value``; ``time``, ms since the epoch, by default 0;
-                ``topic``, ``partition``; ``advance``: the wall clock advances by that many ms before the record. A row with nothing else
-                only advances it. A cell is JSON, or else text; an empty one is None.
+            table: A table in Markdown format. Its columns: ``key``, ``value``; ``time``, ms since the epoch, 0 by default; ``topic``;
+                ``partition``; and ``advance``, by which the wall clock advances before the record, in ms. A row with no other cell only
+                advances the clock. A cell is JSON, or else text; an empty cell is None.
             topic: The topic of rows without one.
 
         Raises:
@@ -81,19 +81,20 @@ class DriverTables(DriverFaults):
             )
 
     def replay(self, file: str | Path) -> int:
-        """Process the records of a slice that ``millstream record`` has written, merged by their timestamps.
+        """Process the records of a slice that ``millstream record`` has written, merged by timestamp.
 
-        Each goes to the partition that it had; if the topic has fewer here (``partitions``), to the one of its key.
+        Each record goes to its original partition, or, if the topic has fewer partitions here (``partitions``), to the partition of its
+        key.
 
         Args:
             file: The file.
 
         Returns:
-            How many records there were.
+            The number of records.
 
         Raises:
             SettingsError: If the file cannot be read.
-            TopicNotFoundError: If the topology does not read a topic of it.
+            TopicNotFoundError: If the topology does not read a topic of the slice.
             MillstreamError: If a record fails under the policy "fail".
         """
         records = read_slice(file)
@@ -113,14 +114,14 @@ class DriverTables(DriverFaults):
         return len(records)
 
     def expect(self, topic: str, table: str) -> None:
-        """Compare the records sent to a topic since it was read last with a table, in order.
+        """Compare the records sent to a topic since it was last read with a table, in order.
 
         Args:
             topic: The topic.
-            table: A table with some of the columns ``time``, ``key`` and ``value``; others are not compared.
+            table: A table with some of the columns ``time``, ``key`` and ``value``; other columns are not compared.
 
         Raises:
-            AssertionError: If they differ; the message shows the difference.
+            AssertionError: If the records differ; the message shows the difference.
             SettingsError: If the table cannot be read.
         """
         expected, columns = normal(read_table(table, _OUTPUT)), _columns(table, _OUTPUT)
@@ -131,16 +132,16 @@ class DriverTables(DriverFaults):
         check_same(f"topic {topic}", expected, _only(actual, columns), columns)
 
     def expect_store(self, name: str, table: str, *, partition: int | None = None) -> None:
-        """Compare the content of a store with a table; the order of the rows does not count.
+        """Compare the content of a store with a table, in any order of the rows.
 
         Args:
             name: The store.
-            table: A table with some of the columns ``key``, ``value``, ``time`` of stores with timestamps, and ``start`` and ``end`` of
-                window and session stores; others are not compared.
+            table: A table with some of the columns ``key``, ``value``, ``time`` (of stores with timestamps), and ``start`` and ``end`` (of
+                window and session stores); other columns are not compared.
             partition: The partition of the task; see :meth:`store`.
 
         Raises:
-            AssertionError: If they differ; the message shows the difference.
+            AssertionError: If the content differs; the message shows the difference.
             SettingsError: If the table cannot be read.
             StoreError: If there is no such store, or several tasks have it.
         """
@@ -156,8 +157,8 @@ class DriverTables(DriverFaults):
 
         Args:
             name: The store.
-            partition: The partition of the task, if the store has one instance per partition; with ``parallelism``, the number of the
-                task, which is the partition times the number of key ranges plus the range.
+            partition: The partition of the task, if the store has one instance per partition. With ``parallelism``, the number of the
+                task: the partition times the number of key ranges, plus the range.
 
         Raises:
             StoreError: If the topology has no such store, or if several tasks have it and ``partition`` is None.
@@ -165,10 +166,10 @@ class DriverTables(DriverFaults):
         return store_of(self._runner.tasks.values(), name, partition)
 
     def stores(self, *, partition: int | None = None) -> dict[str, Any]:
-        """Return all stores by name, global ones included (``getAllStateStores``).
+        """Return all stores by name, including global stores (``getAllStateStores``).
 
         Args:
-            partition: The partition of the tasks whose stores to return; None: all tasks.
+            partition: The partition of the tasks whose stores to return; None for all tasks.
 
         Raises:
             StoreError: If several tasks have a store and ``partition`` is None.

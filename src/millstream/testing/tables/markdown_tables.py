@@ -1,7 +1,7 @@
-"""Tables in the format of Markdown: read, written and compared.
+"""Tables in Markdown format: reads, writes and compares them.
 
-A cell is JSON (``12``, ``true``, ``null``, ``[1, 2]``, ``{"a": 1}``, ``"12"``), or else the text that it shows. An empty cell is nothing.
-So the number 12 is written ``12``, and the string of the same look ``"12"``. The line of dashes under the head may be left out.
+A cell is JSON (``12``, ``true``, ``null``, ``[1, 2]``, ``{"a": 1}``, ``"12"``), or else its text. An empty cell has no value. The number
+12 is therefore written ``12``, and the string ``"12"``. The line of dashes below the head may be omitted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millstream.core.model.errors import SettingsError
 Row = dict[str, str]
 
 _BAR: Final = "\\u007c"
-"""A bar in JSON, where it cannot be taken for the end of a cell."""
+"""A bar in JSON, where it cannot be mistaken for the end of a cell."""
 
 
 def read_table(text: str, columns: Collection[str]) -> list[Row]:
@@ -27,10 +27,10 @@ def read_table(text: str, columns: Collection[str]) -> list[Row]:
         columns: The columns that it may have.
 
     Returns:
-        Its rows, each the text of its cells by column.
+        Its rows, each as the text of its cells by column.
 
     Raises:
-        SettingsError: If it has no head, an unknown column, or a row with another number of cells.
+        SettingsError: If the table has no head, an unknown column, or a row with a different number of cells.
 
     Example:
         >>> read_table('''
@@ -62,7 +62,7 @@ def read_table(text: str, columns: Collection[str]) -> list[Row]:
 
 
 def value_in(cell: str) -> Any:
-    """Return what a cell means; an empty one is None.
+    """Return the value of a cell; an empty cell is None.
 
     Example:
         >>> value_in("12"), value_in('"12"'), value_in("vase"), value_in("")
@@ -77,7 +77,7 @@ def value_in(cell: str) -> Any:
 
 
 def cell_of(value: Any) -> str:
-    """Return the cell for a value; what JSON does not know is written as ``str`` does.
+    """Return the cell for a value. A value that is not JSON-compatible is written as ``str`` writes it.
 
     Example:
         >>> cell_of(12), cell_of("12"), cell_of("vase"), cell_of(None), cell_of({"a": 1})
@@ -105,7 +105,7 @@ def normal(rows: Iterable[Row]) -> list[Row]:
 
 
 def written_table(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
-    """Return the lines of a table, with a column as wide as its widest cell."""
+    """Return the lines of a table. Each column is as wide as its widest cell."""
     every = [dict(zip(columns, columns)), *rows]
     widths = {name: max(len(row[name]) for row in every) for name in columns}
     lines = [f"| {' | '.join(row[name].ljust(widths[name]) for name in columns)} |" for row in every]
@@ -116,13 +116,13 @@ def check_same(what: str, expected: Sequence[Row], actual: Sequence[Row], column
     """Compare rows.
 
     Args:
-        what: What they are, for the message.
-        expected: What should be there.
-        actual: What is there.
-        columns: The columns that count.
+        what: What is compared, for the message.
+        expected: The expected rows.
+        actual: The actual rows.
+        columns: The columns to compare.
 
     Raises:
-        AssertionError: If they differ; the message shows each row that is missing (-) or should not be there (+).
+        AssertionError: If the rows differ. The message shows each missing (-) and each surplus (+) row.
     """
     if list(expected) == list(actual):
         return

@@ -1,1 +1,1 @@
-"""Operators: functions that append the nodes of an operator to the graph; the methods of the handles call them."""
+"""Operators: functions that append the nodes of an operator to the graph. The methods of the handles call them."""

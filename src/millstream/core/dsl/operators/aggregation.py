@@ -1,4 +1,4 @@
-"""Aggregations of grouped streams and tables: what is computed, and the records it is computed from."""
+"""Aggregations of grouped streams and tables: the computation, and the records to which it applies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.core.model.serdes import Serde
 from millstream.core.topology.folds import RECIPES, Fold, aggregate_serde, fits_always
 
 MEAN = applied(means.mean_of, col())
-"""The mean as an expression of its sums."""
+"""Computes the mean from its sums, as an expression."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class GroupedAggregation:
 
     @property
     def kind(self) -> str:
-        """The kind of its node in Kafka Streams."""
+        """The kind of the node in Kafka Streams."""
         return "KSTREAM-REDUCE" if self.initializer is None else "KSTREAM-AGGREGATE"
 
     @property
@@ -75,25 +75,25 @@ def combining(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], A
 
 
 def minus_one(key: object, value: object, count: int) -> int:
-    """Return the count minus one."""
+    """Decrement a count."""
     return count - 1
 
 
 def without_number(key: object, value: object, sums: Sums) -> Sums | None:
-    """Return sums without a number."""
+    """Subtract a number from sums."""
     return means.without_one(sums, value)
 
 
 class Grouping:
-    """Grouped records, with the repartition before their aggregations; it is added once, for the first of them.
+    """Grouped records, with the repartition before their aggregations. It is added once, for the first aggregation.
 
     Args:
         graph: The graph.
         node: The node of the records.
-        serdes: Serdes of their keys and values.
+        serdes: Serdes of the keys and values.
         name: Name of the grouping in the program.
-        rekeyed: Whether they must be repartitioned.
-        changes: Whether they are the changes of a table.
+        rekeyed: Whether the records must be repartitioned.
+        changes: Whether the records are changes of a table.
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class Grouping:
 
     @property
     def needs_name(self) -> bool:
-        """Whether the next aggregation adds a repartition to which the program gave no name."""
+        """Whether the next aggregation adds a repartition that has no name in the program."""
         return self._rekeyed and self._repartition is None and self._name is None
 
     def source(self, store: str) -> str:
-        """Return the node to aggregate; a repartition without a name gets that of the store."""
+        """Return the node to aggregate. A repartition without a name is named after the store."""
         if not self._rekeyed:
             return self._node
         parts = TABLE_PARTS if self._changes else STREAM_PARTS

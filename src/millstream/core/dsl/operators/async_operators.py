@@ -14,7 +14,7 @@ from millstream.core.topology.stores import KeyValueSpec, LruSpec, StoreLike
 
 
 class AsyncFunction(NamedTuple):
-    """A user's function with the options of its operator.
+    """A user function with the options of its operator.
 
     Attributes:
         function: The function.
@@ -29,7 +29,7 @@ class AsyncFunction(NamedTuple):
 
 
 def map_values_async(stream: StreamHandle[Any, Any], function: AsyncFunction, *, with_key: bool) -> str:
-    """Add an operator that calls a function for new values, and return its node."""
+    """Add an operator that calls a function to compute new values, and return its node."""
     check_takes(function.function, ("key", "value") if with_key else ("value",))
     node, unfinished = _prepared(stream, "map-values-async", function)
     return stream._graph.add(
@@ -45,10 +45,10 @@ def foreach_async(stream: StreamHandle[Any, Any], function: AsyncFunction) -> No
 
 
 def process_async(stream: StreamHandle[Any, Any], function: AsyncFunction, stores: Iterable[str]) -> str:
-    """Add an operator that calls a function which writes and forwards, and return its node.
+    """Add an operator that calls a function that writes and forwards, and return its node.
 
     Raises:
-        TopologyError: If a store is not a key-value store, if calls with stores may overlap, or if calls are for batches.
+        TopologyError: If a store is not a key-value store, calls with stores may overlap, or calls take batches.
     """
     if function.calls.batch is not None:
         raise TopologyError(
@@ -76,7 +76,7 @@ def process_async(stream: StreamHandle[Any, Any], function: AsyncFunction, store
 
 
 def _prepared(stream: StreamHandle[Any, Any], operation: str, function: AsyncFunction) -> tuple[str, Carried]:
-    """Return the name of the node, and its stores, which are added."""
+    """Add the stores of an operator, and return the name of its node and the stores."""
     graph, (_, _, store, name) = stream._graph, function
     node = graph.name(f"KSTREAM-{operation.replace('-', '').upper()}", name)
     if name is not None and store is None:

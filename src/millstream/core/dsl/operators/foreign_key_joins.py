@@ -25,7 +25,7 @@ Partitioner = Callable[[Any, int], int]
 
 
 class ForeignKeyOptions(NamedTuple):
-    """The options of a join by a foreign key; see ``KTable.join``."""
+    """The options of a foreign-key join; see ``KTable.join``."""
 
     on: ForeignKey
     partitioner: Partitioner | None
@@ -40,7 +40,7 @@ def foreign_key_options(
     with_key: bool,
     ignores_null: bool = False,
 ) -> ForeignKeyOptions | None:
-    """Return the options of a join by a foreign key; None for a join by the keys of both tables.
+    """Return the options of a foreign-key join, or None for a join by the keys of both tables.
 
     Raises:
         TopologyError: If there are partitioners without a foreign key.
@@ -106,7 +106,7 @@ def _check_partitions(graph: Graph, *sides: TableHandle[Any, Any]) -> None:
     """Reject tables whose rows are not in the partitions of their own keys.
 
     Raises:
-        TopologyError: If one is a windowed aggregation, whose rows are in the partitions of the keys without the windows.
+        TopologyError: If a table is a windowed aggregation, whose rows are in the partitions of the keys without the windows.
     """
     if any(is_windowed_here(graph.topology.nodes, side._node) for side in sides):
         raise TopologyError(
@@ -118,7 +118,7 @@ def _check_partitions(graph: Graph, *sides: TableHandle[Any, Any]) -> None:
 def _prefix(
     graph: Graph, sides: tuple[TableHandle[Any, Any], ...], store: StoreOptions | None, name: str | None
 ) -> str | None:
-    """Return the first part of the names of topics and stores of the join; None for names with numbers."""
+    """Return the first part of the names of the topics and stores of the join, or None for numbered names."""
     if name is not None or graph.names.numbered:
         return name
     if store is not None:
@@ -156,7 +156,7 @@ def _repartition(
     serdes: tuple[Serde[Any], Serde[Any]],
     partitioner: Partitioner | None,
 ) -> str:
-    """Add a repartition, which also forwards rows without a foreign key, and return its name."""
+    """Add a repartition that also forwards rows without a foreign key, and return its name."""
     return graph.repartition(
         parents,
         topic,
@@ -171,6 +171,6 @@ def _by_key(partitioner: Partitioner) -> StreamPartitioner:
     def partition(topic: str, key: Any, value: Any, partitions: int) -> int | None:
         return None if key is None else partitioner(key, partitions)
 
-    # A checkpoint identifies a partitioner by its name; "placed" is that of partitioners without one.
+    # A checkpoint identifies a partitioner by its name; "placed" is the name used for a partitioner that has none.
     partition.__name__ = getattr(partitioner, "__name__", "placed")
     return partition

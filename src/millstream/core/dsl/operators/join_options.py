@@ -1,4 +1,4 @@
-"""The options of joins of a stream, which depend on the other side."""
+"""The options of stream joins, which depend on the other side."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class WithStream(TypedDict, Generic[K, V, V2], total=False):
 
 
 class JoinOptions(NamedTuple):
-    """The options of a join of a stream, None if not given; see ``KStream.join``."""
+    """The options of a stream join, None if not given; see ``KStream.join``."""
 
     windows: JoinWindows | None = None
     key: Serde[Any] | None = None
@@ -70,10 +70,10 @@ _HINTS: Final = {
 
 
 def check_options(options: JoinOptions, side: str) -> None:
-    """Reject options without a meaning for a join with a side: "a table", "a global table" or "another stream".
+    """Reject options that do not apply to a side: "a table", "a global table" or "another stream".
 
     Raises:
-        TopologyError: If there is one.
+        TopologyError: If an option does not apply.
     """
     for option, value in options._asdict().items():
         if value is not None and option not in _OPTIONS_WITH[side]:

@@ -1,4 +1,4 @@
-"""Joins: the methods of ``KStream`` and ``KTable``, except joins by a foreign key."""
+"""Joins: implements the methods of ``KStream`` and ``KTable``, except foreign-key joins."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ _SIDES: Final = ("-left", "-right")
 
 
 def joiner_with_key(joiner: Callable[..., Any], *, with_key: bool) -> Joiner:
-    """Return a joiner that takes the key, from one that takes it or not."""
+    """Return a joiner that takes the key; the given joiner takes it only if ``with_key`` is set."""
     return joiner if with_key else lambda key, left, right: joiner(left, right)
 
 
 def check_same_builder(left: Graph, right: Graph) -> None:
-    """Reject a join across two topologies.
+    """Reject a join of two topologies.
 
     Raises:
-        TopologyError: If the sides have different builders.
+        TopologyError: If the sides belong to different builders.
     """
     if left is not right:
         raise TopologyError(
@@ -64,7 +64,7 @@ def join_global(
     """Add the join of a stream with a global table, and return its node.
 
     Raises:
-        TopologyError: If the table has another builder.
+        TopologyError: If the table belongs to another builder.
     """
     graph = stream._graph
     if table._graph is not graph:
@@ -178,7 +178,7 @@ def join_streams(
     *,
     prior: bool = False,
 ) -> str:
-    """Add the join of two streams, and return its last node. With ``prior`` a record is joined only with older ones."""
+    """Add the join of two streams, and return its last node. With ``prior``, a record is joined only with older records."""
     if options.windows is None:
         raise TopologyError(
             "a join of two streams needs windows=ms.JoinWindows(before, after, grace): without windows, all records would "
@@ -218,7 +218,7 @@ def join_streams(
 def _stream_join_names(
     left: Handle[Any, Any], right: Handle[Any, Any], store: StoreLike | None, name: str | None
 ) -> tuple[str | None, StoreOptions | None]:
-    """Return the first part of the names of the topics of a join, and its stores; None for names with numbers."""
+    """Return the first part of the names of a join's topics, and the options of its stores; None for numbered names."""
     names = left._graph.names
     if store is not None:
         options = left._graph.named_store(store)
@@ -232,7 +232,7 @@ def _stream_join_names(
 
 
 def _side_nodes(graph: Graph, kind: JoinKind, name: str | None) -> tuple[str, str]:
-    """Return the names of the nodes of both sides of a join of two streams."""
+    """Return the names of the nodes of both sides of a stream-stream join."""
     graph.name("KSTREAM-WINDOWED")  # Kafka Streams has separate nodes that write to the window stores
     graph.name("KSTREAM-WINDOWED")
     this = "outer-this" if kind == "outer" else "this"
@@ -245,7 +245,7 @@ def _side_nodes(graph: Graph, kind: JoinKind, name: str | None) -> tuple[str, st
 
 
 def _store_names(graph: Graph, prefix: str | None, sides: tuple[str, str]) -> tuple[str, str, str]:
-    """Return the names of the stores of the left records, the right ones, and those without a partner."""
+    """Return the names of the stores of the left records, the right records, and the records without a partner."""
     names = graph.names
     if prefix is not None:
         left, right = (names.part(prefix, side) for side in _SIDES)
@@ -262,12 +262,12 @@ def _partitioned_by_key(
     key: Serde[Any] | None,
     value: Serde[Any] | None,
 ) -> str:
-    """Return the node of a stream whose records are in the partitions of their keys, after a repartition if necessary.
+    """Return a node whose records are in the partitions of their keys, adding a repartition if necessary.
 
     Args:
         stream: The stream.
-        topic: Name of the repartition; None generates it.
-        path: Path of a generated name.
+        topic: Name of the repartition; None generates one.
+        path: Path for a generated name.
         key: Serde of the keys.
         value: Serde of the values.
     """

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Printing:
-    """Prints a record, as ``[label]: key, value``.
+    """Prints a record as ``[label]: key, value``.
 
     Attributes:
-        label: The beginning of the line.
+        label: Prefix of the line.
         text: Maps key and value to the text; None prints both.
         file: A file to which lines are appended; None is standard output.
 

@@ -1,4 +1,4 @@
-"""Stores of operators: their specifications, made from the options that the program gives for the result."""
+"""Specifications of operators' stores, derived from the options of the program."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def windowed_key(key: Serde[Any], windows: AnyTimeWindows) -> Serde[Windowed[Any
 
 
 def check_emit(windows: object, emit: EmitStrategy) -> None:
-    """Reject results at the close of a window that never closes.
+    """Reject results on window close for windows that never close.
 
     Raises:
         TopologyError: If the windows are unlimited.
@@ -57,7 +57,7 @@ def window_store(
     """Return the store of the aggregates per key and window.
 
     Raises:
-        TopologyError: If its retention is shorter than the time in which aggregates can change.
+        TopologyError: If the retention is shorter than the time in which aggregates can change.
     """
     if isinstance(windows, SlidingWindows):
         size = windows.difference_ms
@@ -88,7 +88,7 @@ def session_store(
     """Return the store of the aggregates per key and session.
 
     Raises:
-        TopologyError: If its retention is shorter than the time in which aggregates can change.
+        TopologyError: If the retention is shorter than the time in which aggregates can change.
     """
     return SessionSpec(
         name=options.name,
@@ -132,7 +132,7 @@ def add_bytes_store(
 def add_join_store(
     graph: Graph, options: StoreOptions, name: str, serdes: tuple[Serde[Any], Serde[Any]], times: JoinTimes
 ) -> WindowSpec:
-    """Add the store of the records of one side of a join of two streams."""
+    """Add the store with the records of one side of a stream-stream join."""
     size = times.before + times.after
     spec = WindowSpec(
         name=name,
@@ -149,5 +149,5 @@ def add_join_store(
 
 
 def named_bytes(name: str) -> Serde[bytes]:
-    """Return a serde of bytes with a name, which states the layout of the bytes in the fingerprint of a store."""
+    """Return a serde of bytes with a name that identifies the layout of the bytes in the fingerprint of a store."""
     return dataclasses.replace(serdes.bytes, name=name)

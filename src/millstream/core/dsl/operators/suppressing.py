@@ -18,7 +18,7 @@ from millstream.core.topology.window_nodes import Closing, Suppress, check_no_ve
 def suppress(
     table: TableHandle[Any, Any], suppressed: Suppressed, store: StoreLike | None, name: str | None
 ) -> str:
-    """Add the buffer of a table's updates, and return its node."""
+    """Add the buffer of a table's updates, and return the node of the buffer."""
     graph, nodes = table._graph, table._graph.topology.nodes
     check_no_versions(nodes, table._node)
     path = table._path
@@ -52,7 +52,7 @@ def _store(graph: Graph, options: StoreOptions, suffix: str, value: Serde[Any]) 
 
 
 def _closed_together(closing: Closing, node: str, suppressed: Suppressed) -> tuple[str, ...]:
-    """Return the aggregations whose windows also close when the input is idle, so that both reject the same late records."""
+    """Return the aggregations whose windows also close while the input is idle, so that both nodes reject the same late records."""
     if suppressed.close_idle_after_ms is None:
         return ()
     if closing.apart:

@@ -1,1 +1,1 @@
-"""Division: the state of a task is divided among tasks with smaller key ranges."""
+"""Division: splits the state of a task among tasks with smaller key ranges."""

@@ -1,8 +1,8 @@
-"""Entry keys: the record key that an entry of a byte store belongs to.
+"""Entry keys: the record key to which an entry of a byte store belongs.
 
-State can be divided among key ranges only if each entry belongs to one record key, and if the entry contains the bytes that the
-key has in the topic, because these decide its range. So stores whose entries belong to several keys, or whose serde may write other
-bytes than the topic has, are refused.
+State can be divided among key ranges only if each entry belongs to exactly one record key and contains the bytes of that key in the
+topic, because these bytes determine the key range. Stores whose entries belong to several keys are refused, as are stores whose
+serde may write bytes that differ from those in the topic.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import KeyValueSpec, SessionSpec, StoreSpec, WindowSpec
 
 EntryKey = Callable[[bytes], bytes]
-"""Returns the serialised record key of an entry, from the key of the entry."""
+"""Extracts the serialised record key from the key of an entry."""
 
 _EXACT: Final = (serdes.int16, serdes.int32, serdes.float64)
-"""Serdes that write the bytes that they have read, besides those with ``verbatim``."""
+"""Serdes that reproduce the bytes they have read, besides those with ``verbatim``."""
 _EXACT_IN_INTERNAL_TOPICS: Final = (serdes.json, serdes.uuid)
-"""Serdes that write the bytes that they have read, if they have written these themselves."""
+"""Serdes that reproduce the bytes they have read, provided that the same serde wrote them."""
 _TIME_BYTES: Final = 8
 
 
 @dataclass(frozen=True)
 class EntryKeys:
-    """Finds the record keys of the entries of a sub-topology's stores.
+    """Finds the record key of each entry in the stores of a sub-topology.
 
     Attributes:
-        of_stores: By store, or by byte store where its entries differ from those of the store's others.
+        of_stores: One function per store, or per byte store if the byte stores of a store use different entry keys.
     """
 
     of_stores: dict[str, EntryKey] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class EntryKeys:
 
 
 def entry_keys(plan: Plan, sub: SubTopology) -> EntryKeys:
-    """Return the record keys of the entries of a sub-topology's stores.
+    """Return the functions that extract the record keys from the entries of a sub-topology's stores.
 
     Raises:
         IncompatibleTopologyError: If the content of a store cannot be divided by key.
@@ -99,12 +99,12 @@ def _of_spec(spec: StoreSpec) -> EntryKey:
 
 
 def _behind(front: int, back: int = 0) -> EntryKey:
-    """Return a function that removes bytes in front of the key and behind it."""
+    """Return a function that strips ``front`` leading and ``back`` trailing bytes."""
     return lambda entry: entry[front : len(entry) - back]
 
 
 def _obstacles(plan: Plan, sub: SubTopology) -> Iterator[str]:
-    """Return why the content of stores cannot be divided by key."""
+    """Yield the reasons why stores cannot be divided by key."""
     for node in sub.nodes.values():
         if node.store_names and not node.divisible:
             yield f"nothing divides the stores of node {node.name!r} ({type(node).__name__})"
@@ -124,9 +124,9 @@ def _obstacles(plan: Plan, sub: SubTopology) -> Iterator[str]:
 
 
 def _key_in_store(sub: SubTopology, store: str) -> Serde[Any] | None:
-    """Return the serde of the record keys in a store; None if their bytes are checked elsewhere.
+    """Return the serde of the record keys in a store, or None if another check covers their bytes.
 
-    The stores of processors are checked when they are used. A buffer has keys of the aggregation or table in front of it.
+    The stores of processors are checked when they are used. A buffer has the keys of the upstream aggregation or table.
     """
     users = [node for node in sub.nodes.values() if store in node.store_names]
     for node in users:
@@ -138,13 +138,13 @@ def _key_in_store(sub: SubTopology, store: str) -> Serde[Any] | None:
 
 
 def _window_bytes(sub: SubTopology, node: w.Suppress) -> int:
-    """Return the number of bytes of a window behind the record key, in the keys of a suppressed table."""
+    """Return the number of bytes that the window occupies after the record key, in the keys of a suppressed table."""
     sources = sources_of_stores(sub)[node.buffer.name]
     return 0 if any(source.key == node.key for source in sources) else window_bytes(node.key)
 
 
 def _is_exact(source: n.Source, key: Serde[Any], internal: Collection[str]) -> bool:
-    """Return whether a serde writes the bytes that a source has read for the same key."""
+    """Return whether a serde reproduces the key bytes that a source has read."""
     if source.key != key:
         return False
     own = all(topic in internal for topic in source.topics)

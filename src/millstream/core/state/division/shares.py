@@ -1,9 +1,9 @@
-"""Shares: what a task with a smaller key range gets of the state of the task that had its keys.
+"""Shares: the part of a task's state that each task with a smaller key range takes over.
 
-The log is divided segment by segment: a segment of a share has the changes of the keys in its range, and keeps its key group, its
-versions and its place. So deletions still hide what is older, and nothing is merged. What is kept per task besides the stores, such
-as stream time, the partition's time and the schedules of punctuators, is the same in each share: key ranges have the time of their
-partition.
+The log is divided segment by segment. A segment of a share contains the changes of the keys in its range and keeps its key group,
+versions and position, so deletions still hide older changes and nothing is merged. Each share receives a full copy of the state that
+is kept per task, such as stream time, the time of the partition and the schedules of punctuators, because all key ranges share the
+time of their partition.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from millstream.core.topology.plan import Plan
 
 @dataclass(frozen=True)
 class Division:
-    """A division of each task of a sub-topology.
+    """How each task of a sub-topology is divided.
 
     Attributes:
-        before: Into how many key ranges a partition was divided, 1 without key ranges.
-        ranges: Into how many it is divided now: a multiple.
+        before: Number of key ranges per partition until now; 1 without key ranges.
+        ranges: New number of key ranges per partition, a multiple of ``before``.
     """
 
     before: int
     ranges: int
 
     def tasks(self, task: TaskId) -> list[TaskId]:
-        """Return the tasks that divide the state of a task.
+        """Return the tasks that take over the state of a task.
 
         Example:
             >>> [str(task) for task in Division(16, 64).tasks(TaskId(0, 17))]
@@ -47,10 +47,10 @@ class Division:
     def shares(
         self, task: TaskId, changes: Iterable[StoreChange], key_of: EntryKey
     ) -> dict[TaskId, list[StoreChange]]:
-        """Return the changes of each task that divides a task's state; tasks without changes are left out.
+        """Return the changes for each task that takes over part of a task's state. Tasks without changes are omitted.
 
         Args:
-            key_of: Returns the record key of an entry.
+            key_of: Extracts the record key of an entry.
 
         Raises:
             StoreError: If a key is not in the range of the task.
@@ -70,12 +70,12 @@ class Division:
 def manifest_of_share(manifest: Manifest, kept: Mapping[int, tuple[int, int]], token: str) -> Manifest:
     """Return the manifest of a share.
 
-    The history is cleared: local copies of the tasks that had these keys, or had the same number, are not those of the share.
+    The history is cleared, because no local copy of a task with these keys or this number matches the content of the share.
 
     Args:
         manifest: The manifest of the task whose state is divided.
-        kept: The segments of the share by sequence, with their bytes and numbers of changes.
-        token: The token of the version.
+        kept: Bytes and number of changes of each segment of the share, by sequence.
+        token: Token of the new version.
     """
     segments = {}
     for group, own in manifest.segments.items():
@@ -90,11 +90,11 @@ def manifest_of_share(manifest: Manifest, kept: Mapping[int, tuple[int, int]], t
 
 
 def divisions(plan: Plan, before: Remembered) -> dict[int, Division]:
-    """Return how the state of tasks is divided, by number of the sub-topology.
+    """Return the division of the tasks of each sub-topology that is divided, by number of the sub-topology.
 
     Args:
-        plan: The plan, with the numbers of sub-topologies that the checkpoint has.
-        before: The topology of the checkpoint; its routing must fit the plan.
+        plan: The plan, with the sub-topology numbers of the checkpoint.
+        before: The topology of the checkpoint. Its routing must be compatible with the plan.
     """
     routes = {} if before.routing is None else before.routing.routes
     found = {}

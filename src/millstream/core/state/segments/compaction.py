@@ -9,23 +9,23 @@ from millstream.core.state.segments.log import Manifest, Segment, Step, split_gr
 
 LARGEST_BYTES = 2 << 20
 LARGEST_CHANGES = 32_768
-"""Size in bytes and in changes beyond which a key group is split. A step reads about twice as much, in 0.1 s."""
+"""Size in bytes and in changes above which a key group is split. One step reads about twice as much, in 0.1 s."""
 _TOO_FEW_TO_SPLIT = 1024
-"""A key group with fewer changes is not split because of its bytes alone: a few large values stay together."""
+"""A key group with fewer changes is not split for its bytes alone: a few large values stay together."""
 _MOVED_DOWN_AT = 4
-"""A split key group moves its changes down when they reach this fraction (1/n) of the largest size."""
+"""A split key group moves its changes down when they reach 1/n of the largest size."""
 
 _MAX_SEGMENTS = 12
-"""Number of segments of a key group above which the small ones are merged even if they do not outweigh the base."""
+"""Number of segments of a key group above which the small ones are merged even if they are smaller than the base."""
 _MOST_BITS = 30
-"""Number of checksum bits beyond which a key group is not split."""
+"""Number of checksum bits at which a key group is no longer split."""
 
 
 def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[Step]:
-    """Yield the key groups to compact in this micro-batch, those with the most segments first.
+    """Yield the compaction steps of this micro-batch, key groups with the most segments first.
 
     Args:
-        budget: Limit for the bytes of segments to read; if any step is due, at least one is chosen.
+        budget: Limit for the bytes of segments to read. If any step is due, at least one is chosen.
     """
     split = split_groups(manifest)
     due = []
@@ -42,7 +42,7 @@ def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[Step]:
 
 
 def _whole(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
-    """Merge with the base if the changes outweigh it or touch half as many keys; else merge only the changes, if too many segments."""
+    """Merge with the base if the changes outweigh it or touch half as many keys; otherwise merge only the changes, if too many."""
     if len(segments) < 2:
         return None
     first, rest = segments[0], segments[1:]
@@ -53,7 +53,7 @@ def _whole(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
 
 
 def _collecting(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
-    """Move changes down if there are enough of them; otherwise merge them if there are too many segments."""
+    """Move changes down if there are enough; otherwise merge them if there are too many segments."""
     size, touched = _weight(segments)
     if size * _MOVED_DOWN_AT >= LARGEST_BYTES or touched * _MOVED_DOWN_AT >= LARGEST_CHANGES:
         return Step(group, segments, split=True)

@@ -1,18 +1,17 @@
 """The log: the durable content of a task's stores, as segments of changes in Spark's state.
 
 Each micro-batch writes one segment per store and *key group* (a fixed share of the keys, by checksum). The *manifest* lists the
-segments; it is written in the same Spark commit, so the two cannot disagree. The manifest determines
+segments. It is written in the same Spark commit, so the two cannot disagree. The manifest determines
 
-* how a local copy at version v catches up: it applies the segments that reach past v, in order, or, if deletions between v and
-  the current version are no longer in the log, it is rebuilt from scratch;
+* how a local copy at version v catches up: it applies, in order, the segments that reach beyond v. If deletions between v and the
+  current version are no longer in the log, the copy is rebuilt from scratch;
 * what is compacted: one key group at a time, whenever its changes outweigh its base, so that the work per micro-batch is
-  proportional to the micro-batch's own changes and never to the size of the store.
+  proportional to the micro-batch's own changes and not to the size of the store.
 
-A *base* is a segment with all live keys of its key group. ``since`` is the version from which on a segment contains every
-deletion; a base keeps the deletions of the compaction that created it, so that copies that are only slightly behind need no
-rebuild.
+A *base* is a segment with all live keys of its key group. ``since`` is the first version from which a segment contains every
+deletion. A base keeps the deletions of the compaction that created it, so that copies that are only slightly behind need no rebuild.
 
-Key groups are those of ``key_groups``. This module only decides; the driver reads and writes segments.
+``key_groups`` defines the key groups. This module only decides; the driver reads and writes segments.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from millstream.core.ports import Version, store_of
 from millstream.core.state.segments.key_groups import KeyGroup, above, bits_of, top_group
 
 _REMEMBERED = 64
-"""Number of recent versions whose tokens are kept, to recognise that a local copy belongs to the same history."""
+"""Number of recent versions whose tokens are kept, to recognise a local copy that belongs to the same history."""
 _FORMAT = 1
 
 
@@ -36,10 +35,10 @@ class Segment(NamedTuple):
     """A segment of a key group.
 
     Attributes:
-        sequence: Its key in Spark's state, unique in the task.
-        since: Version from which on it contains every deletion.
-        upto: Version of its newest change.
-        base: Whether it contains all live keys of its key group up to ``upto``.
+        sequence: Key of the segment in Spark's state, unique in the task.
+        since: First version from which the segment contains every deletion.
+        upto: Version of the newest change.
+        base: Whether the segment contains all live keys of its key group up to ``upto``.
     """
 
     sequence: int
@@ -51,11 +50,11 @@ class Segment(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step of compaction.
+    """A compaction step for one key group.
 
     Attributes:
-        merged: Consecutive segments of it to merge, oldest first.
-        split: Whether their content moves down to the key groups below, instead of into one segment.
+        merged: Consecutive segments of the key group to merge, oldest first.
+        split: Whether the merged content moves down to the key groups below instead of into one segment.
     """
 
     group: KeyGroup
@@ -68,8 +67,8 @@ class Manifest:
     """The segments that make up the state of a task at a version.
 
     Attributes:
-        history: Tokens of the latest versions, the newest last.
-        next_sequence: Number of the next segment.
+        history: Tokens of the latest versions, newest last.
+        next_sequence: Sequence of the next segment.
         segments: Segments by store and key group, oldest first.
     """
 
@@ -83,17 +82,17 @@ class Manifest:
         return Version(self.version, self.history[-1] if self.history else "")
 
     def remembers(self, version: Version) -> bool:
-        """Return whether a version belongs to this history and is recent enough to be known."""
+        """Return whether a version belongs to this history and is recent enough to be recognised."""
         back = self.version - version.number
         if not 0 <= back < len(self.history) or self.history[-1 - back] != version.token:
             return False
         return not version.toward or version.toward in self.history[len(self.history) - back :]
 
     def after(self, version: Version | None) -> list[Version]:
-        """Return the versions of this history that follow a version, the oldest first.
+        """Return the versions of this history that follow a version, oldest first.
 
         Args:
-            version: A remembered version, or None for the empty beginning.
+            version: A remembered version, or None for the empty initial state.
 
         Returns:
             The versions; empty if the history does not reach back that far.
@@ -149,7 +148,7 @@ def split_groups(manifest: Manifest) -> set[KeyGroup]:
 
 
 def advanced(manifest: Manifest, token: str) -> Manifest:
-    """Return the manifest of the next version, without the segments of that version."""
+    """Return the manifest of the next version, which has no segments of its own yet."""
     return replace(manifest, version=manifest.version + 1, history=(*manifest.history, token)[-_REMEMBERED:])
 
 
@@ -163,7 +162,7 @@ def appended(manifest: Manifest, group: KeyGroup, size: int, count: int = 0) -> 
 def compacted(
     manifest: Manifest, group: KeyGroup, merged: Sequence[Segment], size: int, count: int = 0
 ) -> tuple[Manifest, Segment]:
-    """Replace consecutive segments of a key group by one segment."""
+    """Replace consecutive segments of a key group with one segment."""
     old = manifest.segments[group]
     index = old.index(merged[0])
     base = index == 0 and group not in split_groups(manifest)
@@ -175,7 +174,7 @@ def emptied(manifest: Manifest, step: Step) -> tuple[Manifest, bool]:
     """Remove the segments of a step from its key group, before their content moves down.
 
     Returns:
-        The manifest, and whether the key group had all its live keys until now, that is, whether it is being split.
+        The manifest, and whether the key group held all its live keys until now, that is, whether the step splits it.
     """
     base = step.group not in split_groups(manifest)
     left = tuple(segment for segment in manifest.segments[step.group] if segment not in step.merged)
@@ -189,7 +188,7 @@ def moved_down(
     """Add a segment to a key group, with its share of the content of the key group above.
 
     Args:
-        base: Whether it contains all live keys of its key group.
+        base: Whether the segment contains all live keys of its key group.
     """
     upto = step.merged[-1].upto
     segment = Segment(manifest.next_sequence, _since(step.merged), upto, size, base, count)
@@ -197,7 +196,7 @@ def moved_down(
 
 
 def _since(merged: Sequence[Segment]) -> int:
-    """Return the ``since`` of a merged segment: a merge drops the base's own deletions, and keeps those after the base."""
+    """Return the ``since`` of a merged segment: a merge drops the deletions of the base and keeps those after it."""
     return merged[0].upto if merged[0].base else merged[0].since
 
 
@@ -209,8 +208,8 @@ def _with_group(manifest: Manifest, group: KeyGroup, segments: tuple[Segment, ..
 def without_stores(manifest: Manifest, kept: Iterable[str]) -> tuple[Manifest, list[Segment]]:
     """Remove the stores that the topology no longer has; return the manifest and the segments to delete.
 
-    The history is cleared too: every local copy is rebuilt, so that none of them still contains old content of a store that is
-    added again later under the same name.
+    The history is also cleared, so that every local copy is rebuilt and no copy keeps old content of a store that is later added again
+    under the same name.
     """
     names = set(kept)
     gone = [
@@ -249,7 +248,7 @@ def _renamed(byte_store: str, names: Mapping[str, str]) -> str:
 def without_slices(manifest: Manifest, dropped: Collection[str]) -> tuple[Manifest, list[Segment]]:
     """Remove slices that have expired; return the manifest and the segments to delete.
 
-    Stream time never decreases, so a slice never returns: copies that still contain it drop it, without a rebuild.
+    Stream time never decreases, so an expired slice never returns. Copies that still contain it drop it without a rebuild.
     """
     gone = [s for (store, _), group in manifest.segments.items() if store in dropped for s in group]
     left = {key: group for key, group in manifest.segments.items() if key[0] not in dropped}
@@ -259,8 +258,8 @@ def without_slices(manifest: Manifest, dropped: Collection[str]) -> tuple[Manife
 def rehomed(manifest: Manifest, before: Mapping[str, str], now: Mapping[str, str]) -> Manifest:
     """Clear the history if a store has moved to another store engine.
 
-    Every local copy is then rebuilt, so that none of them lacks a store that has moved to its engine, or still contains the old
-    content of a store that moves back.
+    Every local copy is then rebuilt. No copy lacks a store that has moved to its engine, or keeps the old content of a store that moves
+    back.
     """
     moved = {store for store, engine in now.items() if before.get(store, engine) != engine}
     if not any(store_of(store) in moved for store, _ in manifest.segments):
@@ -276,7 +275,7 @@ def catch_up(manifest: Manifest, copy: Version | None) -> list[tuple[KeyGroup, S
         copy: The version of the local copy; None if it is empty.
 
     Returns:
-        Segments in the order in which to apply them, or None if the copy cannot catch up: wipe it and call again with
+        Segments in the order in which to apply them, or None if the copy cannot catch up: wipe the copy and call again with
         ``copy=None``.
     """
     if copy is None:
@@ -290,7 +289,7 @@ def catch_up(manifest: Manifest, copy: Version | None) -> list[tuple[KeyGroup, S
 
 
 def _in_order(manifest: Manifest, number: int) -> list[tuple[KeyGroup, Segment]]:
-    """Return the segments that reach past a version, by store and top key group, the deepest key group first."""
+    """Return the segments that reach beyond a version, by store and top key group, deepest key group first."""
     groups = sorted(manifest.segments, key=lambda g: (g[0], top_group(g[1]), -bits_of(g[1]), g[1]))
     return [(group, s) for group in groups for s in manifest.segments[group] if s.upto > number]
 
@@ -315,7 +314,7 @@ def encode_manifest(manifest: Manifest, extra: Mapping[str, Any]) -> bytes:
 
 
 def decode_manifest(data: bytes | None) -> tuple[Manifest, dict[str, Any]]:
-    """Decode the result of :func:`encode_manifest`; None, for a new task, is an empty manifest."""
+    """Decode the result of :func:`encode_manifest`. None, for a new task, decodes to an empty manifest."""
     if data is None:
         return Manifest(), {}
     decoded = json.loads(data)

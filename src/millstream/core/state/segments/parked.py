@@ -4,9 +4,9 @@ Format, little endian:
 
     length of the head (4) | head | one segment per byte store
 
-The head is also a segment, with one entry: JSON with the names of the byte stores, the lengths of their segments, and the
-dropped byte stores. So every part has a checksum (see ``millstream.core.state.segments.segment``), and a truncated or overwritten file
-is detected.
+The head is also a segment, with one entry: JSON with the names of the byte stores, the lengths of their segments, and the dropped
+byte stores. Every part therefore has a checksum (see ``millstream.core.state.segments.segment``), which reveals a truncated or
+overwritten file.
 """
 
 from __future__ import annotations

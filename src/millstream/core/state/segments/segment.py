@@ -1,11 +1,11 @@
 """Segments: encoded changes of a store, for the log.
 
-A segment has changes of one store and key group, each key at most once, in key order. Format, little endian:
+A segment contains changes of one store and key group, in key order, at most one per key. Format, little endian:
 
     crc32 of the rest (4) | format (1) | number of changes n (4) | n key lengths (4 each) | n value lengths (4 each, -1
     for a deletion) | keys | values
 
-Segments are not compressed here, but when they are written to Spark's state.
+Segments are compressed when they are written to Spark's state, not here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEY = itemgetter(0)
 
 
 def encode(changes: Sequence[StoreChange]) -> bytes:
-    """Encode changes, each key at most once, as a segment.
+    """Encode changes, at most one per key, as a segment.
 
     Example:
         >>> decode(encode([(b"a", b"1"), (b"b", None)]), "example")
@@ -70,7 +70,7 @@ def decode(data: bytes, where: str) -> list[StoreChange]:
 
 
 def _cut(data: bytes, sizes: Sequence[int], start: int) -> tuple[bytes, ...]:
-    """Split bytes into pieces of the given sizes; one call of struct takes a third of the time of as many slices."""
+    """Split bytes into pieces of the given sizes. One call to struct takes a third of the time of separate slices."""
     layout = "s".join(map(str, sizes))
     return struct.unpack_from(f"{layout}s" if layout else "", data, start)
 

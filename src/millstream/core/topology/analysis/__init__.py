@@ -1,1 +1,1 @@
-"""What a topology allows: which parts threads may run, which call functions in order, and which can be divided."""
+"""Analyses of a topology: which parts threads may run, which parts call functions in order, and which parts can be divided."""

@@ -1,15 +1,16 @@
-"""Ranges: which sub-topologies can be divided into key ranges, so that several tasks process one partition.
+"""Ranges: decides which sub-topologies can be divided into key ranges, so that several tasks process one partition.
 
-The records of a partition are divided by their serialised keys where they are read, before any function of the user is called.
-So a sub-topology can be divided if what it does with a record depends on nothing but records of the same key, and the time of the
-partition. That is refused here which does not keep to it, with the node and the reason:
+The records of a partition are divided by their serialised keys when they are read, before any user function is called. A sub-topology
+can be divided if the processing of a record depends only on records of the same key and on the time of the partition. The following
+are refused, with an error that names the node and the reason:
 
 * an operator whose effect depends on several keys at once, such as a limit over a whole buffer;
-* a processor that has not promised to be *local to keys*: ``process(..., key_local=True)``;
-* an operator with a stream time of its own behind one that may leave records out: with ranges its time is that of the partition.
+* a processor that is not declared *local to keys*: ``process(..., key_local=True)``;
+* an operator that keeps its own stream time, downstream of one that may omit records: with ranges, the operator would use the time
+  of the partition instead.
 
-Readers know which records have a key and a value, and send the times of these along. What moves its time by these records only must
-be behind nothing that could make or delete a value.
+Readers know which records have a key and a value, and send the times of these records with them. An operator whose time advances only
+with such records must not be downstream of anything that could create or delete a value.
 """
 
 from __future__ import annotations
@@ -27,30 +28,30 @@ from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import LruSpec, VersionedSpec
 
 Workers = int | Literal["auto"]
-"""A number of workers, or ``"auto"``: the application chooses it while it runs, by its load."""
+"""A number of workers, or ``"auto"``: the application adjusts the number to its load while it runs."""
 Parallelism = Workers | Mapping[str, Workers]
-"""How many workers process each partition: one number for all topics, or one by topic (others have 1)."""
+"""Number of workers per partition: one number for all topics, or one per topic (1 for topics that are not listed)."""
 
 AUTO: Final = "auto"
 AUTO_RANGES: Final = 16
-"""The key ranges of a partition whose number of workers is automatic."""
+"""Number of key ranges of a partition whose number of workers is automatic."""
 MOST_RANGES: Final = 256
 _BY_WINDOW: Final = (w.WindowedAggregate, w.SessionAggregate, w.SlidingAggregate)
 _WINDOWED: Final = (*_BY_WINDOW, w.CalendarAggregate)
 _TIMED: Final = (*_WINDOWED, w.Suppress)
 _LOOSELY_EXPIRING: Final = (w.SlidingAggregate, w.CalendarAggregate)
-"""Windows that may be readable for longer than without ranges, because the time of their store is not that of the partition."""
+"""Windows that may be readable for longer than without ranges, because their store does not use the time of the partition."""
 _BY_VALUES: Final = (j.StreamJoin, j.GraceBuffer, w.SlidingAggregate)
-"""What leaves out records without a value, which then do not move time."""
+"""Nodes that skip records without a value, so that these do not advance time."""
 _KEEPING_VALUES: Final = (n.Source, n.Peek, n.Pass)
 _KEEPING_ALL: Final = (*_KEEPING_VALUES, n.MapValues, n.ToStream, *_BY_WINDOW, w.Suppress)
-"""What leaves out no records; a calendar does, those outside of all windows."""
+"""Nodes that forward every record. A calendar omits records outside all of its windows."""
 
 
 def ranges_for(workers: Workers) -> int:
-    """Return into how many key ranges a partition is divided for a number of workers: a power of two, at least 16.
+    """Return the number of key ranges of a partition for a number of workers: a power of two, at least 16 if there are several workers.
 
-    The number of ranges stays when the number of workers changes, within limits: state need not be divided anew.
+    Within limits, the number of ranges is the same for different numbers of workers, so that changing them does not divide the state.
 
     Raises:
         SettingsError: If it is neither a whole number from 1 to 256 nor ``"auto"``.
@@ -72,10 +73,10 @@ def divided_plan(plan: Plan, parallelism: Parallelism) -> Plan:
     """Return a plan whose sub-topologies are divided into key ranges.
 
     Args:
-        parallelism: How many workers process each partition of a topic.
+        parallelism: Number of workers per partition of a topic.
 
     Raises:
-        SettingsError: If a number is not possible, or a topic is not read.
+        SettingsError: If a number is out of range, or no source reads a topic.
         TopologyError: If a sub-topology that reads one of the topics cannot be divided.
     """
     if isinstance(parallelism, Mapping):
@@ -90,12 +91,12 @@ def divided_plan(plan: Plan, parallelism: Parallelism) -> Plan:
 
 
 def workers_of(parallelism: Parallelism) -> int:
-    """Return the largest number of workers of a partition; if it is automatic, the largest that it may be."""
+    """Return the largest number of workers of any partition; for an automatic number, its maximum."""
     return max((AUTO_RANGES if each == AUTO else each for each in _each(parallelism)), default=1)
 
 
 def is_automatic(parallelism: Parallelism) -> bool:
-    """Return whether the application chooses the number of workers: for one topic, and so for all.
+    """Return whether the application chooses the number of workers. If it does for one topic, it does for all.
 
     Example:
         >>> is_automatic({"orders": "auto", "clicks": 4}), is_automatic(4)
@@ -119,7 +120,7 @@ def _divided(plan: Plan, sub: SubTopology, parallelism: Parallelism) -> SubTopol
 
 
 def _topics_of(plan: Plan, sub: SubTopology) -> Iterator[str]:
-    """Return the topics of a sub-topology, and those that reach it through Spark's shuffle."""
+    """Yield the topics of a sub-topology, and those that reach it through Spark's shuffle."""
     yield from sub.source_topics
     for topic in sub.source_topics:
         internal = plan.internal_topics.get(topic)
@@ -131,7 +132,7 @@ def in_ranges(sub: SubTopology, ranges: int) -> SubTopology:
     """Return a sub-topology that is divided into key ranges.
 
     Raises:
-        TopologyError: If it cannot be divided.
+        TopologyError: If the sub-topology cannot be divided.
     """
     for reason in _obstacles(sub):
         raise TopologyError(
@@ -142,7 +143,7 @@ def in_ranges(sub: SubTopology, ranges: int) -> SubTopology:
 
 
 def _obstacles(sub: SubTopology) -> Iterator[str]:
-    """Return why a sub-topology cannot be divided."""
+    """Yield the reasons why a sub-topology cannot be divided."""
     for node in sub.nodes.values():
         reason = _obstacle(node)
         if reason is not None:
@@ -161,7 +162,7 @@ def _obstacles(sub: SubTopology) -> Iterator[str]:
 
 
 def _shown_for_longer(sub: SubTopology, node: n.Node) -> Iterator[str]:
-    """Return the windows that a node looks up, if they may be readable for longer than without ranges."""
+    """Yield the windows that a node looks up, if they may be readable for longer than without ranges."""
     if isinstance(node, (*_LOOSELY_EXPIRING, n.Cogroup)):
         return
     for other in sub.nodes.values():
@@ -177,7 +178,7 @@ def _is_versioned(node: n.Node) -> bool:
 
 
 def _obstacle(node: n.Node) -> str | None:
-    """Return why a node cannot be divided, None if it can."""
+    """Return why a node cannot be divided, or None if it can."""
     if isinstance(node, n.Source):
         takes_times = node.timestamp is not None
         return "takes timestamps out of records, so the reader does not know them" if takes_times else None
@@ -197,7 +198,7 @@ def _obstacle(node: n.Node) -> str | None:
 
 
 def _early_results(times: j.JoinTimes) -> str | None:
-    """Return why a join that has results without a partner cannot be divided, None if it can."""
+    """Return why a join that emits results without a partner cannot be divided, or None if it can."""
     if times.interval:
         return "checks for records without a partner at intervals that all keys share (unmatched_interval)"
     if not times.final:
@@ -206,7 +207,7 @@ def _early_results(times: j.JoinTimes) -> str | None:
 
 
 def _shared_checks(node: Any) -> str | None:
-    """Return why a windowed aggregation cannot be divided, None if it can."""
+    """Return why a windowed aggregation cannot be divided, or None if it can."""
     if node.emit.at_close and not node.emit.at_once:
         return "checks for closed windows at intervals, or after records, that all keys share"
     if isinstance(node, w.SlidingAggregate):
@@ -222,7 +223,7 @@ def _shared_checks(node: Any) -> str | None:
 def _lost_time(
     sub: SubTopology, node: n.Node, behind: n.Node, keeping: tuple[type[n.Node], ...]
 ) -> Iterator[str]:
-    """Return what may leave out records, or change which have values, in front of a node with a stream time of its own."""
+    """Yield the nodes upstream of a node with its own stream time that may omit records, or change which records have values."""
     for parent in (sub.nodes[name] for name in behind.parents):
         if isinstance(parent, keeping):
             yield from _lost_time(sub, node, parent, keeping)
@@ -242,7 +243,7 @@ def _lost_time(
 def needs_steps(sub: SubTopology) -> bool:
     """Return whether anything in a sub-topology depends on more than the times at the records of a key range.
 
-    That is what emits results at records of other keys, and what has a stream time and several inputs.
+    This applies to nodes that emit results at records of other keys, and to nodes with a stream time and several inputs.
     """
     nodes = sub.nodes.values()
     emitting = any(isinstance(node, (j.StreamJoin, j.GraceBuffer)) for node in nodes)

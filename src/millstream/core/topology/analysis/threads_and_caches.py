@@ -1,17 +1,17 @@
-"""Analysis of a sub-topology: which nodes several threads may run, and which tables have a cache.
+"""Threads and caches: decides which nodes of a sub-topology several threads may run, and which tables have a cache.
 
 **Fronts** (KIP-408). The *front* of a source is the part that a record passes before it reaches a stateful node: the stateless
-operators after the source, and the sinks among them. No function in it can see the effect of another record, so the functions of
-many records may be called concurrently. Their *effects* inside the engine are applied later, in the order of the records.
+operators after the source, including sinks. No function in it can observe the effect of another record, so the functions may be called
+concurrently for many records. Their *effects* in the engine are applied later, in the order of the records.
 
-The front ends where a record reaches a node of another kind and, for the same record, for everything that follows in program order:
-a function that is called after a stateful operator must be called after it in a front, too. So a record sees its functions in the
-same order with any number of threads. Branches exclude each other, so the front ends separately in each branch.
+The front ends where a record reaches a node of another kind, and for everything that follows for the same record in program order: a
+function that is called after a stateful operator must also be called after it with a front. A record therefore passes its functions in
+the same order with any number of threads. Branches are mutually exclusive, so the front ends separately in each branch.
 
-**Caches.** See ``millstream.core.engine.caching``. A table has a cache if it is kept in a store and forwards a change with each
-update. There is none for versioned tables, because all their versions count; for aggregations that emit on window close, which
-emit each result once anyway; and for joined streams, whose records are not updates of each other. The aggregations of a cogroup
-share one cache, after them.
+**Caches.** See ``millstream.core.engine.caching``. A table has a cache if a store keeps it and it forwards a change with each update.
+Exceptions are versioned tables, because all their versions count; aggregations that emit on window close, which emit each result only
+once; and joined streams, whose records are not updates of each other. The aggregations of a cogroup share one cache, downstream of
+them.
 
 Source: the stores that Kafka Streams wraps in a caching store (``Materialized.withCachingEnabled``).
 """
@@ -31,7 +31,7 @@ from millstream.core.topology.stores import VersionedSpec
 
 @dataclass(frozen=True)
 class Border(n.Node):
-    """An end of a front: records that reach it continue at the node of this name, in the task's main thread."""
+    """An end of a front. Records that reach it continue at the node of this name, in the main thread of the task."""
 
 
 _FUNCTIONS: Mapping[type[n.Node], Callable[[Any], tuple[object, ...]]] = {
@@ -47,14 +47,14 @@ _FUNCTIONS: Mapping[type[n.Node], Callable[[Any], tuple[object, ...]]] = {
     n.Branch: lambda node: node.predicates,
     n.Sink: lambda node: (node.topic, node.partitioner),
 }
-"""The types of nodes that may be in a front, with the functions that each may call."""
+"""The types of nodes allowed in a front, with the functions that each may call."""
 
 
 def front_of(sub: SubTopology, source: n.Source) -> SubTopology | None:
     """Return the front of a source, as a separate sub-topology that ends in borders.
 
     Returns:
-        The front; None if it calls no user function, so that threads would have no benefit.
+        The front, or None if it calls no user function, so that threads would bring no benefit.
 
     Example:
         >>> import millstream as ms
@@ -76,7 +76,7 @@ def front_of(sub: SubTopology, source: n.Source) -> SubTopology | None:
 def calls_in_order(sub: SubTopology) -> bool:
     """Return whether a stateless sub-topology calls user functions, which must see the records of a partition in order.
 
-    A timestamp extractor is one, because it takes the partition time. Expressions see one record at a time, and serdes do not depend
+    A timestamp extractor counts, because it receives the partition time. Expressions see one record at a time, and serdes do not depend
     on the order.
 
     Args:
@@ -108,8 +108,8 @@ def _calls_functions(node: n.Node) -> bool:
 class _Walk:
     """A traversal of a front in program order.
 
-    A node with several parents may be inside the front on one path and after its end on another. It then becomes a border, and the
-    traversal is repeated until there is no such node.
+    A node with several parents may be inside the front on one path and beyond its end on another. It then becomes a border, and the
+    traversal is repeated until no such node is left.
     """
 
     def __init__(self, sub: SubTopology, source: n.Source, borders: frozenset[str]) -> None:
@@ -123,7 +123,7 @@ class _Walk:
 
     @property
     def known(self) -> set[str]:
-        """Names of the source, of the nodes inside, and of the borders that were reached."""
+        """Names of the source, of the nodes inside the front, and of the borders reached."""
         return {self._source.name, *self.inside, *self._reached_borders}
 
     def node(self, name: str) -> n.Node:
@@ -131,7 +131,7 @@ class _Walk:
         return Border(name, node.parents) if name in self.borders else node
 
     def _children(self, node: n.Node, *, ended: bool) -> bool:
-        """Visit the children of a node; return whether the front has ended for the next nodes in program order."""
+        """Visit the children of a node; return whether the front has ended for the nodes that follow in program order."""
         if isinstance(node, n.Branch):
             ends = [self._visit(child, ended=ended) for child in self._sub.children(node.name)]
             return any(ends)
@@ -155,7 +155,7 @@ def cached_tables(sub: SubTopology) -> tuple[n.Materialised, ...]:
 
 
 def heights_of(sub: SubTopology, cached: Collection[str]) -> Mapping[str, int]:
-    """Return the height of each node: the largest number of cached nodes on a path from it downstream, itself included."""
+    """Return the height of each node: the largest number of cached nodes on a path downstream from it, including the node."""
     heights: dict[str, int] = {}
     for name in reversed(list(sub.nodes)):
         below = max((heights[child.name] for child in sub.children(name)), default=0)

@@ -1,1 +1,1 @@
-"""Pictures of a plan as SVG: where boxes lie, how lines go between them, and what is drawn."""
+"""Pictures of a plan as SVG: the positions of boxes, the routes of lines, and the drawing."""

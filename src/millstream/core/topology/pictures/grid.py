@@ -1,8 +1,8 @@
 """The grid of a picture: boxes in rows, and lines that pass between boxes, never through one.
 
-A node is one row below the lowest of its parents. A line to a row further down has a *slot* of its own in each row between, beside
-the boxes. Between two rows lines are curves, within a row they go straight down; so no line can cross a box. A line to a row further
-up, from a sink to a source of a topic that an earlier part reads, goes around everything on the right.
+A node is one row below the lowest of its parents. A line to a lower row has its own *slot*, beside the boxes, in each row that it
+passes. Lines are curves between rows and straight within a row, so they cannot cross a box. A line to a higher row, from a sink to a
+source whose topic an earlier part reads, passes to the right of all boxes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LINE: Final = 16
 PADDING: Final = 8
 GAP: Final = 28
 TITLE: Final = 36
-"""Sizes in pixels: width of a letter, height of a line, padding in a box, gap between boxes, height of a part's title and
+"""Sizes in pixels: width of a letter, height of a line, padding in a box, gap between boxes, and height of a part's title and of
 the figures that a page writes above boxes."""
 
 _SLOT: Final = 8
@@ -26,7 +26,7 @@ _TURN: Final = 5
 
 
 class Box(NamedTuple):
-    """A node with its position and size in pixels; ``x`` and ``y`` are its left and upper edge."""
+    """A node with its position and size in pixels. ``x`` and ``y`` are the left and upper edges."""
 
     lines: tuple[str, ...]
     x: int
@@ -68,8 +68,8 @@ def grid(rows: Sequence[Sequence[Cell]], arrows: Iterable[tuple[str, str]], titl
     """Lay out nodes in rows.
 
     Args:
-        arrows: Start and end of each line, each line once.
-        titled: Rows with a title above; there is always room for one above the first.
+        arrows: Start and end of each line, without duplicates.
+        titled: Rows with a title above them. There is always room for a title above the first row.
     """
     row_of = {cell.name: number for number, row in enumerate(rows) for cell in row}
     routes = [_route(start, end, row_of) for start, end in dict.fromkeys(arrows)]
@@ -122,7 +122,7 @@ def _heights(rows: Sequence[Sequence[Cell]], titled: set[int]) -> tuple[list[int
 def _positioned(
     rows: Sequence[Sequence[Cell]], tops: Sequence[int], routes: Iterable[Sequence[str]]
 ) -> dict[str, Box]:
-    """Place the cells of each row below those they come from, as far as there is room."""
+    """Place the cells of each row below the cells from which they come, as far as there is room."""
     above: dict[str, list[str]] = {}
     for names in routes:
         for start, end in pairwise(names):
@@ -162,7 +162,7 @@ class _Lines:
             yield f"V{y}C{x} {y + half} {to_x} {to_y - half} {to_x} {to_y}"
 
     def around(self, names: Sequence[str], lane: int) -> str:
-        """Return a line that leaves a row, goes up on the right of everything, and enters a row from above."""
+        """Return a line that leaves a row, rises to the right of all boxes, and enters a row from above."""
         start, end = (self.boxes[name] for name in names)
         leaves = self.bottoms[self.row_of[names[0]]] + _TURN
         enters = self.tops[self.row_of[names[1]]] - _TURN

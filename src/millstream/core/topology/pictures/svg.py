@@ -1,8 +1,8 @@
-"""A plan as SVG, which needs no other program.
+"""A plan as SVG, drawn without another program.
 
-Parts are drawn below each other. The box of a node lists what it reads, uses and writes, so topics and stores need no boxes. A line goes
-from the sink to the source of a topic that one part writes and another reads. The elements say in ``data-`` attributes what they stand
-for, so that a page can colour them.
+Parts are drawn one below the other. The box of a node lists what it reads, uses and writes, so topics and stores need no boxes. A line
+connects a sink and a source if the source reads the topic that the sink writes. ``data-`` attributes of the elements state what they
+represent, so that a page can colour them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millstream.core.topology.pictures.grid import GAP, LINE, PADDING, TITLE, Bo
 from millstream.core.topology.plan import Plan
 
 _GREY: Final = "#888"
-"""Colour of lines and backgrounds; text has the colour of the page, so that the picture fits a dark page too."""
+"""Colour of lines and backgrounds. Text has the colour of the page, so that the picture also fits a dark page."""
 _ARROW: Final = (
     '<defs><marker id="millstream-arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
     f'<path d="M0 0L8 4L0 8z" fill="{_GREY}"/></marker></defs>'
@@ -28,7 +28,7 @@ def svg(plan: Plan, figures: Mapping[str, str] = MappingProxyType({})) -> str:
     """Draw a plan as SVG.
 
     Args:
-        figures: Text above the box of a node, by its name.
+        figures: Text above the box of a node, by the name of the node.
     """
     parts = parts_of(plan)
     laid = laid_out(parts)
