@@ -59,7 +59,7 @@ class ProcessorContext(Protocol[K2, V2]):
 
     @property
     def app_config(self) -> Mapping[str, Any]:
-        """The user's configuration for processors: the application's setting ``app_config`` (``appConfigs``)."""
+        """The user's configuration for processors, from the application's setting ``app_config`` (``appConfigs``)."""
 
     @property
     def task_id(self) -> TaskId:

@@ -67,7 +67,8 @@ def transform(
             functions come from and import, if workers cannot import them.
 
     Returns:
-        A streaming DataFrame with the columns of Spark's Kafka sink: topic (string), key (binary), value (binary), timestamp and headers.
+        A streaming DataFrame with the columns of Spark's Kafka sink, which are topic (string), key (binary), value (binary), timestamp and
+        headers.
 
     Raises:
         TopologyError: If the topology is not valid, needs an internal Kafka topic, or has a sink with a partitioner.
