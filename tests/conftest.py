@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from pyspark.sql import SparkSession
 
 from millstream.drivers.spark.driver.spark_session import session_for
@@ -38,6 +39,10 @@ settings.register_profile(
     stateful_step_count=60,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "millstream"))
+
+# Hypothesis draws from the constants in all local modules that are loaded, so the examples of a test would depend on which other tests
+# are collected with it, and on any change of the code.
+providers._get_local_constants = providers.Constants
 
 _END_S = 120.0
 _SESSIONS: list[pytest.Session] = []

@@ -41,6 +41,6 @@ def test_the_master_is_expected_before_a_jvm_can_be_asked(
 
 def test_what_spark_submit_says_by_itself_is_no_wish_of_the_users() -> None:
     said = {"spark.app.name": "pyspark-shell", "spark.ui.showConsoleProgress": "true", "spark.master": "yarn"}
-    assert launch._without_what_nobody_gave(said, shell=True) == {"spark.master": "yarn"}
+    assert launch._without_defaults_of_submit(said, shell=True) == {"spark.master": "yarn"}
     said["spark.app.name"] = "mine"
-    assert launch._without_what_nobody_gave(said, shell=False) == said
+    assert launch._without_defaults_of_submit(said, shell=False) == said
