@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import chain, groupby, pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -112,11 +112,12 @@ class Steps:
         return len(self.steps)
 
     def create_topics(self) -> None:
-        """Create the topics of all lanes, with one partition each."""
-        names = chain.from_iterable([*lane.inputs, *lane.outputs] for lane in self.lanes.values())
+        """Create the topics of all lanes, with one partition each, and wait until the broker lists them."""
+        names = {topic for lane in self.lanes.values() for topic in (*lane.inputs, *lane.outputs)}
         config = {"retention.ms": "-1"}
         for future in self._admin.create_topics([NewTopic(n, 1, 1, config=config) for n in names]).values():
             future.result(30)
+        eventually(lambda: names <= self._admin.list_topics(timeout=30).topics.keys(), "the topics")
 
     def taken_by(self, lane: Lane) -> list[int]:
         """Return the number of the step in which a lane takes each of its batches."""
