@@ -132,16 +132,18 @@ class AcknowledgingProcess(UnfinishedProcess):
     most: int
 
 
+_KEEPING: Final = (Asynchronous, UnfinishedProcess)
+"""The nodes that keep unfinished records."""
+
+
 def unfinished_stores(nodes: Iterable[n.Node]) -> dict[str, str]:
     """Return the store of unfinished records by name of the operator, for the operators that have one."""
-    keeping = (Asynchronous, UnfinishedProcess)
-    return {node.name: node.carried.store.name for node in nodes if isinstance(node, keeping)}
+    return {node.name: node.carried.store.name for node in nodes if isinstance(node, _KEEPING)}
 
 
-def backlog_stores(nodes: Iterable[n.Node]) -> tuple[str, ...]:
+def all_unfinished_stores(nodes: Iterable[n.Node]) -> tuple[str, ...]:
     """Return all stores in which operators keep unfinished records."""
-    keeping = (Asynchronous, UnfinishedProcess)
-    return tuple(name for node in nodes if isinstance(node, keeping) for name in node.carried.names)
+    return tuple(name for node in nodes if isinstance(node, _KEEPING) for name in node.carried.names)
 
 
 def with_additional_stores(renamed: Mapping[str, str], keepers: Collection[str]) -> dict[str, str]:

@@ -18,8 +18,8 @@ def mermaid(plan: Plan) -> str:
     parts = parts_of(plan)
     ids: dict[tuple[str, str], str] = {}
 
-    def id_of(shape: tuple[str, str]) -> str:
-        return ids.setdefault(shape, f"n{len(ids)}")
+    def id_of(vertex: tuple[str, str]) -> str:
+        return ids.setdefault(vertex, f"n{len(ids)}")
 
     lines = ["flowchart TB"]
     lines.extend(f'  {id_of(("topic", topic))}(["{topic}"])' for topic in topics_of(parts))
@@ -49,8 +49,8 @@ def dot(plan: Plan) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _dot_id(shape: tuple[str, str]) -> str:
-    kind, name = shape
+def _dot_id(vertex: tuple[str, str]) -> str:
+    kind, name = vertex
     return _dot(name) if kind == "node" else f"{kind}:{name}"
 
 

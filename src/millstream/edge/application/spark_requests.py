@@ -6,7 +6,7 @@ Commands and questions of other processes arrive on the same socket.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from millstream.core.runtime.lifecycle import Event
 from millstream.core.runtime.messages import PlanningOrders, PlanRequest
 from millstream.core.runtime.origins import committable, origins, topics_committed_later
 from millstream.core.runtime.pausing import resting
-from millstream.core.runtime.task_report import TaskReport
+from millstream.core.runtime.task_report import CommittedBatch
 from millstream.drivers.spark.executor.restore_progress import QUESTION as RESTORING
 from millstream.edge.application.application_run import ApplicationRun
 from millstream.edge.application.draining import unread
@@ -64,8 +64,7 @@ class SparkRequests:
                 self._run.metadata_refresher.wake()
             return True
         if request == "batch":
-            self._committed(data.number, data.reports())
-            self._run.query.repeated = data.repeated
+            self._committed(data)
             return True
         if request == RESTORING:
             log.warning("%s", data.line())
@@ -124,12 +123,12 @@ class SparkRequests:
             return False
         return auto.planned(unread(data.positions, data.ends, data.ends))
 
-    def _committed(self, batch: int, reports: Sequence[TaskReport]) -> None:
+    def _committed(self, batch: CommittedBatch) -> None:
         """Record the reports of a micro-batch, and commit its offsets to Kafka before Spark commits it."""
-        run = self._run
+        run, reports = self._run, batch.reports()
         for notice in (notice for report in reports for notice in report.notices):
             run.warnings.warn(notice)
-        offsets = run.reports.committed(batch, reports)
+        offsets = run.reports.committed(batch.number, reports)
         if run.auto_workers is not None:
             run.auto_workers.committed(reports)
         run.answers.committed()
@@ -140,8 +139,8 @@ class SparkRequests:
             {partition: n for partition, n in offsets.items() if partition.topic not in transactional}
         ):
             run.purge.committed(offsets)
-        run.taps.committed(batch, reports)
-        run.query.newest_batch = batch
+        run.taps.committed(batch.number, reports)
+        run.query.newest_batch, run.query.repeated = batch.number, batch.repeated
         run.query.first_batch.set()
 
     def _commit_behind_shuffle(self, data: PlanRequest, oldest: Mapping[str, int]) -> None:

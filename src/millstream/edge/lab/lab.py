@@ -212,7 +212,7 @@ class Lab:
                 )
             behind = unread(self.running._run.reports.positions, ends, topics) or sum(status.lag.values())
             quiet = 0 if behind else quiet + 1
-            time.sleep(_CHECK_S)
+            time.sleep(_CHECK_S)  # an application has no event for its progress
 
     # Displays.
 

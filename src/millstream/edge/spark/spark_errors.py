@@ -79,13 +79,11 @@ def _trouble(message: str) -> _Trouble | None:
 
 def _disks(checkpoint: str, usage: Usage) -> str:
     """Return the free space of the disks to which this host writes for a query, as text."""
-    disks_by_user = {"Spark's local files": tempfile.gettempdir()}
+    paths = {"Spark's local files": tempfile.gettempdir()}
     url = urlparse(checkpoint)
     if url.scheme == "file":
-        disks_by_user = {"the checkpoint": unquote(url.path), **disks_by_user}
-    disks = [
-        f"the disk of {what}, {path}, has {free_space(path, usage)}" for what, path in disks_by_user.items()
-    ]
+        paths = {"the checkpoint": unquote(url.path), **paths}
+    disks = [f"the disk of {user}, {path}, has {free_space(path, usage)}" for user, path in paths.items()]
     return "; ".join(disks) if url.scheme == "file" else f"check {checkpoint}, and here {disks[0]}"
 
 

@@ -75,7 +75,8 @@ def test_an_attempt_after_another_that_may_have_sent_is_reported(
     exactly_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher, application = Publisher(), Application()
-    spec = SinkSpec(publisher if exactly_once else None, frozenset(["in"]), application)  # type: ignore[arg-type]
+    known: Any = (publisher if exactly_once else None, frozenset(["in"]), application)
+    spec = SinkSpec(*known)
     monkeypatch.setattr(sink, "in_executor", lambda option: spec)
     monkeypatch.setattr(sink, "in_driver", lambda option: application)
     writer = KafkaStreamWriter("")

@@ -15,7 +15,7 @@ from millstream.core.model.ids import TaskId
 from millstream.core.model.record import Records
 from millstream.core.ports import ByteStores, ChangelogReader, StoreChange, store_of
 from millstream.core.state.changelog_records import from_records, is_live, to_records
-from millstream.core.topology.async_nodes import backlog_stores
+from millstream.core.topology.async_nodes import all_unfinished_stores
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.drivers.spark.executor.restore_progress import RestoreListener, RestoreProgress, StoreProgress
 from millstream.drivers.spark.executor.snapshots import TaskMemory
@@ -57,7 +57,7 @@ class Changelogs:
     @property
     def unfinished(self) -> list[str]:
         """The stores with changelogs that contain in-flight records of operators."""
-        keeping = backlog_stores(self.sub.nodes.values())
+        keeping = all_unfinished_stores(self.sub.nodes.values())
         return [name for name in self.stores if name in keeping]
 
     def publish(

@@ -38,8 +38,6 @@ from unit.helpers import Row as Cells
 
 from .test_host import OPENERS, Handle, row
 
-PARTS = ("", "-delayed", "-delayed-keys", "-parked")
-
 KAFKA: dict[str, list[tuple[bytes, bytes | None]]] = defaultdict(list)
 """The internal topics of the application, each with one partition."""
 WORKERS: list[Worker] = []
@@ -150,8 +148,14 @@ class Application:
     def new_worker(self) -> None:
         WORKERS[:] = [Worker(self.calls, self.dice, self.failures)]
 
-    def micro_batch(self, *, attempts: int) -> None:
+    @property
+    def expected(self) -> Counter[bytes]:
+        """The results of all records, each once."""
+        return Counter(f"<{value}>".encode() for _, value, _ in self.rows)
+
+    def micro_batch(self) -> None:
         """Plan a micro-batch and run it; all attempts but the last are lost, some of them after their delivery."""
+        attempts = self.dice.choice([1, 1, 2, 3])
         self.planned_ms = self.now_ms
         reads = 0 if self.initialization else self.dice.randrange(8)
         end = min(self.position + reads, len(self.rows))
@@ -235,15 +239,13 @@ def test_a_changelog_holds_the_unfinished_records_of_the_state_though_another_at
     order: CallOrder, tmp_path: Path
 ) -> None:
     differed = 0
-    for seed in range(8):
-        dice = random.Random(seed)
-        app = Application(tmp_path / str(seed), order, rows(dice), dice)
+    for seed, app in applications(tmp_path, order, 8):
         while app.unfinished:
-            app.micro_batch(attempts=dice.choice([1, 1, 2, 3]))
+            app.micro_batch()
             same = app.published() == app.stored(tmp_path / "look")
             assert same or app.initialization is not None, f"seed {seed}, micro-batch {app.number}"
             differed += not same
-        assert Counter(app.out) == Counter(f"<{value}>".encode() for _, value, _ in app.rows)
+        assert Counter(app.out) == app.expected
         assert not any(app.published().values())
     assert differed > 8
 
@@ -254,18 +256,20 @@ def test_a_task_without_its_checkpoint_goes_on_from_what_was_delivered(
     order: CallOrder, tmp_path: Path
 ) -> None:
     lost = 0
-    for seed in range(20):
-        dice = random.Random(seed)
-        app = Application(tmp_path / str(seed), order, rows(dice), dice)
+    for seed, app in applications(tmp_path, order, 20):
         while app.unfinished:
-            app.micro_batch(attempts=dice.choice([1, 1, 2, 3]))
-            if dice.random() < 0.2:
+            app.micro_batch()
+            if app.dice.random() < 0.2:
                 lost += len(app.out) < len(app.rows)
                 app.lose_checkpoint()
-        assert Counter(app.out) == Counter(f"<{value}>".encode() for _, value, _ in app.rows), f"seed {seed}"
+        assert Counter(app.out) == app.expected, f"seed {seed}"
     assert lost > 20
 
 
-def rows(dice: random.Random) -> list[Cells]:
-    keys = [dice.choice(["hot", "hot", "warm", "cold"]) for _ in range(40)]
-    return [(key, f"{key}:{number}", number) for number, key in enumerate(keys)]
+def applications(directory: Path, order: CallOrder, seeds: int) -> Iterator[tuple[int, Application]]:
+    """Yield an application with 40 records for each seed."""
+    for seed in range(seeds):
+        dice = random.Random(seed)
+        keys = [dice.choice(["hot", "hot", "warm", "cold"]) for _ in range(40)]
+        rows = [(key, f"{key}:{number}", number) for number, key in enumerate(keys)]
+        yield seed, Application(directory / str(seed), order, rows, dice)
