@@ -24,14 +24,21 @@ def lose_everything(apps: Apps) -> None:
     shutil.rmtree(apps.home / apps.id)
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
-def test_counts_go_on_without_checkpoint_and_local_state(apps: Apps, guarantee: str) -> None:
+@pytest.mark.parametrize(
+    ("guarantee", "parallelism"), [("at_least_once", 1), ("exactly_once", 1), ("exactly_once", 4)]
+)
+def test_counts_go_on_without_checkpoint_and_local_state(
+    apps: Apps, guarantee: str, parallelism: int
+) -> None:
     source, sink = apps.topic("lines", 3), apps.topic("counts", 2)
     lines = [f"a b{n % 7} c{n % 50}" for n in range(1_200)]
     for part in (lines[:500], lines[500:900], lines[900:]):
         apps.kafka.produce(source, [(None, line) for line in part])
         apps.run(
-            counts_in_kafka(source, sink), processing_guarantee=guarantee, on_other_checkpoint="take_over"
+            counts_in_kafka(source, sink),
+            processing_guarantee=guarantee,
+            parallelism=parallelism,
+            on_other_checkpoint="take_over",
         )
         assert lag(apps.kafka, apps.id, source) == 0
         lose_everything(apps)
@@ -107,7 +114,9 @@ def test_state_without_offsets_is_refused(apps: Apps) -> None:
         apps.run(counts_in_kafka(source, sink))
 
 
-@pytest.mark.parametrize(("guarantee", "parallelism"), [("at_least_once", 4), ("exactly_once", 1)])
+@pytest.mark.parametrize(
+    ("guarantee", "parallelism"), [("at_least_once", 4), ("exactly_once", 1), ("exactly_once", 4)]
+)
 def test_what_was_finished_beyond_the_committed_offset_is_not_processed_again(
     apps: Apps, tmp_path: Path, guarantee: str, parallelism: int
 ) -> None:

@@ -110,7 +110,7 @@ class Snapshot:
         stores: The memories of the stores, as JSON values.
         operators: The memories of the nodes, such as their stream time, by ``remembered_as``; as JSON values.
         deadlines: The deadlines of empty inputs, ms since the epoch.
-        progress: The progress of each partition, if the task has asynchronous operators.
+        progress: The progress of each partition, if the task has asynchronous operators, or is a key range with changelog topics.
         taken: For queues that are read again from the committable offsets because the task was rebuilt without its checkpoint, the offset
             before which the task already knows all records.
     """

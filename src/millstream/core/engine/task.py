@@ -118,6 +118,7 @@ class Task:
         self._readiness = Readiness(max_task_idle_ms, snapshot.deadlines, snapshot.waiting)
         self._restored = snapshot
         self._taken = dict(snapshot.taken)
+        self._keeps_progress = bool(self._async_operators) or (sub.ranges > 1 and bool(sub.changelogs))
         self._progress = TaskProgress(self._group, snapshot.progress, self._runtime.unfinished_offsets)
         self._enforced = 0
 
@@ -280,7 +281,7 @@ class Task:
             {name: dict(memory) for name, memory in self._runtime.memories.items() if memory},
             dict(self._readiness.deadlines),
             self._readiness.waiting,
-            self._progress.by_partition() if self._async_operators else {},
+            self._progress.by_partition() if self._keeps_progress else {},
             self._taken,
         )
 

@@ -54,6 +54,11 @@ class SubTopology:
         """Whether a node may finish records later than it receives them, because it makes calls or acknowledges records."""
         return bool(unfinished_stores(self.nodes.values()))
 
+    @cached_property
+    def changelogs(self) -> tuple[str, ...]:
+        """The names of its stores that have changelog topics."""
+        return tuple(name for name, store in self.stores.items() if store.changelog == "kafka")
+
     def key_range(self, task: TaskId) -> KeyRange | None:
         """Return the key range of one of its tasks, or None if it is not divided."""
         return None if self.ranges == 1 else KeyRange(task.partition % self.ranges, self.ranges)

@@ -28,20 +28,33 @@ def planned(
             "the topology has only global stores, so an application would have no task that reads them. Add a "
             "stream or a table; a test driver runs the topology as it is"
         )
-    return divided_plan(plan, settings.parallelism)
+    plan = divided_plan(plan, settings.parallelism)
+    if settings.exactly_once and plan.changelogs:
+        _check_positions_of_ranges(plan)
+    return plan
 
 
 def _split(topology: Topology, application_id: str, settings: Settings, existing: Collection[str]) -> Plan:
     plan = topology.plan(application_id, existing=existing)
     if not settings.exactly_once or not plan.changelogs:
         return plan
-    if workers_of(settings.parallelism) > 1:
-        raise SettingsError(
-            "parallelism= cannot be combined with exactly_once if stores have changelog topics: each task commits the offsets of its "
-            "partitions in its own transaction, and the tasks of the key ranges of one partition would overwrite each other's. "
-            "Leave out changelog='kafka' or parallelism="
-        )
     return topology.plan(application_id, through_shuffle=False, existing=existing)
+
+
+def _check_positions_of_ranges(plan: Plan) -> None:
+    """Check that each key range publishes its position with its results. A range without changelog topics publishes nothing.
+
+    Raises:
+        SettingsError: If a range does not.
+    """
+    for sub in plan.subtopologies:
+        if sub.ranges > 1 and not sub.changelogs:
+            raise SettingsError(
+                f"sub-topology {sub.id}, which reads {', '.join(map(repr, sub.source_topics))}, has no store with a changelog topic, but "
+                "others have. Its key ranges cannot publish their positions with their results under exactly_once, so a start "
+                "without the checkpoint would process records again. Leave its topics out of parallelism=, give its "
+                "stores changelog='kafka', or leave out changelog='kafka' everywhere"
+            )
 
 
 def pattern_changes(before: Plan, now: Plan) -> str:

@@ -11,6 +11,7 @@
   the other. The results depend on processing the records in timestamp order.
 * ``ranges``: the processor of ``two-stores`` in 16 key ranges of each partition. The harness cannot query the stores of a key range, but
   each result contains the values of both stores.
+* ``ranges-in-kafka``: the same with changelog topics, so the application must survive the loss of its checkpoint.
 * ``calls-in-ranges``: the asynchronous calls of ``calls`` in 16 key ranges of each partition.
 * ``calls``: an asynchronous call of 0 to 20 ms for each record, of which one in twenty fails at first, followed by a processor that
   numbers the results of each key. All stores, including the store of unfinished records, have changelog topics, so the application must
@@ -28,6 +29,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from millstream.core.dsl.builder import StreamsBuilder
@@ -37,6 +39,7 @@ from millstream.core.model.record import Record
 from millstream.core.model.windowed import Windowed
 from millstream.core.topology import stores
 from millstream.core.topology.processor import Processor, ProcessorContext
+from millstream.core.topology.stores import Changelog
 from millstream.core.topology.topology import Topology
 from millstream.testing.crash.app import App, Expected, Topics, tell_contents
 from millstream.testing.kafka import ConsumedRecord, Outgoing
@@ -199,10 +202,10 @@ def _two_stores_topology(topics: Topics) -> Topology:
     return tell_contents(builder.build(), topics, ["balances", "bookings"])
 
 
-def _ranges_topology(topics: Topics) -> Topology:
+def _ranges_topology(topics: Topics, changelog: Changelog = "spark") -> Topology:
     builder = StreamsBuilder()
     for store in ("balances", "bookings"):
-        builder.add_state_store(stores.key_value(store, serdes.string, serdes.int64))
+        builder.add_state_store(stores.key_value(store, serdes.string, serdes.int64, changelog=changelog))
     amounts = builder.stream(topics.input, value=serdes.int64)
     booked = amounts.process(_Booking, stores=["balances", "bookings"], key_local=True)
     booked.to(topics.output, value=serdes.json)
@@ -222,7 +225,11 @@ def _amounts(count: int, seed: int) -> list[Outgoing]:
 
 
 def _bookings(records: Sequence[ConsumedRecord]) -> Expected:
-    return replace(_balances(records), stores={}, updates={})
+    return replace(_published_bookings(records), updates={})
+
+
+def _published_bookings(records: Sequence[ConsumedRecord]) -> Expected:
+    return replace(_balances(records), stores={})
 
 
 def _balances(records: Sequence[ConsumedRecord]) -> Expected:
@@ -366,6 +373,14 @@ APPS: Mapping[str, App] = {
             _ranges_topology,
             _amounts,
             _bookings,
+            value=serdes.json,
+            settings={"parallelism": 4},
+        ),
+        App(
+            "ranges-in-kafka",
+            partial(_ranges_topology, changelog="kafka"),
+            _amounts,
+            _published_bookings,
             value=serdes.json,
             settings={"parallelism": 4},
         ),

@@ -6,14 +6,20 @@ import itertools
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import millstream as ms
 from millstream.core.engine.records.dividing import append, divided
 from millstream.core.engine.records.queue import Chunk, PartitionGroup, PendingSteps, QueueId, RecordQueue
-from millstream.core.model.ids import TopicPartition
+from millstream.core.engine.step_outcome import Snapshot
+from millstream.core.engine.task import Task
+from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.partitioning import KeyRange, range_of
 from millstream.core.model.record import PartitionTimes, Records, Times, TimeSteps
+from millstream.core.state.memory import MemoryStores
+from millstream.core.topology.analysis.ranges import in_ranges
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.executor.key_hashing import split_by_range
 
@@ -139,3 +145,31 @@ def test_the_records_of_a_range_are_taken_in_the_order_and_at_the_time_of_the_un
         assert part.taken == [
             record for record in whole.taken if range_of(keys[record[:2]], ranges) == number
         ]
+
+
+@pytest.mark.parametrize("changelog", ["kafka", "spark"])
+def test_a_range_with_changelog_topics_skips_what_it_processed_before_it_was_rebuilt(changelog: str) -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").group_by_key().count(
+        store=ms.stores.options("c", changelog=changelog)
+    ).to_stream().to("out", value=ms.serdes.int64)
+    [undivided] = builder.build().plan("app").subtopologies
+    sub, source, stores = in_ranges(undivided, 2), TopicPartition("in", 0), MemoryStores()
+    records = records_of([(b"a", 1), (b"b", 2), (b"c", 3), (b"d", 4)])
+    mine = divided(records, 2)[0]
+
+    def sent(snapshot: Snapshot | None, *parts: tuple[Records, int]) -> tuple[list[bytes | None], Snapshot]:
+        task = Task(sub, TaskId(0, 0), application_id="app", stores=stores, snapshot=snapshot)
+        task.init(5)
+        for part, position in parts:
+            task.feed(source, part, position)
+        outcome = task.step(5)
+        stores.apply(outcome.changes)
+        keys = [key for _, results in outcome.sends for key in results.keys]
+        return keys, task.snapshot()
+
+    first, snapshot = sent(None, (mine, 4))
+    assert first == mine.keys
+    again = divided(records_of([(b"a", 5)], first=4), 2)[0]
+    repeated, _ = sent(snapshot.without_committed(), (mine, 4), (again, 5))
+    assert repeated == ([] if changelog == "kafka" else mine.keys) + again.keys
