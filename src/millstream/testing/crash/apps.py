@@ -361,6 +361,15 @@ def _text(data: bytes | None) -> str:
     return (data or b"").decode()
 
 
+def _in_ranges(
+    name: str,
+    topology: Callable[[Topics], Topology],
+    workload: Callable[[int, int], Sequence[Outgoing]],
+    oracle: Callable[[Sequence[ConsumedRecord]], Expected],
+) -> App:
+    return App(name, topology, workload, oracle, value=serdes.json, settings={"parallelism": 4})
+
+
 APPS: Mapping[str, App] = {
     app.name: app
     for app in (
@@ -368,30 +377,11 @@ APPS: Mapping[str, App] = {
         App("windowed", _windowed_topology, _events, _window_counts, value=serdes.json),
         App("two-stores", _two_stores_topology, _amounts, _balances, value=serdes.json),
         App("replay", _replay_topology, _orders, _joined, history=_rates),
-        App(
-            "ranges",
-            _ranges_topology,
-            _amounts,
-            _bookings,
-            value=serdes.json,
-            settings={"parallelism": 4},
+        _in_ranges("ranges", _ranges_topology, _amounts, _bookings),
+        _in_ranges(
+            "ranges-in-kafka", partial(_ranges_topology, changelog="kafka"), _amounts, _published_bookings
         ),
-        App(
-            "ranges-in-kafka",
-            partial(_ranges_topology, changelog="kafka"),
-            _amounts,
-            _published_bookings,
-            value=serdes.json,
-            settings={"parallelism": 4},
-        ),
-        App(
-            "calls-in-ranges",
-            _calls_in_ranges,
-            _orders,
-            _numbered_answers,
-            value=serdes.json,
-            settings={"parallelism": 4},
-        ),
+        _in_ranges("calls-in-ranges", _calls_in_ranges, _orders, _numbered_answers),
         calling(),
         replace(
             calling(max_in_flight=1_000),
