@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from millstream.core.model.errors import IncompatibleTopologyError, SettingsError
 from millstream.core.model.ids import TaskId
@@ -47,6 +47,9 @@ class ComparedPart(NamedTuple):
     topics: tuple[str, ...]
     stores: tuple[str, ...]
     tasks: int
+
+
+_REMOVED: Final = ComparedPart((), (), 0)
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,21 @@ class Remembered:
         if self.routing is not None:
             data["routing"] = self.routing.to_json()
         return data
+
+    def with_parts_of(self, previous: Remembered) -> Remembered:
+        """Return a copy with the parts of the micro-batch before that this topology removed.
+
+        A micro-batch that removes parts may fail. If the earlier topology then repeats it, the parts continue with their state. If the
+        micro-batch was completed, the state of removed parts is empty.
+        """
+        kept = {store for part in self.parts.values() for store in part.stores}
+        removed = {
+            number: part._replace(stores=tuple(store for store in part.stores if store not in kept))
+            for number, part in previous.parts.items()
+            if part.topics and not self.parts.get(number, _REMOVED).topics
+        }
+        internal = {**previous.internal, **self.internal}
+        return replace(self, parts={**self.parts, **removed}, internal=internal) if removed else self
 
     def renamed(self, names: Mapping[str, str], application_id: str) -> Remembered:
         """Return a copy with new names of stores and of the repartitions that are named after them.

@@ -141,7 +141,10 @@ def continuity(
     Raises:
         IncompatibleTopologyError: If the topology cannot continue the checkpoint.
     """
-    before = Remembered() if progress is None else Remembered.from_offset(progress.planned)
+    before = Remembered()
+    if progress is not None:
+        previous = Remembered.from_offset(progress.previous)
+        before = Remembered.from_offset(progress.planned).with_parts_of(previous)
     before = before.renamed(renamed_stores, plan.application_id)
     numbered = continued(plan, before.parts)
     check_stores(before.stores, numbered.store_fingerprints())
