@@ -233,7 +233,7 @@ class TestRecordsThatCannotBeRead:
         with pytest.raises(DeserializationError) as error:
             apps.run(numbers(source, sink))
         check_message(
-            error, f"topic {source!r}", "partition 0", "offset 1", "b'oops'", "the serdes its producers use",
+            error, f"topic {source!r}", "partition 0", "offset 1", "b'oops'", "the serdes of the topic's producers",
             "on_deserialize_error='skip'",
         )  # fmt: skip
         assert written(apps.kafka, sink) == 0
