@@ -60,8 +60,8 @@ def test_an_error_has_place_files_and_ways_out(checkpoint: Checkpoint) -> None:
         sound_progress(LocalFiles(checkpoint.root), "file:/here", plan(False))
     message = caught.value.message
     assert message.startswith(
-        "the checkpoint file:/here is damaged, so nothing was started on it and nothing was sent: metadata, which has the id of "
-        "the query, is missing; commits/2 cannot be read: it is empty."
+        "the checkpoint file:/here is damaged, so nothing was started on it and nothing was sent: metadata, which contains "
+        "the query id, is missing; commits/2 cannot be read: it is empty."
     )
     assert "`millstream reset shop`" in message
 
