@@ -98,9 +98,9 @@ def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:
     """Return the error for source topics that the broker does not have."""
     names = ", ".join(repr(topic) for topic in topics)
     return TopicNotFoundError(
-        f"the topology reads {names}, which do not exist on the broker. Source topics are never created automatically, "
-        "because only you know their number of partitions: create them first, for example with kafka-topics --create "
-        f"--topic {topics[0]} --partitions 4, or correct the name"
+        f"the topology reads topics that do not exist on the broker: {names}. Source topics are never created "
+        "automatically, because only you know their number of partitions: create them first, for example with "
+        f"kafka-topics --create --topic {topics[0]} --partitions 4, or correct the name"
     )
 
 

@@ -114,7 +114,7 @@ def test_a_reset_says_that_it_knows_the_groups_offsets_only(checkpoint: Checkpoi
     plan = ResetPlan("shop", (Move("in", 0, 7, 0),), {}, {}, {}, progress, (), None, damage)
     lines = [*plan_lines(plan, files, "file:/here", 0)]
     assert (
-        "The checkpoint is damaged (offsets/2 cannot be read: it is empty), so this is what the group has committed."
+        "The checkpoint is damaged (offsets/2 cannot be read: it is empty), so the positions are the group's committed offsets."
         in lines
     )
     assert any("file:/here" in line for line in lines)
