@@ -182,14 +182,18 @@ class TestTopics:
         sink = topics.topic("out")
         with pytest.raises(TopicNotFoundError) as error:
             topics.run(key_count("nowhere", sink))
-        check_message(error, "reads 'nowhere'", "kafka-topics --create --topic nowhere --partitions")
+        check_message(
+            error,
+            "do not exist on the broker: 'nowhere'",
+            "kafka-topics --create --topic nowhere --partitions",
+        )
 
     def test_a_sink_topic_is_missing(self, topics: Apps) -> None:
         source = topics.topic("in")
         with pytest.raises(TopicNotFoundError) as error:
             topics.run(key_count(source, "nowhere-out"))
         check_message(
-            error, "writes to 'nowhere-out'", "kafka-topics --create --topic nowhere-out --partitions"
+            error, "automatically: 'nowhere-out'", "kafka-topics --create --topic nowhere-out --partitions"
         )
 
     def test_the_dead_letter_topic_is_missing(self, topics: Apps) -> None:
