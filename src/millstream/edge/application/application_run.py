@@ -135,7 +135,7 @@ class ApplicationRun:
         """
         if not self.resources.lease.held:
             raise ControlError(
-                f"application {self.id!r} has ended ({self.state.now}); only a running one takes commands"
+                f"application {self.id!r} has ended ({self.state.now}); only a running application accepts commands"
             )
         return self.resources.flow_control
 

@@ -94,7 +94,8 @@ class Answers:
                         self._waited_for |= readers_of(question.store, self._plan()) or {sub.id}
                 if now > began + _WAIT_S:
                     raise StoreError(
-                        f"store {question.store!r} could not be read for {_WAIT_S:.0f} s, because it is being restored or its host is lost: {error}"
+                        f"store {question.store!r} could not be read for {_WAIT_S:.0f} s, because it is being restored or "
+                        f"its host was lost: {error}"
                     ) from None
             time.sleep(_POLL_S)
 

@@ -53,7 +53,8 @@ def decode(data: bytes, where: str) -> list[StoreChange]:
     _, version, count = _HEAD.unpack_from(data)
     if version != _FORMAT:
         raise StoreError(
-            f"the log was written by a newer Millstream: {where} has format {version}, known is {_FORMAT}"
+            f"the log was written by a newer Millstream: {where} has format {version}, and this version reads format "
+            f"{_FORMAT}; upgrade this installation"
         )
     sizes = array("i")
     sizes.frombytes(data[_HEAD.size : _HEAD.size + 8 * count])

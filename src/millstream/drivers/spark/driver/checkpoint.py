@@ -203,8 +203,9 @@ def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
     version, *lines = text.splitlines() or [""]
     if re.fullmatch(r"v\d+", version) and (version != _READABLE or len(lines) > 2):
         raise CheckpointError(
-            f"offsets/{batch} is not what Millstream reads: it has version {version!r} with {len(lines) - 1} sources, where "
-            f"{_READABLE!r} with one is expected. The checkpoint belongs to another query, or a newer Spark has written it"
+            f"offsets/{batch} cannot be read by Millstream: it has version {version!r} and {len(lines) - 1} sources, but "
+            f"{_READABLE!r} and one source are expected. The checkpoint belongs to another query, or a newer Spark has "
+            "written it"
         )
     try:
         partitions = int(json.loads(lines[0])["conf"][_PARTITIONS])

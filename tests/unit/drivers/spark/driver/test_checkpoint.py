@@ -75,7 +75,7 @@ def test_a_rescale_was_interrupted(checkpoint: Checkpoint) -> None:
 
 def test_a_log_of_another_query(checkpoint: Checkpoint) -> None:
     checkpoint.plan(0, version="v9")
-    with pytest.raises(SparkRuntimeError, match=r"version 'v9' with 1 sources"):
+    with pytest.raises(SparkRuntimeError, match=r"version 'v9' and 1 sources"):
         checkpoint.progress()
 
 
