@@ -90,6 +90,7 @@ def two(drivers: Drivers, **second: Any) -> Iterator[tuple[CrashedProgram, Crash
 def test_a_driver_that_is_killed_is_replaced(apps_without_spark: Apps, tmp_path: Path) -> None:
     drivers = Drivers(apps_without_spark, tmp_path, {"processing_guarantee": "at_least_once"})
     with two(drivers) as (first, second):
+        eventually(lambda: "ready to take over" in second.log.read_text(), "the warm-ups", within_s=180)
         begin = time.monotonic()
         first.kill()
         drivers.send()
