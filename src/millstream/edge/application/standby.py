@@ -45,6 +45,7 @@ class Standby:
         home = settings.home(application_id)
         make_private(home)
         log = attach(settings.output, home / _LOG)
+        self._waited = False
         self._session = ApplicationSession(application_id, progress, log)
         self._election = Election(
             settings.client("consumer", application_id),
@@ -70,6 +71,7 @@ class Standby:
         standby = cls(application_id, settings, progress)
         try:
             if not standby._election.wait(1):
+                standby._waited = True
                 progress.event("standing-by", "standing by: another driver runs the application")
                 standby._warm_up()
                 standby._election.wait()
@@ -94,7 +96,7 @@ class Standby:
 
     def attach_to(self, run: ApplicationRun) -> None:
         """Pass the session to a starting application, and end the application when another driver is elected."""
-        run.session = self._session
+        run.session, run.takes_over = self._session, self._waited
         self._election.when_replaced(lambda: run.end_with(self._replaced()))
 
     def leave(self) -> None:

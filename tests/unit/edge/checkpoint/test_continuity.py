@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import IncompatibleTopologyError
+from millstream.core.model.errors import CheckpointError, IncompatibleTopologyError
 from millstream.core.state.segments.log import Manifest, encode_manifest
 from millstream.core.topology.async_nodes import with_additional_stores
 from millstream.core.topology.evolution import Remembered
 from millstream.core.topology.layout import default_grouper
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
-from millstream.edge.checkpoint.continuity import Continuity, check_finished, continuity
+from millstream.edge.checkpoint.continuity import Continuity, check_finished, check_shared, continuity
 
 
 def calling(name: str | None) -> Plan:
@@ -106,3 +106,17 @@ def tables(*topics: str) -> Plan:
 
 def going_on_from(plan: Plan, progress: CheckpointProgress | None) -> Continuity:
     return continuity(plan, progress, {})
+
+
+class TestAStandbyWithAnEmptyCheckpoint:
+    def test_is_refused_if_the_driver_before_it_has_committed_offsets(self) -> None:
+        with pytest.raises(CheckpointError, match=r"file:/mine is empty, .* share a checkpoint"):
+            check_shared(tables("prices"), "file:/mine", {"prices": {0: 5}})
+
+    def test_may_begin_if_no_offset_is_committed(self) -> None:
+        check_shared(tables("prices"), "file:/mine", {"prices": {}})
+
+    def test_may_rebuild_stores_from_changelog_topics(self) -> None:
+        builder = ms.StreamsBuilder()
+        builder.stream("in").group_by_key().count(store=ms.stores.options("counts", changelog="kafka"))
+        check_shared(builder.build().plan("app"), "file:/mine", {"in": {0: 5}})
