@@ -84,3 +84,16 @@ def test_what_cannot_be_is_refused_and_what_runs_goes_on(lab: ms.Lab) -> None:
     lab.send("lines", "still here")
     lab.wait()
     assert lab.store("counts").get("here") == 1
+
+
+def test_a_closed_lab_deploys_again_and_a_new_lab_replaces_an_earlier_one(lab: ms.Lab) -> None:
+    lab.deploy(words())
+    lab.close()
+    lab.deploy(words())
+    with ms.Lab("words") as second:  # the cell that makes the lab, again
+        second.deploy(words())
+        with pytest.raises(ControlError, match="nothing has been deployed"):
+            lab.status()
+        second.send("lines", "anew")
+        second.wait()
+        assert dict(second.entries("counts").rows) == {"anew": 1}

@@ -35,9 +35,15 @@ _CHECK_S: Final = 0.05
 _QUIET_CHECKS: Final = 10
 """How many consecutive checks must find no unread records: only a later plan sees what a micro-batch writes to an internal topic."""
 
+_OPEN: Final[dict[str, Lab]] = {}
+"""The labs of this process that have deployed a topology, by application id. A cell that makes a lab may run again, while outputs of
+other cells still refer to the earlier lab; without this reference, the broker could be deleted under a running application."""
+
 
 class Lab:
     """Runs one topology at a time; each :meth:`deploy` replaces it. A context manager; :meth:`close` stops everything.
+
+    A process has one lab with each application id: the first :meth:`deploy` of a new one closes the earlier one.
 
     Without ``bootstrap_servers``, as an argument or in the environment, the lab starts its own broker, creates the topics that a
     topology reads and writes, and deletes everything at the end.
@@ -79,6 +85,7 @@ class Lab:
         """
         if topology is self._topology and self._at_work:
             return self
+        self._replace_earlier_lab()
         application = Application(self.id, topology, **self._connected())
         self._create_topics(application.plan)
         if self._at_work:
@@ -126,10 +133,12 @@ class Lab:
             self._topology = None
 
     def close(self) -> None:
-        """Stop the application, and the broker if the lab started it."""
+        """Stop the application, and the broker if the lab started it. A later :meth:`deploy` starts anew."""
         try:
             self.stop()
         finally:
+            if _OPEN.get(self.id) is self:
+                del _OPEN[self.id]
             self._running = None
             self._broker, self._broker_settings = None, {}
             self._cleanup.close()
@@ -219,6 +228,11 @@ class Lab:
     def picture(self) -> str:
         """Draw the topology as SVG, with the numbers of records that its sources have read and its sinks have written."""
         return picture(self._plan, self.running.measured())
+
+    def _replace_earlier_lab(self) -> None:
+        if (earlier := _OPEN.get(self.id)) is not None and earlier is not self:
+            earlier.close()
+        _OPEN[self.id] = self
 
     @property
     def _at_work(self) -> bool:
