@@ -9,6 +9,7 @@ from typing import Self
 from millstream.core.metrics.metric import Numbers
 from millstream.core.model.errors import ControlError
 from millstream.core.queries.question import Answer, Question
+from millstream.core.runtime.lifecycle import PROCESSING
 from millstream.core.runtime.pausing import chosen_topics
 from millstream.core.topology.analysis.ranges import AUTO, Workers
 from millstream.core.topology.topology import Topology
@@ -156,13 +157,14 @@ class RunningApplication:
             What the edit does, after its first micro-batch is committed.
 
         Raises:
+            TopologyError: If the topology is not valid, or is no topology, such as a builder; nothing has changed.
             IncompatibleTopologyError: If the topology cannot continue the state; nothing has changed.
             MillstreamError: If the edited topology does not start; the earlier topology continues.
             ControlError: If the application has ended, or was started with an end (``until=``).
 
         Source: KIP-28: "pause the job and edit the topology on-the-fly".
         """
-        if self._edit is None:
+        if self._edit is None or self._run.state.now not in PROCESSING:
             raise ControlError(
                 f"application {self.id!r} is {self._run.state.now}, so its topology cannot be edited"
             )

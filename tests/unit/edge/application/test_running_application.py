@@ -141,6 +141,14 @@ def test_after_a_batch_of_two_attempts_changelogs_of_unfinished_records_are_corr
     assert not ordered_after(2, repeated=False)
 
 
+def test_an_application_that_has_ended_is_not_edited(running: RunningApplication) -> None:
+    running._edit = lambda *given, **options: pytest.fail("the edit has begun")
+    for event in (Event.FIRST_BATCH_COMMITTED, Event.STOP_REQUESTED, Event.QUERY_ENDED):
+        running._run.state.on(event)
+    with pytest.raises(ControlError, match="'app' is stopped, so its topology cannot be edited"):
+        running.edit(ms.StreamsBuilder().stream("in").to("out"))  # type: ignore[arg-type]  # refused before it is looked at
+
+
 def test_a_query_that_waits_for_a_copy_wakes_its_tasks(running: RunningApplication) -> None:
     def commit(state: StateReport) -> None:
         reports = [TaskReport("0_0", state=state), TaskReport("1_0")]
