@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from millstream.core.model.errors import ControlError, TopicNotFoundError
+from millstream.core.model.errors import ControlError
 from millstream.core.model.serdes import Serde
-from millstream.core.topology import nodes as n
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
 from millstream.edge.application.application import Application
@@ -21,7 +20,8 @@ from millstream.edge.application.topology_edits import TopologyEdit
 from millstream.edge.lab.display_rows import Rows
 from millstream.edge.lab.figures import picture
 from millstream.edge.queries.store_reader import StoreReader
-from millstream.edge.records.topic_records import Serdes, broker_of, last_records, send_records
+from millstream.edge.records.topic_records import broker_of, send_records
+from millstream.edge.records.topic_serdes import serdes_of
 from millstream.edge.settings.environment_variables import PREFIX, settings_file
 from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
@@ -166,23 +166,8 @@ class Lab:
     def read(
         self, topic: str, last: int = 20, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None
     ) -> Rows:
-        """Return the last records of each partition of a topic.
-
-        Args:
-            topic: The name of the topic.
-            last: The number of records per partition.
-            key: Serde of the keys; None for the serde of the node that writes or reads the topic.
-            value: Serde of the values; None for the serde of the node that writes or reads the topic.
-
-        Returns:
-            Rows of partition, offset, timestamp (ms since the epoch), key and value.
-
-        Raises:
-            TopicNotFoundError: If the topic does not exist, or no serdes are given and the topology neither writes nor reads it.
-        """
-        serdes = serdes_of(self._plan, topic, key, value, sent=False)
-        found = last_records(self._known, topic, last, serdes)
-        return Rows(("partition", "offset", "timestamp", "key", "value"), tuple(found))
+        """Return the last records of each partition of a topic; see :meth:`RunningApplication.read`."""
+        return self.running.read(topic, last, key=key, value=value)
 
     def store(self, name: str, *, timestamps: bool = False) -> StoreReader:
         """Return a reader of a store; see :meth:`RunningApplication.store`."""
@@ -284,33 +269,3 @@ class Lab:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def serdes_of(
-    plan: Plan, topic: str, key: Serde[Any] | None, value: Serde[Any] | None, *, sent: bool
-) -> Serdes:
-    """Return the given serdes; take missing ones from the nodes of a topic.
-
-    Args:
-        sent: True to write records: uses the nodes that read the topic. False to read records: uses nodes that write the topic, then
-            nodes that read it.
-
-    Raises:
-        TopicNotFoundError: If a serde is missing and the topic has no such node.
-    """
-    if key is not None and value is not None:
-        return key, value
-    for node in _nodes_at(plan, topic, sent=sent):
-        return key or node.key, value or node.value
-    known = sorted({*plan.broker_topics, *plan.sink_topics})
-    raise TopicNotFoundError(
-        f"the topology does not {'read' if sent else 'write or read'} the topic {topic!r}, so its serdes are not known; give key= and "
-        f"value=, or one of {', '.join(known)}"
-    )
-
-
-def _nodes_at(plan: Plan, topic: str, *, sent: bool) -> Iterator[n.Source | n.Sink]:
-    nodes = [node for sub in plan.subtopologies for node in sub.nodes.values()]
-    if not sent:
-        yield from (node for node in nodes if isinstance(node, n.Sink) and node.topic == topic)
-    yield from (node for node in nodes if isinstance(node, n.Source) and topic in node.topics)

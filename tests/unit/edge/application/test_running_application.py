@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import BrokerUnavailableError, ControlError, MillstreamError
+from millstream.core.model.errors import (
+    BrokerUnavailableError,
+    ControlError,
+    MillstreamError,
+    TopicNotFoundError,
+)
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.runtime.lifecycle import Event
@@ -78,6 +83,7 @@ def running(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
         lambda: None,
         copies=lambda: CopiesSpec(str(tmp_path), {}, {"first": "lmdb", "second": "lmdb"}, 0),
         check_query_key=lambda session: None,
+        last_records=lambda topic, last, serdes: [(0, 7, 1_000, topic, last)],
     )
     made = RunningApplication("app", resources)
     made._run.continues = continuity(plan(), None, {}), {}
@@ -139,6 +145,15 @@ def test_after_a_batch_of_two_attempts_changelogs_of_unfinished_records_are_corr
         "until it is committed"
     )
     assert not ordered_after(2, repeated=False)
+
+
+def test_the_records_of_its_topics_are_read_here_and_from_other_processes(
+    running: RunningApplication,
+) -> None:
+    for read in (running.read, lambda *data: running._requests.answer("records", data)):
+        assert read("in", 5).rows == ((0, 7, 1_000, "in", 5),)
+        with pytest.raises(TopicNotFoundError, match="does not write or read the topic 'on'"):
+            read("on", 5)
 
 
 def test_an_application_that_has_ended_is_not_edited(running: RunningApplication) -> None:
