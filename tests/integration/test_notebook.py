@@ -88,7 +88,7 @@ def run_all(notebook: Notebook) -> None:
     assert notebook.run_again('.get("to")')["text/plain"] == "4"
     assert "4 records</text>" in notebook.run_to("lab")["text/html"]
 
-    assert "kept=('counts',)" in notebook.run_to("lab.preview")["text/plain"]
+    assert notebook.run_to("lab.preview")["text/plain"] == "keeps counts"
     edited = counts(notebook.run_to("lab.deploy(louder)"))
     assert (edited["to"], edited["TO"]) == ("4", "1")
     assert notebook.run_to("lab.pause()")["stdout"] == "['lines']\n1\n"

@@ -249,6 +249,9 @@ class RunningApplication:
         """
         return Tap(node, limit, self._run.taps.answer)
 
+    def __repr__(self) -> str:
+        return f"<RunningApplication {self.id!r}: {self.status().state}>"
+
     def _repr_html_(self) -> str:
         return status_html(vars(self.status()), self.id)
 

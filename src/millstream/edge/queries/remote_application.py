@@ -98,6 +98,9 @@ class RemoteApplication:
 
         return Tap(node, limit, asked, lease_s=_TAP_LEASE_S)
 
+    def __repr__(self) -> str:
+        return f"<RemoteApplication {self.id!r}>"
+
     def _asked(self, question: str, data: Any) -> Any:
         try:
             return ask(self._home, self.id, question, data)

@@ -31,6 +31,7 @@ from millstream.core.topology.stores import Changelog
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.edge.application.application_run import Resources
 from millstream.edge.application.running_application import RunningApplication
+from millstream.edge.application.topology_edits import TopologyEdit
 from millstream.edge.broker.group_offsets import GroupOffsets
 from millstream.edge.checkpoint.continuity import continuity
 from millstream.edge.checkpoint.state_lease import Lease
@@ -154,6 +155,16 @@ def test_the_records_of_its_topics_are_read_here_and_from_other_processes(
         assert read("in", 5).rows == ((0, 7, 1_000, "in", 5),)
         with pytest.raises(TopicNotFoundError, match="does not write or read the topic 'on'"):
             read("on", 5)
+
+
+def test_handles_are_displayed(running: RunningApplication) -> None:
+    assert repr(running) == "<RunningApplication 'app': starting>"
+    assert repr(running.store("first")) == "<StoreReader 'first'>"
+    edit = TopologyEdit(kept=("a", "b"), writes=("<out>",))
+    assert repr(edit) == "keeps a, b\nwrites <out>"
+    assert "<td>keeps</td><td>a, b</td>" in edit._repr_html_()
+    assert "&lt;out&gt;" in edit._repr_html_()
+    assert TopologyEdit()._repr_html_() == "<p>changes no store and no topic</p>"
 
 
 def test_an_application_that_has_ended_is_not_edited(running: RunningApplication) -> None:
