@@ -74,11 +74,12 @@ class Lab:
 
     # The application.
 
-    def deploy(self, topology: Topology) -> Self:
+    def deploy(self, topology: Topology, *, renamed_stores: Mapping[str, str] | None = None) -> Self:
         """Run a topology, or edit the running application to use it. Deploying the same topology object again changes nothing.
 
         Args:
             topology: The topology.
+            renamed_stores: Old names of stores, with their new names.
 
         Raises:
             MillstreamError: As :meth:`Application.start` and :meth:`RunningApplication.edit`; the earlier topology continues.
@@ -86,22 +87,28 @@ class Lab:
         if topology is self._topology and self._at_work:
             return self
         self._replace_earlier_lab()
-        application = Application(self.id, topology, **self._connected())
-        self._create_topics(application.plan)
+        application = self._prepared(topology, renamed_stores)
         if self._at_work:
-            self.running.edit(topology)
+            self.running.edit(topology, renamed_stores=renamed_stores)
         else:
             self._running = application.start()
         self._topology = topology
         return self
 
-    def preview(self, topology: Topology) -> TopologyEdit:
-        """Return what :meth:`deploy` would do to the running application.
+    def preview(self, topology: Topology, *, renamed_stores: Mapping[str, str] | None = None) -> TopologyEdit:
+        """Return what :meth:`deploy` would do to the running application. Creates the same topics as :meth:`deploy`.
+
+        Args:
+            topology: The topology.
+            renamed_stores: Old names of stores, with their new names.
 
         Raises:
             IncompatibleTopologyError: If the topology cannot continue the state.
+            ControlError: If the application does not run.
         """
-        return self.running.edit(topology, preview=True)
+        running = self.running
+        self._prepared(topology, renamed_stores)
+        return running.edit(topology, preview=True, renamed_stores=renamed_stores)
 
     @property
     def running(self) -> RunningApplication:
@@ -174,7 +181,11 @@ class Lab:
         return self.running.store(name, timestamps=timestamps)
 
     def entries(self, name: str, limit: int = 20) -> Rows:
-        """Return the first entries of a key-value, window or session store as rows of key and value."""
+        """Return the first entries of a store as rows of key and value.
+
+        Raises:
+            StoreError: If there is no such store, or it is versioned: read it by key, with ``lab.store(name).get(key)``.
+        """
         return Rows(("key", "value"), tuple(self.store(name).all(limit=limit)))
 
     def tap(self, node: str, *, limit: int = DEFAULT_LIMIT) -> Tap:
@@ -201,9 +212,7 @@ class Lab:
                 self.running.await_termination()
                 raise ControlError(f"application {self.id!r} has been stopped")
             if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"{self.id}: not everything is processed after {timeout_s:g} s; see lab.status()"
-                )
+                raise TimeoutError(f"{self.id}: {_unprocessed(status, timeout_s)}; see lab.status()")
             behind = unread(self.running._run.reports.positions, ends, topics) or sum(status.lag.values())
             quiet = 0 if behind else quiet + 1
             time.sleep(_CHECK_S)  # an application has no event for its progress
@@ -243,6 +252,12 @@ class Lab:
         self._broker_settings = {"bootstrap_servers": self._broker.bootstrap_servers, "state_dir": home}
         return self._connected()
 
+    def _prepared(self, topology: Topology, renamed_stores: Mapping[str, str] | None) -> Application:
+        """Check a topology, and create the topics that it needs."""
+        application = Application(self.id, topology, renamed_stores=renamed_stores, **self._connected())
+        self._create_topics(application.plan)
+        return application
+
     def _create_topics(self, plan: Plan) -> None:
         """Create the topics that a topology reads and writes, if the lab started the broker."""
         if self._broker is None:
@@ -269,3 +284,8 @@ class Lab:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _unprocessed(status: Status, timeout_s: float) -> str:
+    paused = f"; paused: {', '.join(status.paused)}" if status.paused else ""
+    return f"not all records are processed after {timeout_s:g} s{paused}"
