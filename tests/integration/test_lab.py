@@ -13,6 +13,7 @@ from millstream.core.model.errors import (
     IncompatibleTopologyError,
     StoreError,
     TopicNotFoundError,
+    TopologyError,
 )
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -109,6 +110,9 @@ def test_a_closed_lab_deploys_again_and_a_new_lab_replaces_an_earlier_one(lab: m
     lab.close()
     lab.deploy(words())
     with ms.Lab("words") as second:  # the cell that makes the lab, again
+        with pytest.raises(TopologyError, match="call its build"):
+            second.deploy(ms.StreamsBuilder())  # type: ignore[arg-type]
+        assert lab.status().state == "running"
         second.deploy(words())
         with pytest.raises(ControlError, match="nothing has been deployed"):
             lab.status()

@@ -86,8 +86,8 @@ class Lab:
         """
         if topology is self._topology and self._at_work:
             return self
-        self._replace_earlier_lab()
         application = self._prepared(topology, renamed_stores)
+        self._replace_earlier_lab()
         if self._at_work:
             self.running.edit(topology, renamed_stores=renamed_stores)
         else:
