@@ -183,7 +183,7 @@ class ApplicationRun:
         except (OSError, Py4JError) as gone:
             self._fail(spark_is_gone(gone))
         if self.error is not None:
-            raise self.error from None
+            raise self.error from self.error.__cause__
         if ended:
             self._finish()
         return ended

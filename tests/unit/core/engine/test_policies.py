@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 import pytest
@@ -64,6 +65,15 @@ def test_fail_stops_with_the_place_the_cause_and_the_way_out(
     with pytest.raises(kind, match=message) as caught:
         run(stage, "fail")
     assert caught.value.__cause__ is not None
+
+
+def test_an_error_in_a_library_names_the_line_of_the_user_that_called_it() -> None:
+    def step(context: ms.ProcessorContext, record: ms.Record) -> None:
+        json.loads("{")
+
+    message = r"JSONDecodeError: .* \(.*test_policies\.py, line \d+, in step\)"
+    with pytest.raises(ProcessingError, match=message):
+        Host(processor_topology(processing(step))).run("in", ("k", "v", 1))
 
 
 @pytest.mark.parametrize(("stage", "kind", "node", "cause", "advice"), STAGES)
