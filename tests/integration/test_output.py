@@ -103,9 +103,12 @@ def test_an_error_is_one_message_and_every_line_is_json_if_that_is_wanted(tmp_pa
     ]
     (error,) = [line for line in lines if line["level"] == "error"]
     assert error is lines[-1]
+    assert (lines[-2]["event"], lines[-2]["state"]) == ("failed", "failed")
     assert (error["error"], "partition 0, offset 1 " in error["message"]) == ("ProcessingError", True), error
+    assert " (<string>, line 10, in parsed)" in error["message"]
     log = (tmp_path / "adder" / "millstream.log").read_text()
     assert "Traceback (most recent call last):" in log
+    assert log.count('File "<string>", line 10, in parsed\n') == 1
     logged = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     parsing = [line for line in logged if line["logger"] == "adder.parsing"]
     assert (parsing[0]["level"], parsing[0]["message"], parsing[0]["task"]) == ("info", "parsing 0", "0_0")

@@ -284,7 +284,8 @@ class ApplicationRun:
     def _note_error(self, error: Exception) -> None:
         if self.state.now not in FINAL:
             self.error = self._explained(error)
-        self.state.on(Event.ERROR)
+        if self.state.on(Event.ERROR):
+            self._summarise("failed")
 
     def _explained(self, error: Exception) -> MillstreamError:
         return error if isinstance(error, MillstreamError) else translated(str(error), self.checkpoint)
@@ -298,7 +299,10 @@ class ApplicationRun:
             if self.state.now is not State.FAILED:
                 self.purge.purge()
             if self.state.on(Event.QUERY_ENDED):
-                self.warnings.flush()
-                now = self.status(), self.reports.metrics()
-                self.progress.event("stopped", summary(*now, self.progress.seconds), **facts_of(*now))
+                self._summarise("stopped")
             self.release()
+
+    def _summarise(self, event: str) -> None:
+        self.warnings.flush()
+        now = self.status(), self.reports.metrics()
+        self.progress.event(event, summary(*now, self.progress.seconds), **facts_of(*now))
