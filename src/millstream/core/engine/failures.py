@@ -67,14 +67,15 @@ class Failure(NamedTuple):
     target: str | None = None
     side: Literal["key", "value"] | None = None
 
-    def message(self, task: TaskId, handled: str = "") -> str:
+    def message(self, task: TaskId, outcome: str = "") -> str:
         """Return the error text.
 
         Args:
-            handled: The outcome of the error handler, as a sentence; empty without a handler.
+            outcome: The outcome of the error handler, or what happened to the record, as a sentence; empty if the application stops
+                without an error handler.
         """
         correct = "Let it be smaller" if isinstance(self.error, ProductionError) else _ADVICE[self.stage]
-        advice = handled or (
+        advice = outcome or (
             f"{correct}, or set on_{self.stage}_error='skip' to drop such records, or 'dead_letter' to send them "
             "to a separate topic"
         )
@@ -152,6 +153,17 @@ def decide(
             f"{subject} requested a dead letter, but no topic is set with dead_letter_topic='...'",
         )
     return answer, f"{subject} decided: {_shown_fate(answer)}"  # type: ignore[return-value, arg-type]
+
+
+def outcome_of(fate: Fate, topic: str | None) -> str:
+    """Return what happened to a failed record, as a sentence; empty if the application stops."""
+    if fate == "fail":
+        return ""
+    return (
+        "The record was skipped"
+        if fate == "skip"
+        else f"The record was sent to the dead-letter topic {topic!r}"
+    )
 
 
 def _shown_fate(fate: Fate) -> str:

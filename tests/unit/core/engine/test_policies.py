@@ -87,6 +87,7 @@ def test_skip_leaves_the_record_out_counts_it_and_says_so(
     assert notice.startswith(
         f"{node} failed in stage '{stage}' of task 0_0 at topic 'in', partition 3, offset 1 "
     )
+    assert notice.endswith(". The record was skipped")
     assert sorted(topic for topic, _ in outcome.sends) == ["out"]
     assert list(outcome.committable.values()) == [3]
     assert host.step().metrics.dropped == {}
@@ -101,6 +102,8 @@ def test_dead_letter_keeps_the_original_record_and_says_why_in_headers(
     assert outcome.metrics.dropped == {f"{stage} error": 1}
     (letter,) = [records for topic, records in outcome.sends if topic == "dead"]
     assert (letter.keys, letter.values, letter.timestamps) == ([b"k\xff"], [b"x"], [7])
+    (notice,) = outcome.notices
+    assert notice.endswith(". The record was sent to the dead-letter topic 'dead'")
     assert letter.headers is not None
     original, *added = letter.headers[0]
     assert original == ("mine", b"1")
