@@ -139,6 +139,6 @@ def _run_command(tmp_path: Path, output: str) -> subprocess.CompletedProcess[str
 def _check_failed_start(ended: subprocess.CompletedProcess[str]) -> None:
     phase, error = _messages(ended)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert phase == "copy: looking at the topics on 127.0.0.1:1"
+    assert phase == "copy: reading the topics from 127.0.0.1:1"
     assert error.startswith("no Kafka broker responds at 127.0.0.1:1 ")
     assert error.endswith("/copy/millstream.log)")
