@@ -87,7 +87,13 @@ def test_what_is_not_a_number_of_workers_is_refused(listening: Listening) -> Non
 
 def test_the_status_is_for_people(listening: Listening) -> None:
     listening.status = replace(
-        STATUS, workers=4, paused=[], throttled={}, restoring=["task 1_0"], error="one\ntwo"
+        STATUS,
+        workers=4,
+        paused=[],
+        throttled={},
+        waiting={"0_0": "waits for 'b'"},
+        restoring=["task 1_0"],
+        error="one\ntwo",
     )
     assert listening.run("status").stdout.splitlines() == [
         "app: running",
@@ -98,6 +104,7 @@ def test_the_status_is_for_people(listening: Listening) -> None:
         "  lag          in 7,000, other 0",
         "  paused       nothing",
         "  throttled    nothing",
+        "  waiting      task 0_0 waits for 'b'",
         "  restoring    task 1_0",
         "  error        one",
         "  error        two",

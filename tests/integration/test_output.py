@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ builder = ms.StreamsBuilder()
 numbers = builder.stream("numbers", key=ms.serdes.string, value=ms.serdes.string)
 numbers.map_values(parsed).group_by_key().count(store="counts").to_stream().to("counts", value=ms.serdes.int64)
 ms.Application("adder", builder.build(), bootstrap_servers=sys.argv[1], master="local[1]", trigger_interval_ms="PT0.1S").run(
-    until="end"
+    until=None if sys.argv[2:] else "end"
 )
 """
 
@@ -103,9 +104,33 @@ def test_an_error_is_one_message_and_every_line_is_json_if_that_is_wanted(tmp_pa
     ]
     (error,) = [line for line in lines if line["level"] == "error"]
     assert error is lines[-1]
+    assert (lines[-2]["event"], lines[-2]["state"]) == ("failed", "failed")
     assert (error["error"], "partition 0, offset 1 " in error["message"]) == ("ProcessingError", True), error
+    assert " (<string>, line 10, in parsed)" in error["message"]
     log = (tmp_path / "adder" / "millstream.log").read_text()
     assert "Traceback (most recent call last):" in log
+    assert log.count('File "<string>", line 10, in parsed\n') == 1
     logged = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     parsing = [line for line in logged if line["logger"] == "adder.parsing"]
     assert (parsing[0]["level"], parsing[0]["message"], parsing[0]["task"]) == ("info", "parsing 0", "0_0")
+
+
+def test_a_signal_to_the_process_group_stops_a_program_between_micro_batches(tmp_path: Path) -> None:
+    with EmbeddedKafka(partitions=1) as kafka:
+        for topic in ("numbers", "counts"):
+            kafka.create_topic(topic)
+        kafka.produce("numbers", [("k", "1")])
+        with subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, kafka.bootstrap_servers, "on"],
+            cwd=tmp_path,
+            env={**os.environ, "MILLSTREAM_STATE_DIR": str(tmp_path)},
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as program:
+            assert program.stderr is not None
+            shown = next(line for line in program.stderr if " records read, " in line)
+            os.killpg(program.pid, signal.SIGTERM)
+            shown += program.communicate(timeout=120)[1]
+    assert program.returncode == 0, shown
+    assert re.search(r"adder: stopped after \d+\.\d s: 1 records read, 1 sent, lag 0\n$", shown), shown

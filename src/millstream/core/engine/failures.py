@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from millstream.core.engine.policy import (
@@ -39,6 +40,8 @@ _ADVICE: Final[Mapping[Stage, str]] = {
     "process": "Correct the function",
     "produce": "Set serdes that fit the records on the sink",
 }
+_LIBRARIES: Final = (str(Path(traceback.__file__).parent), str(Path(__file__).parents[2]), "<frozen ")
+"""Prefixes of the files of the standard library and of this package."""
 
 
 class Attempt(NamedTuple):
@@ -64,14 +67,15 @@ class Failure(NamedTuple):
     target: str | None = None
     side: Literal["key", "value"] | None = None
 
-    def message(self, task: TaskId, handled: str = "") -> str:
+    def message(self, task: TaskId, outcome: str = "") -> str:
         """Return the error text.
 
         Args:
-            handled: The outcome of the error handler, as a sentence; empty without a handler.
+            outcome: The outcome of the error handler, or what happened to the record, as a sentence; empty if the application stops
+                without an error handler.
         """
         correct = "Reduce its size" if isinstance(self.error, ProductionError) else _ADVICE[self.stage]
-        advice = handled or (
+        advice = outcome or (
             f"{correct}, or set on_{self.stage}_error='skip' to drop such records, or 'dead_letter' to send them "
             "to a separate topic"
         )
@@ -129,7 +133,7 @@ def decide(
     try:
         answer: object = handler(context, error)
     except Exception as own:
-        return "fail", f"{subject} itself failed: {type(own).__name__}: {own}{last_line(own)}"
+        return "fail", f"{subject} itself failed: {type(own).__name__}: {own}{raised_in(own)}"
     if answer == "retry" and not again and isinstance(handler, Retrying):
         answer = handler.then
     if answer == "retry":
@@ -149,6 +153,17 @@ def decide(
             f"{subject} requested a dead letter, but no topic is set with dead_letter_topic='...'",
         )
     return answer, f"{subject} decided: {_shown_fate(answer)}"  # type: ignore[return-value, arg-type]
+
+
+def outcome_of(fate: Fate, topic: str | None) -> str:
+    """Return what happened to a failed record, as a sentence; empty if the application stops."""
+    if fate == "fail":
+        return ""
+    return (
+        "The record was skipped"
+        if fate == "skip"
+        else f"The record was sent to the dead-letter topic {topic!r}"
+    )
 
 
 def _shown_fate(fate: Fate) -> str:
@@ -223,12 +238,21 @@ def where(record: RawRecord) -> str:
 def cause(error: Exception) -> str:
     if isinstance(error, MillstreamError):
         return str(error)
-    return f"{type(error).__name__}: {error}{last_line(error)}"
+    return f"{type(error).__name__}: {error}{raised_in(error)}"
 
 
-def last_line(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+def raised_in(error: BaseException) -> str:
+    """Return where an error was raised, as text: the innermost frame of user code, or else the innermost frame."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    if not frames:
+        return ""
+    users = (frame for frame in reversed(frames) if _is_user_code(frame[0].co_filename))
+    code, line = next(users, frames[-1])
+    return f" ({code.co_filename}, line {line}, in {code.co_name})"
+
+
+def _is_user_code(file: str) -> bool:
+    return not (file.startswith(_LIBRARIES) or "site-packages" in file or "dist-packages" in file)
 
 
 def _shown(data: bytes | None) -> str:

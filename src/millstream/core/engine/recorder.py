@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, cast
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
-from millstream.core.engine.failures import Failure, last_line
+from millstream.core.engine.failures import Failure, raised_in
 from millstream.core.engine.policy import Fate
 from millstream.core.engine.runtime import Piece, PlacedRow, Row, Runtime
 from millstream.core.model.errors import ProcessingError
@@ -125,7 +125,7 @@ def _compile_border(node: Border, compiled: Compiled) -> Call:
 
 def named(error: BaseException) -> str:
     return (
-        f"{type(error).__name__}: {error}{last_line(error)}"
+        f"{type(error).__name__}: {error}{raised_in(error)}"
         if str(error)
-        else f"{type(error).__name__}{last_line(error)}"
+        else f"{type(error).__name__}{raised_in(error)}"
     )

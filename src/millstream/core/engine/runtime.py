@@ -16,6 +16,7 @@ from millstream.core.engine.failures import (
     Letter,
     RawRecord,
     decide,
+    outcome_of,
 )
 from millstream.core.engine.policy import ErrorPolicies, Fate, Stage
 from millstream.core.engine.punctuate import NEVER, Punctuations
@@ -295,7 +296,8 @@ class Runtime:
             MillstreamError: If the fate is "fail", with a dead letter if there is a topic for it.
         """
         stage, node, error, record, *_ = failure
-        message, topic = failure.message(self.task_id, handled), self.policies.dead_letter_topic
+        topic = fate.text if isinstance(fate, DeadLetter) else self.policies.dead_letter_topic
+        message = failure.message(self.task_id, handled or outcome_of(fate, topic))
         facts = {"error": f"{type(error).__name__}: {error}"}
         if self.override is not None:
             facts["record"] = "operator"
@@ -308,7 +310,6 @@ class Runtime:
         self.failures[node] += 1
         self.notice(message)
         if fate != "skip":
-            topic = fate.text if isinstance(fate, DeadLetter) else topic
             self.dead_letter(topic, letter)
 
     def with_letter(self, stops: MillstreamError, letter: Letter) -> MillstreamError:

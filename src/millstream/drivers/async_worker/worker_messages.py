@@ -7,6 +7,7 @@ function's own state (for example an HTTP session) lives equally long.
 from __future__ import annotations
 
 import pickle
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -18,6 +19,7 @@ from millstream.core.asynchronous.call import Done, Failed, InFlightTickets, Set
 from millstream.core.model.errors import ProcessingError
 
 LENGTH_BYTES: Final = 8
+_MAX_TRACEBACK: Final = 10_000
 
 
 class Order(NamedTuple):
@@ -164,13 +166,19 @@ def _loaded(ticket: Ticket, data: bytes) -> Settled:
 
 
 def _can_be_raised(settled: Settled) -> Settled:
-    """Return a failure whose error can be unpickled, because many exception classes can only be pickled."""
+    """Return a failure whose error can be unpickled, because many exception classes can only be pickled. Its traceback is a note."""
     if not isinstance(settled, Failed) or settled.error is None:
         return settled
+    error = settled.error
+    if error.__traceback__ is not None:  # pickling drops it
+        error.add_note("".join(traceback.format_exception(error))[-_MAX_TRACEBACK:])
+        error.__traceback__ = None
     try:
-        pickle.loads(dumped(settled.error))
+        pickle.loads(dumped(error))
     except Exception:
-        return replace(settled, error=ProcessingError(in_words(settled.error)))
+        readable = ProcessingError(in_words(error))
+        readable.add_note("\n".join(getattr(error, "__notes__", ())))
+        return replace(settled, error=readable)
     return settled
 
 

@@ -10,6 +10,7 @@ import base64
 import gc
 import json
 import re
+import traceback
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -240,7 +241,12 @@ def paused_gc() -> Iterator[None]:
 
 # Errors.
 
+_MAX_TRACEBACK: Final = 20_000
 _ERROR = re.compile(r"millstream-error:([A-Za-z0-9+/=]+):")
+
+
+class WorkerTraceback(Exception):  # noqa: N818 - the text of a traceback, not an error
+    """The traceback of an error in another process, for display as its cause."""
 
 
 @contextmanager
@@ -250,17 +256,24 @@ def crossing() -> Iterator[None]:
         yield
     except MillstreamError as error:
         message = f"{error.message}{where_it_runs()}"
-        described = json.dumps([type(error).__name__, message]).encode()
-        raise SparkRuntimeError(
-            f"millstream-error:{base64.b64encode(described).decode()}: {message}"
-        ) from error
+        described = json.dumps([type(error).__name__, message, _traceback_of(error)]).encode()
+        encoded = base64.b64encode(zlib.compress(described)).decode()
+        raise SparkRuntimeError(f"millstream-error:{encoded}: {message}") from error
 
 
 def find_error(text: str) -> MillstreamError | None:
-    """Return the error that :func:`crossing` encoded in an exception's text, or None if there is none."""
+    """Return the error that :func:`crossing` encoded in an exception's text, or None if there is none. Its cause is its traceback."""
     match = _ERROR.search(text)
     if match is None:
         return None
-    name, message = json.loads(base64.b64decode(match.group(1)))
-    kind = getattr(errors, name, MillstreamError)
-    return kind(message)
+    name, message, trace = json.loads(zlib.decompress(base64.b64decode(match.group(1))))
+    error: MillstreamError = getattr(errors, name, MillstreamError)(message)
+    error.__cause__ = WorkerTraceback(f'\n"""\n{trace}"""')
+    return error
+
+
+def _traceback_of(error: BaseException) -> str:
+    """Return the traceback of an error and its causes; if it is long, without its middle."""
+    text = "".join(traceback.format_exception(error))
+    half = _MAX_TRACEBACK // 2
+    return text if len(text) <= _MAX_TRACEBACK else f"{text[:half]}\n...\n{text[-half:]}"

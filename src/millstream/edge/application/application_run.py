@@ -189,7 +189,7 @@ class ApplicationRun:
         except (OSError, Py4JError) as gone:
             self._fail(spark_is_gone(gone))
         if self.error is not None:
-            raise self.error from None
+            raise self.error from self.error.__cause__
         if ended:
             self._finish()
         return ended
@@ -290,7 +290,8 @@ class ApplicationRun:
     def _note_error(self, error: Exception) -> None:
         if self.state.now not in FINAL:
             self.error = self._explained(error)
-        self.state.on(Event.ERROR)
+        if self.state.on(Event.ERROR):
+            self._summarise("failed")
 
     def _explained(self, error: Exception) -> MillstreamError:
         return error if isinstance(error, MillstreamError) else translated(str(error), self.checkpoint)
@@ -304,7 +305,10 @@ class ApplicationRun:
             if self.state.now is not State.FAILED:
                 self.purge.purge()
             if self.state.on(Event.QUERY_ENDED):
-                self.warnings.flush()
-                now = self.status(), self.reports.metrics()
-                self.progress.event("stopped", summary(*now, self.progress.seconds), **facts_of(*now))
+                self._summarise("stopped")
             self.release()
+
+    def _summarise(self, event: str) -> None:
+        self.warnings.flush()
+        now = self.status(), self.reports.metrics()
+        self.progress.event(event, summary(*now, self.progress.seconds), **facts_of(*now))

@@ -144,7 +144,7 @@ class ReplaceableQuery:
                     log.warning("undoing the edit: %s", explained)
                     undo()
                     self._start_and_wait()
-                    raise explained from None
+                    raise explained from explained.__cause__
             finally:
                 self._fail_if_ended()
                 self.unchanging.set()

@@ -28,11 +28,14 @@ StateDir = Annotated[
 
 @contextmanager
 def reporting_errors(command: str) -> Iterator[None]:
-    """Print errors of Millstream in one line, and exit with code 1."""
+    """Show errors of Millstream in one line, and exit with code 1."""
     try:
         yield
     except MillstreamError as error:
-        typer.echo(f"millstream {command}: {error}", err=True)
+        from millstream.edge.status.log_output import report
+
+        if not report(error):
+            typer.echo(f"millstream {command}: {error}", err=True)
         raise typer.Exit(1) from None
 
 

@@ -95,6 +95,7 @@ def status_lines(name: str, status: Status) -> list[str]:
         f"  throttled    {_throttled(status)}",
         *(f"  calls        {task}: {_calls(calls)}" for task, calls in status.calls.items()),
         *(f"  threads      {task}: {_threads(threads)}" for task, threads in status.threads.items()),
+        *(f"  waiting      task {task} {why}" for task, why in status.waiting.items()),
         *(f"  restoring    {line}" for line in status.restoring),
         *(f"  lacking      {line}" for line in status.lacking),
         *(f"  error        {line}" for line in (status.error or "").splitlines()),

@@ -75,7 +75,7 @@ def attach(output: Output, file: Path) -> Path | None:
         warnings.filterwarnings("ignore", _PANDAS, FutureWarning)
         logging.getLogger(_JVM).addHandler(kept)
         logging.getLogger(_JVM).propagate = False
-    if sys.excepthook is sys.__excepthook__ and output != "debug":
+    if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _uncaught
     return shown
 
@@ -137,12 +137,25 @@ def _begun(file: Path) -> Path:
     return file
 
 
-def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show an error of Millstream as one message, and write its traceback to the file."""
+def report(error: MillstreamError) -> bool:
+    """Show the error that ends the program as one message, and write its traceback to the file.
+
+    Returns:
+        False if the program has configured logging, or no application has started: nothing is shown.
+    """
     terminal = _attached()
-    if not isinstance(error, MillstreamError) or terminal is None or terminal.file is None:
+    if terminal is None:
+        return False
+    log, trace = logging.getLogger(_OWN), "".join(traceback.format_exception(error)).rstrip()
+    facts = {"facts": {"error": type(error).__name__}}
+    if terminal.file is None:
+        log.error("%s", trace, extra=facts)
+    else:
+        log.debug("%s", trace)
+        log.error("%s (details: %s)", error, terminal.file, extra=facts)
+    return True
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if not (isinstance(error, MillstreamError) and report(error)):
         sys.__excepthook__(kind, error, trace)
-        return
-    log = logging.getLogger(_OWN)
-    log.debug("%s", "".join(traceback.format_exception(kind, error, trace)))
-    log.error("%s (details: %s)", error, terminal.file, extra={"facts": {"error": kind.__name__}})

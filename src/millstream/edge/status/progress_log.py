@@ -112,6 +112,9 @@ def reasons(status: Status) -> list[str]:
         lines.append(f"{len(waits) - _WAITS_SHOWN} more tasks wait")
     if status.paused:
         lines.append(f"paused: {', '.join(status.paused)}")
+    for topic, rate in status.throttled.items():
+        if status.lag.get(topic):
+            lines.append(f"throttled: topic {topic} at {rate:,} records/s")
     return lines
 
 

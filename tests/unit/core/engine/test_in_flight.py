@@ -165,7 +165,7 @@ class TestIssue:
         outcome = host.step(now_ms=20)
         assert values(outcome) == ["B"]
         assert outcome.metrics.dropped == {"failed call": 1}
-        assert "failed for good after 1 attempt: no" in outcome.notices[0]
+        assert outcome.notices[0].endswith("failed for good after 1 attempt: no. The record was skipped")
         assert outcome.calls["call"].settled == 1
 
 

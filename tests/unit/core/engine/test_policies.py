@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 import pytest
@@ -66,6 +67,15 @@ def test_fail_stops_with_the_place_the_cause_and_the_way_out(
     assert caught.value.__cause__ is not None
 
 
+def test_an_error_in_a_library_names_the_line_of_the_user_that_called_it() -> None:
+    def step(context: ms.ProcessorContext, record: ms.Record) -> None:
+        json.loads("{")
+
+    message = r"JSONDecodeError: .* \(.*test_policies\.py, line \d+, in step\)"
+    with pytest.raises(ProcessingError, match=message):
+        Host(processor_topology(processing(step))).run("in", ("k", "v", 1))
+
+
 @pytest.mark.parametrize(("stage", "kind", "node", "cause", "advice"), STAGES)
 def test_skip_leaves_the_record_out_counts_it_and_says_so(
     stage: Stage, kind: type[MillstreamError], node: str, cause: str, advice: str
@@ -77,6 +87,7 @@ def test_skip_leaves_the_record_out_counts_it_and_says_so(
     assert notice.startswith(
         f"{node} failed in stage '{stage}' of task 0_0 at topic 'in', partition 3, offset 1 "
     )
+    assert notice.endswith(". The record was skipped")
     assert sorted(topic for topic, _ in outcome.sends) == ["out"]
     assert list(outcome.committable.values()) == [3]
     assert host.step().metrics.dropped == {}
@@ -91,6 +102,8 @@ def test_dead_letter_keeps_the_original_record_and_says_why_in_headers(
     assert outcome.metrics.dropped == {f"{stage} error": 1}
     (letter,) = [records for topic, records in outcome.sends if topic == "dead"]
     assert (letter.keys, letter.values, letter.timestamps) == ([b"k\xff"], [b"x"], [7])
+    (notice,) = outcome.notices
+    assert notice.endswith(". The record was sent to the dead-letter topic 'dead'")
     assert letter.headers is not None
     original, *added = letter.headers[0]
     assert original == ("mine", b"1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import traceback
 from typing import Any
 
 import pytest
@@ -53,6 +54,23 @@ def test_an_error_that_survives_it_stays_what_it_is() -> None:
     (failed,) = arrived(Failed(1, "KeyError: 'k'", KeyError("k")))
     assert isinstance(failed, Failed)
     assert (type(failed.error), failed.error and failed.error.args) == (KeyError, ("k",))
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeywordsError])
+def test_an_error_brings_its_traceback(kind: Any) -> None:
+    def call() -> None:
+        raise kind("404", **({"request": None} if kind is KeywordsError else {}))
+
+    try:
+        call()
+    except Exception as error:
+        raised = error
+    for _ in range(2):  # the errors of a batch of calls are one object
+        (failed,) = arrived(Failed(1, "404", raised), apart=True)
+        assert isinstance(failed, Failed)
+        assert failed.error is not None
+        text = "".join(traceback.format_exception(failed.error))
+        assert text.count(", in call\n") == 1
 
 
 def test_a_result_that_cannot_be_unpickled_takes_no_other_with_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import traceback
 
 import pytest
 
@@ -65,6 +66,33 @@ def test_an_error_is_found_again_behind_the_jvm(kind: type[errors.MillstreamErro
     found = wire.find_error(caught(kind('what "happened",\nwhere: äöü 💥')))
     assert type(found) is kind
     assert found.message == 'what "happened",\nwhere: äöü 💥'
+
+
+def test_an_error_brings_its_traceback_and_that_of_its_cause() -> None:
+    def recursive(depth: int) -> int:
+        return recursive(depth - 1) if depth else [][depth]
+
+    def failed(depth: int) -> str:
+        try:
+            recursive(depth)
+        except IndexError as error:
+            failure = errors.ProcessingError("why")
+            failure.__cause__ = error
+        found = wire.find_error(caught(failure))
+        assert found is not None
+        return "".join(traceback.format_exception(found))
+
+    text = failed(1)
+    assert text.count(", in recursive\n") == 2
+    assert "IndexError: list index out of range" in text
+    assert text.endswith("ProcessingError: why\n")
+
+
+def test_a_long_traceback_is_shortened_in_the_middle() -> None:
+    found = wire.find_error(caught(errors.ProcessingError(f"begin{'.' * 1_000_000}end")))
+    text = str(found and found.__cause__)
+    assert len(text) < 25_000
+    assert ("begin" in text, "end" in text, text.count("\n...\n")) == (True, True, 1)
 
 
 def test_the_text_of_a_crossing_error_can_be_read_by_people() -> None:

@@ -126,6 +126,15 @@ def test_a_tap_reaches_the_planner_and_brings_what_tasks_report(running: Running
     assert running._requests.answer("plan", PLAN).taps == ()
 
 
+def test_a_failure_is_summarised_once(running: RunningApplication, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "millstream.progress"):
+        for error in (MillstreamError("first"), MillstreamError("second")):
+            running._run.end_with(error)
+    (line,) = caplog.messages
+    assert line.startswith("app: failed after ")
+    assert line.endswith(" s: 0 records read, 0 sent, lag 0")
+
+
 @pytest.mark.parametrize("changelog", ["kafka", "spark"])
 def test_after_a_batch_of_two_attempts_changelogs_of_unfinished_records_are_corrected(
     running: RunningApplication, changelog: Changelog

@@ -32,7 +32,7 @@ def _run(tmp_path: Path, output: str, before: str = "", after: str = "") -> subp
 
 
 def _messages(ended: subprocess.CompletedProcess[str]) -> list[str]:
-    return [line.split(" ", 1)[1] for line in ended.stderr.splitlines()]
+    return [line.partition(" ")[2] for line in ended.stderr.splitlines()]
 
 
 def test_lines_and_warnings_are_shown_and_the_rest_is_kept(tmp_path: Path) -> None:
@@ -81,6 +81,7 @@ def test_debug_shows_everything(tmp_path: Path) -> None:
     ended = _run(tmp_path, "debug", after="raise MillstreamError('why')")
     assert _messages(ended)[:4] == ["app: a line", "for the file", "a warning", "a client talks"]
     assert "Traceback" in ended.stderr
+    assert ended.stderr.endswith("millstream.core.model.errors.MillstreamError: why\n")
     assert (ended.stdout.split(), list(tmp_path.iterdir())) == (["None", "None"], [])
 
 
@@ -109,15 +110,33 @@ def test_a_program_that_has_configured_logging_decides_itself(tmp_path: Path) ->
     ]
 
 
+_UNREACHABLE = {"bootstrap_servers": "127.0.0.1:1", "state_dir": "state", "request_timeout_ms": "500"}
+_COPY = "import millstream as ms; builder = ms.StreamsBuilder(); builder.stream('in').to('out')\n"
+
+
 def test_a_start_that_fails_is_one_message_behind_the_line_of_its_phase(tmp_path: Path) -> None:
-    program = (
-        "import millstream as ms\n"
-        "builder = ms.StreamsBuilder(); builder.stream('in').to('out')\n"
-        "ms.Application('copy', builder.build(), bootstrap_servers='127.0.0.1:1', state_dir='state', "
-        "request_timeout_ms=500).run()"
-    )
+    program = f"{_COPY}ms.Application('copy', builder.build(), **{_UNREACHABLE}).run()"
     command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    _check_failed_start(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60))
+
+
+def test_the_command_shows_a_start_that_fails_like_a_program(tmp_path: Path) -> None:
+    ended = _run_command(tmp_path, "lines")
+    _check_failed_start(ended)
+    kept = (tmp_path / "state" / "copy" / "millstream.log").read_text()
+    assert "Traceback (most recent call last):" in kept
+    phase, error = map(json.loads, _run_command(tmp_path, "json").stderr.splitlines())
+    assert (phase["event"], error["error"], error["level"]) == ("starting", "BrokerUnavailableError", "error")
+
+
+def _run_command(tmp_path: Path, output: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "copying.py").write_text(_COPY)
+    settings = [f"--set={name}={value}" for name, value in {**_UNREACHABLE, "output": output}.items()]
+    command = [sys.executable, "-m", "millstream", "run", "copying:builder", "--id=copy", *settings]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+
+def _check_failed_start(ended: subprocess.CompletedProcess[str]) -> None:
     phase, error = _messages(ended)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert phase == "copy: reading the topics from 127.0.0.1:1"

@@ -28,6 +28,10 @@ class TestLines:
             (Status("waiting", 1, {}, 0.0, 1), ["waiting for the broker"]),
             (Status("draining", 1, {}, 0.0, 1), ["finishing unfinished records"]),
             (Status("running", 1, {}, 0.0, 1, paused=["a", "b"]), ["paused: a, b"]),
+            (
+                Status("running", 1, {"a": 5, "b": 0}, 0.0, 1, throttled={"a": 1_000, "b": 1}),
+                ["throttled: topic a at 1,000 records/s"],
+            ),
             (Status("running", 1, {}, 0.0, 1, restoring=["x 10 %"]), ["x 10 %"]),
             (
                 Status("running", 1, {}, 0.0, 4, waiting={f"0_{n}": "has waited" for n in range(4)}),

@@ -6,7 +6,7 @@ from typing import Final
 
 from millstream.core.asynchronous.call import Failed, Waits
 from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord
-from millstream.core.engine.failures import Letter, where
+from millstream.core.engine.failures import Letter, outcome_of, where
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.answers import DeadLetter
 from millstream.core.model.calls import OnFailure
@@ -51,10 +51,11 @@ class CallFailures:
         """Drop a record. Return True if a dead letter is sent."""
         runtime, policy = self._runtime, self._policy
         runtime.drop("failed call")
-        runtime.notice(self._message(record, failed))
-        if not (failed.to_dead_letters or isinstance(policy, DeadLetter)):
-            return False
         topic = policy.text if isinstance(policy, DeadLetter) else runtime.policies.dead_letter_topic
+        is_dead = failed.to_dead_letters or isinstance(policy, DeadLetter)
+        runtime.notice(self._message(record, failed, outcome_of("dead_letter" if is_dead else "skip", topic)))
+        if not is_dead:
+            return False
         runtime.dead_letter(topic, self._letter(record, failed))
         return True
 
@@ -62,12 +63,13 @@ class CallFailures:
         facts = {"error": failed.cause, "attempts": failed.attempts}
         return Letter("call", self._operator, record.raw, facts, failed.error)
 
-    def _message(self, record: InFlightRecord, failed: Failed) -> str:
+    def _message(self, record: InFlightRecord, failed: Failed, outcome: str = "") -> str:
         attempts = "1 attempt" if failed.attempts == 1 else f"{failed.attempts} attempts"
-        return (
-            f"{self._call_of(record)} failed for good after {attempts}: {failed.cause}. Correct the function, set "
-            "retry=ms.Retry(...) to retry such failures, or set on_failure='skip' or on_failure=ms.dead_letter('topic')"
+        advice = outcome or (
+            "Correct the function, set retry=ms.Retry(...) to retry such failures, or set on_failure='skip' or "
+            "on_failure=ms.dead_letter('topic')"
         )
+        return f"{self._call_of(record)} failed for good after {attempts}: {failed.cause}. {advice}"
 
     def _call_of(self, record: InFlightRecord) -> str:
         return f"the call of {self._operator} in task {self._runtime.task_id} {where(record.raw)}"

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
@@ -82,11 +82,13 @@ def _without_defaults_of_submit(conf: Mapping[str, str], *, shell: bool) -> dict
 
 
 def _start_jvm(conf: SparkConf, log: Path | None) -> None:
+    # Signals to the group of this program must not reach Spark, which the application stops between two micro-batches.
+    options: dict[str, Any] = {"process_group": 0}
     if log is None:
-        SparkContext._ensure_initialized(conf=conf)
-        return
-    with log.open("ab") as output:
-        gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
+        gateway = launch_gateway(conf, options)
+    else:
+        with log.open("ab") as output:
+            gateway = launch_gateway(conf, {**options, "stdout": output, "stderr": output})
     SparkContext._ensure_initialized(gateway=gateway)
 
 

@@ -72,6 +72,7 @@ def start_fork_server(log: Path | None) -> None:
             stdout=subprocess.DEVNULL,
             stderr=None if log is None else output,
             env={**_SET_BY_SPARK, **os.environ, "PYTHONUNBUFFERED": "YES"},
+            process_group=0,  # signals to the group of this program must not reach the forks
         )
     atexit.register(
         server.communicate
