@@ -65,6 +65,7 @@ class Answers:
         self._seen: dict[int, _Committed] = {}
         self._waited_for: set[int] = set()
         self._lock = threading.Lock()
+        self._closed = False
 
     def stores(self) -> Mapping[str, str]:
         return {name: spec.kind for part in self._parts() for name, spec in sorted(part.stores.items())}
@@ -73,9 +74,10 @@ class Answers:
         """Answer a question.
 
         Raises:
-            StoreError: If there is no such store or method, the key does not fit, the lag is too large, or the local copy cannot be
-                read because it is being restored or its host cannot be reached.
+            StoreError: If the application has ended, there is no such store or method, the key does not fit, the lag is too large, or
+                the local copy cannot be read because it is being restored or its host cannot be reached.
         """
+        self._refuse_if_closed()
         sub = self._part_of(question.store)
         scope_of(question, sub.stores[question.store])
         if question.text:
@@ -87,6 +89,7 @@ class Answers:
             try:
                 return self._answered(question, sub)
             except CopyMovedError as error:
+                self._refuse_if_closed()
                 now = time.monotonic()
                 if now > wake_at:
                     wake_at = now + _WAKE_EVERY_S
@@ -116,7 +119,15 @@ class Answers:
         )
 
     def close(self) -> None:
+        """Refuse further questions, and close the local copies, so that the next run in this process can open them."""
+        self._closed = True
         self._copies.close()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise StoreError(
+                f"application {self._id!r} has ended; ms.read_store(checkpoint, name) reads the stores of a stopped application"
+            )
 
     def _part_of(self, store: str) -> SubTopology:
         parts = self._parts()

@@ -50,13 +50,14 @@ class TaskCopy:
     def __init__(self, reader: CopyReader) -> None:
         self.lock = threading.Lock()
         self._reader = reader
+        self._closed = False
         self._stores: tuple[ByteStores | None, dict[str, Any]] = (None, {})
         self._global: tuple[int, OpenGlobalStore] | None = None
 
     def store(self, spec: StoreSpec, report: TaskReport) -> Any:
         """Return a store at the state in a report."""
         state = report.state or StateReport(0, (), {})
-        view = self._reader.view(state.known)
+        view = self._open_reader().view(state.known)
         if self._stores[0] is not view:
             self._stores = view, {}
         opened = self._stores[1]
@@ -83,8 +84,9 @@ class TaskCopy:
         self._global = None
 
     def _opened(self, spec: StoreSpec) -> OpenGlobalStore:
-        known = self._reader.newest()
-        view = self._reader.view(known)
+        reader = self._open_reader()
+        known = reader.newest()
+        view = reader.view(known)
         progress = progress_of(spec.name, known.current, view)
         if progress is None:
             raise CopyMovedError(f"the copy of global store {spec.name!r} is being filled")
@@ -101,7 +103,14 @@ class TaskCopy:
     def close(self) -> None:
         self.release()
         with self.lock:
+            self._closed = True
             self._reader.close()
+
+    def _open_reader(self) -> CopyReader:
+        """Return the reader. A closed reader would open its files again, and nothing would close them."""
+        if self._closed:
+            raise CopyMovedError("the local copy has been closed")
+        return self._reader
 
 
 class _CopyId(NamedTuple):
@@ -117,6 +126,7 @@ class Copies:
         self._hosts = hosts
         self._host = socket.gethostname()
         self._open: dict[_CopyId, tuple[str, TaskCopy]] = {}
+        self._closed = False
         self._lock = threading.Lock()
 
     def of_task(self, store: str, report: TaskReport) -> TaskCopy:
@@ -137,6 +147,7 @@ class Copies:
     def close(self) -> None:
         self._hosts.close()
         with self._lock:
+            self._closed = True
             copies = [copy for _, copy in self._open.values()]
             self._open.clear()
         for copy in copies:
@@ -146,6 +157,8 @@ class Copies:
         host = report.executor.partition("/")[0] or self._host
         copy = _CopyId(directory, self._spec().engines[store])
         with self._lock:
+            if self._closed:
+                raise CopyMovedError("the local copies have been closed")
             before = self._open.get(copy)
             if before is not None and before[0] == host:
                 return before[1]
