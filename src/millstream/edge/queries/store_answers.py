@@ -19,6 +19,7 @@ from millstream.core.model.errors import CopyMovedError, StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.model.partitioning import partition_of, range_of
 from millstream.core.model.positions import Offsets
+from millstream.core.queries.argument_checks import check
 from millstream.core.queries.question import Answer, Question, answer_of, key_of, scope_of
 from millstream.core.queries.text_questions import parsed, plain
 from millstream.core.runtime.intake import topics_in_front
@@ -74,15 +75,17 @@ class Answers:
         """Answer a question.
 
         Raises:
-            StoreError: If the application has ended, there is no such store or method, the key does not fit, the lag is too large, or
-                the local copy cannot be read because it is being restored or its host cannot be reached.
+            QueryError: If the store has no such method, or an argument does not fit.
+            StoreError: If the application has ended, there is no such store, the lag is too large, or the local copy cannot be read
+                because it is being restored or its host cannot be reached.
         """
         self._refuse_if_closed()
         sub = self._part_of(question.store)
-        scope_of(question, sub.stores[question.store])
+        spec = sub.stores[question.store]
         if question.text:
-            answer = self.answer(replace(parsed(question, sub.stores[question.store]), text=False))
+            answer = self.answer(replace(parsed(question, spec), text=False))
             return replace(answer, value=plain(answer.value))
+        check(question, spec)
         began = time.monotonic()
         wake_at = began + _WAKE_S
         while True:
