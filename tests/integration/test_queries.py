@@ -185,6 +185,7 @@ def test_another_process_a_shell_and_a_browser_get_the_same(queried: Queried) ->
     assert shell() == "".join(f"{name}  {kind}\n" for name, kind in stores.items())
     assert shell("counts-lmdb", "range", "milk", "rice") == "milk  2\nrice  1\n"
     assert shell("counts-lmdb", "get", "coffee") == "null\n"
+    assert shell("counts-rocksdb", "info").splitlines()[-1] == "engine  rocksdb"
     answer = json.loads(shell("visits-lmdb", "fetch", "rice", "--json"))
     assert answer["value"] == [[{"key": "rice", "start": NOW + 60_000, "end": NOW + 60_000}, 1]]
     assert sum(answer["offsets"][queried.source].values()) == len(WORDS)

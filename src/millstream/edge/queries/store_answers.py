@@ -90,7 +90,10 @@ class Answers:
         wake_at = began + _WAKE_S
         while True:
             try:
-                return self._answered(question, sub)
+                answer = self._answered(question, sub)
+                if question.method == "info":
+                    answer.value["engine"] = self._copies.engine_of(question.store)
+                return answer
             except CopyMovedError as error:
                 self._refuse_if_closed()
                 now = time.monotonic()

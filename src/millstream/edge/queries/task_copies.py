@@ -137,6 +137,9 @@ class Copies:
         """Return the local copy of a global store on the host of a report."""
         return self._of(directory_of_global(store), store, report)
 
+    def engine_of(self, store: str) -> str:
+        return self._spec().engines[store]
+
     def committed(self) -> None:
         """Release the views of the previous micro-batch on this host, without waiting for other hosts."""
         with self._lock:
@@ -155,7 +158,7 @@ class Copies:
 
     def _of(self, directory: str, store: str, report: TaskReport) -> TaskCopy:
         host = report.executor.partition("/")[0] or self._host
-        copy = _CopyId(directory, self._spec().engines[store])
+        copy = _CopyId(directory, self.engine_of(store))
         with self._lock:
             if self._closed:
                 raise CopyMovedError("the local copies have been closed")
