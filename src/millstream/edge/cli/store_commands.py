@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 from millstream.edge.cli.command_options import RunningApp, StateDir, reporting_errors
 
 if TYPE_CHECKING:
     from millstream.core.queries.question import Answer
+
+
+_BELOW_ZERO: Final = re.compile(r"-[\d.][\d.e+-]*", re.IGNORECASE)
+
+
+class StoreCommand(TyperCommand):
+    """A command whose arguments may be numbers below zero, which otherwise look like options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.ignore_unknown_options = any(map(_BELOW_ZERO.fullmatch, args))
+        return super().parse_args(ctx, args)
 
 
 def store(

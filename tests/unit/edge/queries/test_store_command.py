@@ -60,3 +60,15 @@ def test_a_store_is_described(answers: Answers) -> None:
     assert (facts["value"]["kind"], facts["value"]["engine"], facts["batch"]) == ("window", "lmdb", 7)
     assert "approximate_count" not in facts["value"]
     assert shell("counts", "info", "5").exit_code == 1
+
+
+def test_numbers_below_zero_are_keys(answers: Answers) -> None:
+    assert shell("counts", "get", "-7").stdout == "3\n"
+    assert shell("counts", "range", "-8", "-1", "--limit", "3").stdout == "-7  3\n"
+    assert "micro-batch" not in shell("counts", "get", "-7", "--json").stderr
+    assert json.loads(shell("counts", "--json", "get", "-7").stdout)["value"] == 3
+
+
+def test_an_unknown_option_stays_an_error(answers: Answers) -> None:
+    result = shell("counts", "all", "--limt", "3")
+    assert (result.exit_code, "No such option: --limt" in result.stderr) == (2, True)
