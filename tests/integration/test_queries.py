@@ -297,6 +297,19 @@ def is_seen(wanted: int, store: ms.StoreReader, topic: str, answers: list[int]) 
     return price == wanted
 
 
+def test_a_global_store_that_no_node_reads_is_queried(apps: Apps) -> None:
+    lines, countries, builder = apps.topic("in", 2), apps.topic("countries", 1), ms.StreamsBuilder()
+    builder.stream(lines).group_by_key().count(store="counts")
+    builder.global_table(countries, store="countries")
+    apps.kafka.produce(countries, [("de", "Germany")])
+    apps.kafka.produce(lines, [("k", "x")])
+    running = apps.start(builder.build())
+    all_read(running, 1)
+    assert running.store("countries").answer("get", "de").value == "Germany"
+    info = running.store("countries").info()
+    assert (info["engine"], info["approximate_count"]) == ("lmdb", 1)
+
+
 def test_a_global_store_in_memory_is_not_queried(apps: Apps) -> None:
     topology, orders, _ = priced(apps, "memory")
     apps.kafka.produce(orders, [(None, "tea")])

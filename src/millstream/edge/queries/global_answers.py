@@ -66,6 +66,20 @@ def readers_of(store: str, plan: Plan) -> frozenset[int]:
     return frozenset(sub.id for sub in plan.subtopologies if store in sub.global_stores)
 
 
+def check_is_kept(store: str, plan: Plan) -> None:
+    """Check that hosts have copies of a global store.
+
+    Raises:
+        StoreError: If no task can read it, because the topology has no state.
+    """
+    if not readers_of(store, plan):
+        topic = next(topic for topic, part in plan.global_part_of.items() if store in part.stores)
+        raise StoreError(
+            f"no host has a copy of the global store {store!r}, because nothing reads it and the topology has no other state; join a "
+            f"stream with it, or read its topic {topic!r}"
+        )
+
+
 def _furthest(topic: str, reports: Mapping[str, TaskReport]) -> tuple[TaskReport | None, Positions]:
     """Return the report with the highest offsets of a topic, and these offsets."""
     furthest: tuple[TaskReport | None, Positions] = (None, {})

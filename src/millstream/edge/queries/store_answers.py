@@ -26,7 +26,7 @@ from millstream.core.runtime.intake import topics_in_front
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import StoreSpec
-from millstream.edge.queries.global_answers import GlobalAnswers, readers_of
+from millstream.edge.queries.global_answers import GlobalAnswers, check_is_kept, readers_of
 from millstream.edge.queries.task_copies import Copies
 from millstream.edge.status.task_reports import TaskReports
 
@@ -150,6 +150,7 @@ class Answers:
 
     def _answered(self, question: Question, sub: SubTopology) -> Answer:
         if any(part.id == sub.id for part in self._plan().global_parts):
+            check_is_kept(question.store, self._plan())
             return self._of_globals.answer(question, sub, self._reports.batch, self._reports.of_tasks())
         now = self._committed(sub)
         if not now.reports:
