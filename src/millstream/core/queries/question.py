@@ -108,7 +108,7 @@ def answer_of(question: Question, spec: StoreSpec, stores: Iterable[Any]) -> Any
         return _nothing(question, spec)
     if scope == "sum":
         return sum(results)
-    order = _order_of(spec)
+    order = order_of(spec)
     return _listed(question)(merge(*results, key=order, reverse=scope == "backwards"))
 
 
@@ -151,7 +151,7 @@ def _listed(question: Question) -> Callable[[Any], Any]:
     return listed
 
 
-def _order_of(spec: StoreSpec) -> Callable[[tuple[Any, Any]], Any]:
+def order_of(spec: StoreSpec) -> Callable[[tuple[Any, Any]], Any]:
     """Return a function that computes an entry's sort key, in the order that each task uses."""
     key_bytes = spec.key.serialize
     if not isinstance(spec, WindowSpec | SessionSpec):
