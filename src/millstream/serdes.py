@@ -161,7 +161,7 @@ def _registered(
         ("register", register, ("auto", "check", "never")),
     ):
         if given not in known:
-            raise SettingsError(f"{name}={given!r} is none of {', '.join(map(repr, known))}")
+            raise SettingsError(f"{name}={given!r} must be one of {', '.join(map(repr, known))}")
     spec = serde.SchemaFormat(form, of, schema, serde.registry_of(registry), subject, register)
     kind = of.__name__ if of is not None else serde.name_of(schema)
     made = serde.RegistrySerde(spec)

@@ -134,7 +134,7 @@ class TestVerdict:
     def test_right(self) -> None:
         code, text = self.reported(Verdict(1_000, 20, (), 2.0))
         assert code == 0
-        assert text.startswith("✓ Right: 1,000 words (20 different) in 100 lines")
+        assert text.startswith("✓ Correct: 1,000 words (20 different) in 100 lines")
 
     def test_wrong(self) -> None:
         code, text = self.reported(Verdict(1_000, 20, (("the", 7, 6),), 2.0))

@@ -90,7 +90,7 @@ def test_counts_words_confirms_the_counts_and_leaves_nothing(tmp_path: Path, dem
     assert demo.process.wait(280) == 0, demo.text()
 
     text = demo.text()
-    assert re.search(r"✓ Right: 16,\d{3} words \(538 different\) in 2,000 lines", text)
+    assert re.search(r"✓ Correct: 16,\d{3} words \(538 different\) in 2,000 lines", text)
     assert re.search(r"2,000 of 2,000 lines written, 2,000 counted, lag 0, .*; the \d+, ", text)
     assert re.search(r"starting Spark: done after .* http://127.0.0.1:\d+", text)
     assert "WARN" not in text
@@ -131,7 +131,7 @@ def test_ctrl_c_stops_everything(tmp_path: Path, demos: list[Demo], moment: str)
     demo.press_ctrl_c()
 
     assert demo.process.wait(90) == 130, demo.text()
-    assert demo.text().endswith("Interrupted. Everything that was started is stopped.\n")
+    assert demo.text().endswith("Interrupted. All started processes have been stopped.\n")
     assert (demo.left_processes(), demo.left_files()) == ([], [])
 
 

@@ -245,7 +245,7 @@ class TestReport:
         code, text = self.shown(monkeypatch, doctor_report.DoctorEntry(lambda _: [good, bad]))
         assert code == 1
         assert "problem bad: missing\n" in text
-        assert text.endswith("1 of the above must be repaired: bad\n")
+        assert text.endswith("Required checks that failed (1): bad\n")
 
     def test_goes_on_when_a_package_cannot_be_imported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def check_package(_: Inquiry) -> Finding:

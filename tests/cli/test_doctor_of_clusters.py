@@ -43,10 +43,10 @@ def test_an_executor_with_nothing_wrong_has_one_line() -> None:
 @pytest.mark.parametrize(
     ("other", "detail", "fix"),
     [
-        ({"python": "3.12.1"}, "Python 3.12.1, and the driver has 3.11.9", "PYSPARK_PYTHON"),
+        ({"python": "3.12.1"}, "Python 3.12.1, but the driver has 3.11.9", "PYSPARK_PYTHON"),
         (
             {"versions": {**SOUND["versions"], "pyarrow": ("20.0.0", "")}},
-            "pyarrow: 20.0.0, and the driver has 21.0.0",
+            "pyarrow: 20.0.0, but the driver has 21.0.0",
             "on that host: /usr/bin/python3 -m pip install 'pyarrow==21.0.0'",
         ),
         (
@@ -110,7 +110,7 @@ def test_errors_of_spark_are_printed_in_one_line() -> None:
     )
     finding = refused_finding("spark://h:7077", error)
     assert not finding.ok
-    assert finding.detail.startswith("nothing runs on spark://h:7077: pyspark.errors")
+    assert finding.detail.startswith("no Spark job could run on spark://h:7077: pyspark.errors")
     assert finding.detail.endswith("3.10 than that in driver: 3.11")
 
 

@@ -42,7 +42,7 @@ def test_words_are_counted_without_a_java_of_the_system(wheel: Path, tmp_path: P
     limits = _lowest() if versions == "lowest" else []
     commands = install(wheel, "all", tmp_path / "environment", PYTHONS[0], *limits)
     environment = {"JAVA_HOME": "", "PATH": f"{commands}:{without_java(tmp_path / 'bin')}"}
-    assert "✓ Right:" in run(
+    assert "✓ Correct:" in run(
         commands / "millstream", "demo", "--lines", "500", environment=environment, cwd=tmp_path
     )
 

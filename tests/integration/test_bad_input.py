@@ -182,14 +182,18 @@ class TestTopics:
         sink = topics.topic("out")
         with pytest.raises(TopicNotFoundError) as error:
             topics.run(key_count("nowhere", sink))
-        check_message(error, "reads 'nowhere'", "kafka-topics --create --topic nowhere --partitions")
+        check_message(
+            error,
+            "do not exist on the broker: 'nowhere'",
+            "kafka-topics --create --topic nowhere --partitions",
+        )
 
     def test_a_sink_topic_is_missing(self, topics: Apps) -> None:
         source = topics.topic("in")
         with pytest.raises(TopicNotFoundError) as error:
             topics.run(key_count(source, "nowhere-out"))
         check_message(
-            error, "writes to 'nowhere-out'", "kafka-topics --create --topic nowhere-out --partitions"
+            error, "automatically: 'nowhere-out'", "kafka-topics --create --topic nowhere-out --partitions"
         )
 
     def test_the_dead_letter_topic_is_missing(self, topics: Apps) -> None:
@@ -233,7 +237,7 @@ class TestRecordsThatCannotBeRead:
         with pytest.raises(DeserializationError) as error:
             apps.run(numbers(source, sink))
         check_message(
-            error, f"topic {source!r}", "partition 0", "offset 1", "b'oops'", "the serdes its producers use",
+            error, f"topic {source!r}", "partition 0", "offset 1", "b'oops'", "the serdes of the topic's producers",
             "on_deserialize_error='skip'",
         )  # fmt: skip
         assert written(apps.kafka, sink) == 0

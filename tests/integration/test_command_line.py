@@ -103,7 +103,7 @@ def test_a_program_is_planned_and_run_and_planned_again(apps: Apps, tmp_path: Pa
         f"sub-topology 1 (2 tasks): reads {apps.id}-counts-repartition; keeps counts; writes {sink}"
         in first.stdout
     )
-    assert "there is none: the application begins" in first.stdout
+    assert "none: this is the first start" in first.stdout
     assert f"transactional ids with the prefix {apps.id}-" in first.stdout
     admin = AdminClient({"bootstrap.servers": apps.kafka.bootstrap_servers})
     assert f"{apps.id}-counts-repartition" not in admin.list_topics(timeout=30).topics

@@ -23,10 +23,17 @@ BAR_S = 5.0 if os.environ.get("MILLSTREAM_PROOFS") == "full" else 10.0
 
 
 def counting(
-    source: str, sink: str, *, by: ms.Serde[int] = ms.serdes.int64, lengths: str | None = None
+    source: str,
+    sink: str,
+    *,
+    by: ms.Serde[int] = ms.serdes.int64,
+    lengths: str | None = None,
+    prices: str | None = None,
 ) -> ms.Topology:
     """Count keys; with a topic for them, also the keys of each length, which pushes the first count back."""
     builder = ms.StreamsBuilder()
+    if prices is not None:
+        builder.table(prices, store="prices")
     if lengths is not None:
         lines = builder.stream(source, value=ms.serdes.string)
         grouped = lines.group_by(lambda key, _: len(key), key=ms.serdes.int32)
@@ -136,8 +143,11 @@ def test_what_cannot_continue_is_refused_and_changes_nothing(apps: Apps) -> None
 
 
 def test_what_does_not_start_is_undone(apps: Apps) -> None:
-    source, sink = apps.topic("in", 2), apps.topic("out", 1)
-    running = apps.start(counting(source, sink), processing_guarantee="exactly_once")
+    source, sink, prices = apps.topic("in", 2), apps.topic("out", 1), apps.topic("prices", 2)
+    apps.kafka.produce(prices, [("tea", "3"), ("rum", "9")])
+    topology = counting(source, sink, prices=prices)
+    running = apps.start(topology, processing_guarantee="exactly_once")
+    eventually(lambda: running.store("prices").get("tea") == "3", "the price of tea")
     waiting = threading.Thread(target=running.await_termination)
     waiting.start()
     with producing(apps, source) as written:
@@ -151,6 +161,9 @@ def test_what_does_not_start_is_undone(apps: Apps) -> None:
         )
     is_counted(apps, sink, written)
     assert waiting.is_alive()
+    assert running.store("prices").get("tea") == "3"  # the failed topology has no table of prices
     running.stop()
     waiting.join(60)
+    with apps.start(topology, processing_guarantee="exactly_once") as again:
+        eventually(lambda: again.store("prices").get("rum") == "9", "the price of rum")
     assert len(committed_records(apps.kafka, sink)) == written.total()

@@ -237,7 +237,7 @@ class TestAClaim:
         known = deliveries.marks.found()
         assert known == {0: Mark("c", -1), 1: Mark("c", -1)}
         deliveries.claim("one", known)
-        with pytest.raises(OtherCheckpointError, match="that start was first"):
+        with pytest.raises(OtherCheckpointError, match="that instance started first"):
             deliveries.claim("two", known)
         assert set(deliveries.marks.found().values()) == {Mark("one", -1)}
 
@@ -248,9 +248,9 @@ class TestAClaim:
         known = deliveries.marks.found()
         first.publisher.claim(BatchId("c", 7), known, 2)
         assert first.deliver(8, b"b")
-        with pytest.raises(OtherCheckpointError, match="that start was first"):
+        with pytest.raises(OtherCheckpointError, match="that instance started first"):
             second.publisher.claim(BatchId("c", 7), known, 2)
-        with pytest.raises(OtherCheckpointError, match="that start was first"):
+        with pytest.raises(OtherCheckpointError, match="that instance started first"):
             second.publisher.claim(BatchId("c", 7), deliveries.marks.found(), 2)
         second.publisher.claim(BatchId("c", 8, "one"), deliveries.marks.found(), 2)
         for partition in (0, 1):
@@ -306,7 +306,7 @@ class TestAHangingTransaction:
                 shutil.rmtree(log)
             kafka.restart()
             with pytest.raises(
-                BrokerUnavailableError, match=r"has a hanging transaction: .*-commits-0 waits for it"
+                BrokerUnavailableError, match=r"has a hanging transaction: it blocks .*-commits-0"
             ):
                 deliveries.deliver(1, b"after")
             hanging = kafka.hanging_transactions()

@@ -36,8 +36,8 @@ ms.Application("adder", builder.build(), bootstrap_servers=sys.argv[1], master="
 """
 
 _LINES: Final = [
-    r"adder: looking at the topics on 127\.0\.0\.1:\d+",
-    r"adder: starting Spark \(local\[1\]\); what it writes goes to /.*/adder/millstream\.log",
+    r"adder: reading the topics from 127\.0\.0\.1:\d+",
+    r"adder: starting Spark \(local\[1\]\); its output goes to /.*/adder/millstream\.log",
     r"adder: Spark 4\.\d+\.\d+ runs on local\[1\], UI at http://127\.0\.0\.1:\d+",
     r"adder: sub-topology 0 \(1 task\): reads numbers; keeps counts; writes counts",
     r"adder: starting the query; the first micro-batch initialises the tasks",

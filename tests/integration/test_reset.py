@@ -130,7 +130,7 @@ def test_an_application_without_a_checkpoint(apps: Apps) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     apps.kafka.produce(source, [("a", f"{i}", 1_000 * (i + 1)) for i in range(4)])
     code, output = reset(apps, "--yes")
-    assert (code, "there is no trace of an application" in output) == (1, True)
+    assert (code, "was not found: it has no checkpoint here" in output) == (1, True)
     code, output = reset(apps, "--input-topic", source, "--to-datetime", "1970-01-01T00:00:03Z", "--yes")
     assert (code, rows(output)) == (0, {0: ("-", "2")})
     apps.run(shout(source, sink))
@@ -144,7 +144,7 @@ def test_an_application_without_a_checkpoint(apps: Apps) -> None:
 class TestWhatCannotBe:
     def test_two_positions_to_begin(self, apps_without_spark: Apps) -> None:
         code, output = reset(apps_without_spark, "--to-latest", "--shift-by", "1")
-        assert (code, "contradict each other" in output) == (1, True)
+        assert (code, "exclude each other" in output) == (1, True)
 
     def test_a_topic_that_does_not_exist(self, apps_without_spark: Apps) -> None:
         code, output = reset(apps_without_spark, "--input-topic", "nowhere", "--to-latest")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,17 @@ def of(topics: Topics) -> Topology:
     return counts_in_kafka(topics.input, topics.output)
 
 
+def in_checkpoint(topics: Topics) -> Topology:
+    return counts_in_kafka(topics.input, topics.output, "spark")
+
+
 class Drivers:
     """Drivers of one application with one checkpoint, each a program of its own; and what they have to count."""
 
-    def __init__(self, apps: Apps, home: Path, settings: dict[str, Any]) -> None:
-        self.apps, self.home = apps, home
+    def __init__(
+        self, apps: Apps, home: Path, settings: dict[str, Any], topology: Callable[[Topics], Topology] = of
+    ) -> None:
+        self.apps, self.home, self.topology = apps, home, topology
         self.source, self.sink = apps.topic("in", 1), apps.topic("out", 1)
         self.sent = 0
         self.settings = {
@@ -49,7 +55,7 @@ class Drivers:
     def start(self, name: str, **settings: Any) -> CrashedProgram:
         (self.home / name).mkdir()
         topics = Topics(self.source, self.sink, "ask", "contents")
-        job = Job(self.apps.id, of, topics, {**self.settings, **settings}, standby=True)
+        job = Job(self.apps.id, self.topology, topics, {**self.settings, **settings}, standby=True)
         program = CrashedProgram(self.home / name, job)
         program.start()
         return program
@@ -90,6 +96,7 @@ def two(drivers: Drivers, **second: Any) -> Iterator[tuple[CrashedProgram, Crash
 def test_a_driver_that_is_killed_is_replaced(apps_without_spark: Apps, tmp_path: Path) -> None:
     drivers = Drivers(apps_without_spark, tmp_path, {"processing_guarantee": "at_least_once"})
     with two(drivers) as (first, second):
+        eventually(lambda: "ready to take over" in second.log.read_text(), "the warm-ups", within_s=180)
         begin = time.monotonic()
         first.kill()
         drivers.send()
@@ -119,3 +126,15 @@ def test_a_driver_that_ends_is_followed_at_once_and_one_that_stood_still_ends(
         drivers.send()
         drivers.await_counts("the second driver")
         assert sorted(drivers.counts()) == [1, 2]
+
+
+def test_a_standby_with_a_checkpoint_of_its_own_does_not_take_over(
+    apps_without_spark: Apps, tmp_path: Path
+) -> None:
+    drivers = Drivers(apps_without_spark, tmp_path, {}, in_checkpoint)
+    with two(drivers, state_dir=str(tmp_path / "another-host")) as (first, second):
+        first.kill()
+        drivers.send()
+        eventually(lambda: second.exit_code() is not None, "the second to end", within_s=120)
+        assert "do not share a checkpoint" in second.last_words()
+        assert drivers.counts() == [1]

@@ -153,7 +153,7 @@ def test_of_two_copies_of_one_checkpoint_the_later_start_goes_on(apps: Apps, tmp
         )
         assert second.stop(grace_s=60) == 0, second.last_words()
     assert values_by_key(committed_records(apps.kafka, sink), ms.serdes.int64) == lines.journals()
-    with pytest.raises(OtherCheckpointError, match=r"(is not its newest one|has delivered)"):
+    with pytest.raises(OtherCheckpointError, match=r"(is not the newest one|has delivered)"):
         apps.start(topology, **ONCE)
 
 

@@ -53,4 +53,4 @@ class CommittedViews:
 
 def missing_copy(directory: CopyDirectory, error: Exception) -> CopyMovedError:
     """Return the error for a copy whose files cannot be opened yet."""
-    return CopyMovedError(f"the local copy in {directory.path} is not there yet: {error}")
+    return CopyMovedError(f"the local copy in {directory.path} does not exist yet: {error}")

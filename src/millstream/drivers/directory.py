@@ -107,7 +107,7 @@ class CopyDirectory:
         except OSError:
             return None
         except StoreError as error:
-            log.warning("parked changes in %s cannot be used, the log is read instead: %s", self.path, error)
+            log.warning("cannot use parked changes in %s, reading the log instead: %s", self.path, error)
             return None
 
     def damaged(self, what: str) -> DamagedCopyError:
@@ -127,8 +127,9 @@ class CopyDirectory:
     def moved(self, seen: Version | None, found: Version | None) -> CopyMovedError:
         """Return the error for a copy whose version differs from the one that its user has seen."""
         return CopyMovedError(
-            f"the local copy in {self.path} went from {seen} to {found} while this attempt of the task was running: another attempt "
-            "writes it, perhaps on an executor that has outlived its application. If this happens again, stop that executor"
+            f"the local copy in {self.path} went from {seen} to {found} while this attempt of the task was running: "
+            "another attempt also writes it, perhaps on an executor that has outlived its application. If this happens "
+            "again, stop that executor"
         )
 
     def only(self, version: Version | None) -> Manifest:

@@ -45,7 +45,10 @@ def look_for_java() -> tuple[str | None, str]:
     java = shutil.which("java")
     if java is not None:
         return java, "JAVA_HOME is not set, so PATH was searched"
-    return packaged_java(), f"JAVA_HOME is not set, and neither PATH nor the package {_PACKAGE} has one"
+    return (
+        packaged_java(),
+        f"JAVA_HOME is not set, and neither PATH nor the package {_PACKAGE} contains a Java",
+    )
 
 
 def packaged_java() -> str | None:

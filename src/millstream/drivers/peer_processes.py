@@ -28,6 +28,6 @@ def received(connection: socket.socket, size: int) -> bytes:
     while end < size:
         got = connection.recv_into(view[end:])
         if not got:
-            raise ConnectionResetError("it has hung up")
+            raise ConnectionResetError("it has closed the connection")
         end += got
     return bytes(data)

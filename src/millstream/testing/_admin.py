@@ -125,7 +125,9 @@ class BrokerAdmin:
                     raise EmbeddedKafkaError(f"{what} on {self._servers}: {error.args[0]}") from error
                 time.sleep(_PAUSE_S)
             except FutureTimeoutError as error:
-                raise EmbeddedKafkaError(f"{what}: no answer from {self._servers}; is it paused?") from error
+                raise EmbeddedKafkaError(
+                    f"{what}: no answer from {self._servers}; check whether the broker is paused"
+                ) from error
 
     def _partitions_of(self, topic: str) -> list[int]:
         """Return all partitions of a topic, with or without a leader. Lists all topics, because a request for one topic could create it."""

@@ -105,7 +105,9 @@ class Cluster:
         if broker is None:
             return self._brokers
         if not 0 <= broker < len(self._brokers):
-            raise EmbeddedKafkaError(f"there is no broker {broker}; there are {len(self._brokers)}, from 0")
+            raise EmbeddedKafkaError(
+                f"there is no broker {broker}; the cluster has {len(self._brokers)}, numbered from 0"
+            )
         return [self._brokers[broker]]
 
     def _placed(self, ports: Sequence[int]) -> list[Broker]:

@@ -156,7 +156,7 @@ def _next_answers(consumer: Consumer, topic: str, open_ends: Mapping[int, int]) 
             return answers
         trouble = str(batch[-1].error()) if batch else trouble
     raise EmbeddedKafkaError(
-        f"the broker sent nothing of topic {topic} for {_PROGRESS_TIMEOUT_S:.0f} s; still to read: partitions "
+        f"the broker sent no records of topic {topic} for {_PROGRESS_TIMEOUT_S:.0f} s; partitions not read to their end: "
         f"{sorted(open_ends)}; last error of the client: {trouble}"
     )
 

@@ -253,5 +253,5 @@ def _check_micro_batches(commit_every: int, max_task_idle_ms: int | None) -> Non
         not isinstance(max_task_idle_ms, int) or max_task_idle_ms < NEVER_WAIT
     ):
         raise SettingsError(
-            f"max_task_idle_ms={max_task_idle_ms!r} is a whole number of ms, -1 or more, or None"
+            f"max_task_idle_ms={max_task_idle_ms!r}: it must be a whole number of ms, -1 or more, or None"
         )

@@ -147,8 +147,8 @@ class OutputTopic(Generic[K, V]):
         """
         if self.is_empty:
             raise LookupError(
-                f"there is no record to read of topic {self.name!r}: nothing was sent to it since the last read; check len() or is_empty "
-                "first, or use read_all(), which may return an empty list"
+                f"topic {self.name!r} has no record to read: nothing was sent to it since the last read; check len() or "
+                "is_empty first, or use read_all(), which may return an empty list"
             )
         record: Record[K, V] = self._sent().popleft().record(self._serdes)
         return record

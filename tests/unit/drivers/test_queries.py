@@ -152,7 +152,7 @@ def test_the_newest_content_is_seen_until_it_is_asked_for_again(queries: CopyRea
 
 def test_nothing_was_written_yet(queries: CopyReader) -> None:
     assert content(queries.view(Manifest())) == {}
-    with pytest.raises(CopyMovedError, match=r"is not there yet|went from"):
+    with pytest.raises(CopyMovedError, match=r"does not exist yet|went from"):
         queries.view(advanced(Manifest(), "first"))
 
 

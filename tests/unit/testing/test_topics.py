@@ -121,7 +121,7 @@ class TestOutput:
         assert (len(out), out.is_empty, out.read_all()) == (0, True, [])
 
     def test_there_is_none_to_read(self) -> None:
-        with pytest.raises(LookupError, match="no record to read of topic 'out'"):
+        with pytest.raises(LookupError, match="topic 'out' has no record to read"):
             self.piped().read_one()
 
     def test_two_objects_share_what_is_there(self) -> None:

@@ -259,7 +259,7 @@ def past_deadline(calls: Calls, call: Call, now_ms: int) -> Failed | None:
     if call.begun_ms is None or (deadline := last_ms(calls, call.begun_ms)) is None or now_ms < deadline:
         return None
     total_ms = deadline - call.begun_ms
-    cause = f"total_timeout={total_ms} ms was over before attempt {call.attempt} could begin"
+    cause = f"total_timeout={total_ms} ms expired before attempt {call.attempt} could begin"
     return Failed(call.attempt - 1, cause, TimeoutError(cause))
 
 
@@ -290,7 +290,7 @@ def _retried(calls: Calls, failed: Failed, begun_ms: int, due_ms: int) -> Waits 
     if not (calls.retry or Retry()).allows(failed.attempts, begun_ms, due_ms):
         return failed
     if (deadline := last_ms(calls, begun_ms)) is not None and due_ms >= deadline:
-        return replace(failed, cause=f"{failed.cause} (and the total timeout leaves no time for another)")
+        return replace(failed, cause=f"{failed.cause} (and total_timeout leaves no time for another attempt)")
     return Waits(due_ms, failed.attempts + 1, begun_ms, "retry", failed.cause)
 
 

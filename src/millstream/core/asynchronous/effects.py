@@ -94,8 +94,8 @@ class CallContext:
                 known = ", ".join(state) or "none"
                 without = " (the record has no key, so it has no state)" if key is None else ""
                 raise ProcessingError(
-                    f"{self._started.operator!r} is not connected to a store {name!r} (connected: {known}){without}; name it "
-                    f"in process_async(..., stores=[{name!r}])"
+                    f"{self._started.operator!r} is not connected to a store {name!r} (connected: {known}){without}; add "
+                    f"it with process_async(..., stores=[{name!r}])"
                 )
             self._stores[name] = CalledStore(name, key, state[name], self._effects)
         return self._stores[name]

@@ -100,7 +100,9 @@ class BranchedKStream(Generic[K, V]):
                 f"the split already has a default branch, so no record would reach the branch {name!r}"
             )
         if name in self._names:
-            raise TopologyError(f"two branches of a split have the name {name!r}")
+            raise TopologyError(
+                f"two branches of a split have the name {name!r}; branch names must be unique"
+            )
         self._names.append(name)
         route = self._node + name
         graph.name("KSTREAM-BRANCH")  # Kafka Streams counts each branch

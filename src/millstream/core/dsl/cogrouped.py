@@ -141,7 +141,7 @@ class CogroupedKStream(_Cogroup[K, A]):
         added = grouped._input(aggregator)
         if added.grouping.graph is not self._graph:
             raise TopologyError(
-                "the streams of a cogroup belong to different builders; create both with the same builder"
+                "the streams of a cogroup belong to different builders; create them with the same builder"
             )
         return CogroupedKStream((*self._inputs, added))
 

@@ -183,8 +183,8 @@ class Graph:
         """Return the timestamped store of a table without adding it."""
         if options.history_retention is not None:
             raise TopologyError(
-                f"store {options.name!r}: history_retention applies only to tables of a topic or a stream (table, to_table), whose "
-                "records are versions; the rows of this table are computed. Leave it out"
+                f"store {options.name!r}: history_retention applies only to tables that are read from a topic or a stream "
+                "(table, to_table), where each record is a version; the rows of this table are computed. Leave it out"
             )
         if options.retention is not None:
             raise TopologyError(

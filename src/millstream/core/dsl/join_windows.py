@@ -55,7 +55,7 @@ class JoinWindows:
             )
         for name, value in (("grace", times.grace), ("unmatched_interval", times.interval)):
             if value < 0:
-                raise TopologyError(f"JoinWindows: {name} is at least 0 ms, not {value}")
+                raise TopologyError(f"JoinWindows: {name} must be at least 0 ms, not {value}")
         if self.unmatched not in ("final", "early"):
             raise TopologyError(f"JoinWindows: unmatched must be 'final' or 'early', not {self.unmatched!r}")
 

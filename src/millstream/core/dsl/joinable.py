@@ -379,7 +379,8 @@ class JoinableStream(StreamHandle[K, V]):
     ) -> KStream[K, Any]:
         if len(functions) != (2 if isinstance(other, GlobalKTable) else 1):
             raise TopologyError(
-                "a join needs the other side and a joiner; with a global table also a selector of the row's key, before the joiner"
+                "a join needs the other side and a joiner; a join with a global table also needs a function that selects "
+                "the key of the row, before the joiner"
             )
         graph = self._graph
         join = JoinFunction(joining.joiner_with_key(functions[-1], with_key=with_key), kind, name)

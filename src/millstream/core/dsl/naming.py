@@ -112,8 +112,8 @@ class Names:
             name = path if self._times[path] == 1 else f"{path}-{self._times[path]}"
         if len(name) > _LONGEST:
             raise TopologyError(
-                f"the path {name[:60]!r}... results in a name of {len(name)} characters, and a topic name may have at most {_LONGEST}. "
-                "Give an upstream operator name='...': the path restarts with it"
+                f"the path {name[:60]!r}... results in a name of {len(name)} characters, but a topic name may have at "
+                f"most {_LONGEST}. Set name='...' on an upstream operator: the path then starts there"
             )
         self._add_generated(name)
         return name
@@ -174,8 +174,8 @@ def _path_of(source: Source) -> str:
 
 def _clash(name: str) -> TopologyError:
     return TopologyError(
-        f"{name!r} would name two things: one was given this name, and for another one it would be generated from its path. Give one of "
-        "them another name"
+        f"{name!r} would be the name of two things: of one because you set it, of the other because it is generated from "
+        "its path. Set another name on one of them"
     )
 
 

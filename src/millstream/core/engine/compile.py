@@ -236,4 +236,4 @@ def compile_node(node: n.Node, compiled: Compiled) -> Call:
     Raises:
         TopologyError: If no compiler is registered for the type.
     """
-    raise TopologyError(f"the engine does not know nodes of type {type(node).__name__} ({node.name!r})")
+    raise TopologyError(f"the engine does not support nodes of type {type(node).__name__} ({node.name!r})")

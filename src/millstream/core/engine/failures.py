@@ -35,9 +35,9 @@ ERRORS: Final[Mapping[Stage, type[MillstreamError]]] = {
     "produce": ProductionError,
 }
 _ADVICE: Final[Mapping[Stage, str]] = {
-    "deserialize": "Give the source the serdes its producers use",
+    "deserialize": "Set the serdes of the topic's producers on the source",
     "process": "Correct the function",
-    "produce": "Give the sink serdes that fit its records",
+    "produce": "Set serdes that fit the records on the sink",
 }
 
 
@@ -70,7 +70,7 @@ class Failure(NamedTuple):
         Args:
             handled: The outcome of the error handler, as a sentence; empty without a handler.
         """
-        correct = "Let it be smaller" if isinstance(self.error, ProductionError) else _ADVICE[self.stage]
+        correct = "Reduce its size" if isinstance(self.error, ProductionError) else _ADVICE[self.stage]
         advice = handled or (
             f"{correct}, or set on_{self.stage}_error='skip' to drop such records, or 'dead_letter' to send them "
             "to a separate topic"
@@ -129,7 +129,7 @@ def decide(
     try:
         answer: object = handler(context, error)
     except Exception as own:
-        return "fail", f"{subject} failed itself: {type(own).__name__}: {own}{last_line(own)}"
+        return "fail", f"{subject} itself failed: {type(own).__name__}: {own}{last_line(own)}"
     if answer == "retry" and not again and isinstance(handler, Retrying):
         answer = handler.then
     if answer == "retry":
@@ -142,7 +142,7 @@ def decide(
             return "fail", f"{subject} requested more than {MOST_ATTEMPTS} attempts"
         return "retry", ""
     if not is_fate(answer):
-        return "fail", f"{subject} returned {answer!r}, which is not a decision"
+        return "fail", f"{subject} returned {answer!r}, which is not a valid decision"
     if answer == "dead_letter" and topic is None:
         return (
             "fail",

@@ -134,8 +134,8 @@ class Fronts:
             if error is not None:
                 self._ended += 1
                 runtime.notice(
-                    f"a thread of task {runtime.task_id} was ended by a function that raised {named(error)}; its records are taken "
-                    "over by the others"
+                    f"a function raised {named(error)}, which ended a thread of task {runtime.task_id}; the other threads "
+                    "take over its records"
                 )
 
 

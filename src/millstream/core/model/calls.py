@@ -219,7 +219,7 @@ class Calls:
         for name in ("timeout", "total_timeout"):
             limit = getattr(self, name)
             if limit is not None and millis(limit) < 1:
-                raise TopologyError(f"{name} is at least 1 ms, not {limit!r}")
+                raise TopologyError(f"{name} must be at least 1 ms, not {limit!r}")
         for name, kind, call in (
             ("retry", Retry, "ms.Retry(max_attempts=3)"),
             ("circuit_breaker", CircuitBreaker, "ms.CircuitBreaker(failures=5)"),
@@ -290,4 +290,4 @@ def _is_policy(on_failure: object) -> bool:
 
 def _at_least_one(what: str, count: int) -> None:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise TopologyError(f"{what} is a whole number of at least 1, not {count!r}")
+        raise TopologyError(f"{what} must be a whole number of at least 1, not {count!r}")

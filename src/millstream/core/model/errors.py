@@ -146,7 +146,8 @@ def lost_offsets(topic: str, partition: int, wanted: int, first: int) -> Offsets
 def shorter_topic(topic: str, partition: int, end: int, wanted: int) -> OffsetsLostError:
     """Return the error for a partition that ends before what was read or planned."""
     return OffsetsLostError(
-        f"topic {topic!r}, partition {partition} ends at offset {end}, but offsets up to {wanted} have been processed or planned: the "
-        "topic has lost its newest records (an unclean leader election, a restored backup), was recreated, or this is another cluster. "
-        "To continue at the current end, set on_lost_offsets='skip'; to start over use `millstream reset`"
+        f"topic {topic!r}, partition {partition} ends at offset {end}, but offsets up to {wanted} have been processed or "
+        "planned: the topic has lost its newest records (an unclean leader election, a restored backup), was recreated, "
+        "or bootstrap_servers names another cluster. To continue at the current end, set on_lost_offsets='skip'; to "
+        "start over, use `millstream reset`"
     )

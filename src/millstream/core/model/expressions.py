@@ -307,10 +307,14 @@ def struct(*names: str, **fields: Any) -> Expression:
     """
     wrong = next((name for name in names if not isinstance(name, str)), None)
     if wrong is not None:
-        raise TypeError(f"struct takes names of fields, and expressions by name: write name={wrong!r}")
+        raise TypeError(
+            f"struct takes fields by name, and expressions as keyword arguments: write name={wrong!r}"
+        )
     every = (*names, *fields)
     if not every or len(set(every)) < len(every):
-        raise TypeError(f"struct needs at least one field, and each once; got {', '.join(every) or 'none'}")
+        raise TypeError(
+            f"struct needs at least one field, and no field twice; got {', '.join(every) or 'none'}"
+        )
     return _Struct(every, (*map(col, names), *map(_expression, fields.values())))
 
 

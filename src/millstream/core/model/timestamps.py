@@ -39,7 +39,7 @@ def wall_clock(record: ConsumerRecord, partition_time: int) -> int:
         ...     driver.read("out")
         [Record(key='k', value='v', timestamp=7, headers=())]
     """
-    raise NotImplementedError("the task puts the wall clock in its place; this function is never called")
+    raise NotImplementedError("a task uses the wall clock instead of this function and never calls it")
 
 
 def use_partition_time(record: ConsumerRecord, partition_time: int) -> int:

@@ -40,7 +40,8 @@ def checked_topic_config(config: Mapping[str, str]) -> dict[str, str]:
             raise ValueError(f"{name!r} cannot be set for internal topics: {_DECIDED[name]}. Leave it out")
         if value.strip().lower() != _HARMLESS.get(name, value.strip().lower()):
             raise ValueError(
-                f"{name!r} can only be {_HARMLESS[name]} for internal topics: records that were acknowledged would be lost"
+                f"{name!r} can only be {_HARMLESS[name]} for internal topics: otherwise, acknowledged records could be "
+                "lost"
             )
     return dict(config)
 

@@ -28,7 +28,7 @@ def idle_millis(after: Duration | None) -> int | None:
         return None
     if millis(after) < 1:
         raise TopologyError(
-            f"close_idle_after must be at least 1 ms, not {millis(after)}; None waits for records"
+            f"close_idle_after must be at least 1 ms, not {millis(after)}; with None, windows wait for records"
         )
     return millis(after)
 

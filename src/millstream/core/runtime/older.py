@@ -74,8 +74,8 @@ def _check_tasks(part: ComparedPart, before: Remembered, now: Routing) -> None:
     if not used or used == part.tasks or (used < part.tasks and used == widest):
         return
     raise IncompatibleTopologyError(
-        f"the part with store {part.stores[0]!r} had {part.tasks} tasks when the checkpoint was written, and the same partitions of "
-        f"{', '.join(map(repr, grouped))} would be in {used} now, so keys would lose their state. Restore the previous partition "
-        "grouper; or give its stores new names (they start empty); or start over with `millstream reset` or "
-        "another application id"
+        f"the sub-topology with store {part.stores[0]!r} had {part.tasks} tasks when the checkpoint was written, and the "
+        f"same partitions of {', '.join(map(repr, grouped))} would be in {used} now, so keys would lose their state. "
+        "Restore the previous partition grouper; or give its stores new names (they start empty); or start over with "
+        "`millstream reset` or another application id"
     )

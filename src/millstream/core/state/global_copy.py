@@ -23,10 +23,10 @@ _PROGRESS: Final = b"progress"
 
 BEHIND: Final = "its topic has more records"
 """Reason, shown to users, for filling a copy that continues from its position."""
-CUT_OFF: Final = "it was cut off while it was written"
+CUT_OFF: Final = "writing it was interrupted"
 """Reason, shown to users, for refilling a copy that has content but no progress."""
 _OTHER: Final = "its topic was created again, or the types of the store have changed"
-_BEYOND: Final = "it is ahead of the micro-batch, which belongs to an earlier time"
+_BEYOND: Final = "it is ahead of the micro-batch, which is an earlier one"
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def why_begun_anew(progress: CopyProgress, identity: str, planned: Mapping[int, 
         >>> why_begun_anew(CopyProgress("t", {0: 7}), "t", {0: 9, 1: 3}) is None
         True
         >>> why_begun_anew(CopyProgress("t", {0: 7}), "t", {0: 5})
-        'it is ahead of the micro-batch, which belongs to an earlier time'
+        'it is ahead of the micro-batch, which is an earlier one'
     """
     if progress.identity != identity:
         return _OTHER

@@ -51,7 +51,7 @@ class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
 
     def _refuse(self, method: str) -> NoReturn:
         raise StoreError(
-            f"{method}() on store {self.name!r}: it can only be read here, because its content is that of its topic; send the "
+            f"{method}() on store {self.name!r}: it is read-only here, because it is filled from its topic; send the "
             "change to that topic"
         )
 

@@ -203,7 +203,7 @@ class SessionStore(Generic[K, V]):
         checked_time(self.name, "the end of a session", end)
         if start > end:
             raise StoreError(
-                f"store {self.name!r}: a session does not end ({end}) before it starts ({start})"
+                f"store {self.name!r}: a session must not end ({end}) before it starts ({start})"
             )
         return self._layout.stored(key_bytes, start, end)
 

@@ -104,7 +104,7 @@ class Values:
                 data = None if entry is None else serialize(entry)
                 if data is None and entry is not None:
                     raise TypeError(
-                        f"serdes.{self._name} names the type in accepts=..., and serialises it to None"
+                        f"serdes.{self._name} lists the type in accepts=..., but serialises it to None"
                     )
                 changes.append((key, data))
             except Exception as error:

@@ -211,11 +211,13 @@ class Completion:
             raise TopologyError(f"processor {name!r}: max_unacknowledged={most} needs acknowledges=True")
         if self.calls is not None and self.acknowledges:
             raise TopologyError(
-                f"processor {name!r}: calls=... and acknowledges=True are two ways to define when a record is finished; leave one out"
+                f"processor {name!r}: calls=... and acknowledges=True both define when a record is finished; leave one of "
+                "them out"
             )
         if most < 1:
             raise TopologyError(
-                f"processor {name!r}: with max_unacknowledged={most} no record would ever be read for it; set at least 1"
+                f"processor {name!r}: max_unacknowledged={most} would mean that no record is ever read for it; set at "
+                "least 1"
             )
         if self.calls is not None and self.calls.batch is not None:
             raise TopologyError(

@@ -101,7 +101,7 @@ def check_complete(
     used = {store for node in nodes.values() for store in node.store_names}
     for store in stores:
         if store not in used:
-            raise TopologyError(f"store {store!r} is connected to no processor; connect it or leave it out")
+            raise TopologyError(f"store {store!r} is not connected to any processor; connect it or remove it")
 
 
 def _check_global_stores(nodes: Mapping[str, Node], global_nodes: Collection[str]) -> None:
@@ -112,8 +112,9 @@ def _check_global_stores(nodes: Mapping[str, Node], global_nodes: Collection[str
         for store in node.store_names:
             if filled_by.get(store, node.name) != node.name:
                 raise TopologyError(
-                    f"{node.name!r} uses store {store!r} as its own, but that is a global store, filled from its topic; "
-                    "a processor can read a global store without being connected to it, and no other table can use it"
+                    f"{node.name!r} uses store {store!r} as its own, but this is a global store, which is filled from its "
+                    "topic. A processor can read a global store without being connected to it; no other operator can use "
+                    "it"
                 )
 
 
@@ -134,7 +135,7 @@ def check_kept(store: StoreSpec, what: str) -> None:
     """
     if not isinstance(store, KeyValueSpec) or store.ttl_ms is not None:
         raise TopologyError(
-            f"{what} store {store.name!r}: a {what} store is a key-value store without ttl, not {store.kind}"
+            f"{what} store {store.name!r}: a {what} store must be a key-value store without ttl, not {store.kind}"
         )
     if store.changelog != "spark":
         raise TopologyError(
@@ -184,6 +185,7 @@ def check_plain(node: str, parts: Iterable[object]) -> None:
         for each in part if isinstance(part, tuple) else (part,):
             if iscoroutinefunction(each):
                 raise TopologyError(
-                    f"node {node!r}: {each.__qualname__!r} is a coroutine function, which would not be awaited there. Make external calls with "
-                    "map_values_async, foreach_async or process_async, or issue them in a processor"
+                    f"node {node!r}: {each.__qualname__!r} is a coroutine function, which this operator would not await. "
+                    "Make external calls with map_values_async, foreach_async or process_async, or issue them in a "
+                    "processor"
                 )

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from millstream.core.model.errors import IncompatibleTopologyError, SettingsError
 from millstream.core.model.ids import TaskId
@@ -47,6 +47,9 @@ class ComparedPart(NamedTuple):
     topics: tuple[str, ...]
     stores: tuple[str, ...]
     tasks: int
+
+
+_REMOVED: Final = ComparedPart((), (), 0)
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,21 @@ class Remembered:
         if self.routing is not None:
             data["routing"] = self.routing.to_json()
         return data
+
+    def with_parts_of(self, previous: Remembered) -> Remembered:
+        """Return a copy with the parts of the micro-batch before that this topology removed.
+
+        A micro-batch that removes parts may fail. If the earlier topology then repeats it, the parts continue with their state. If the
+        micro-batch was completed, the state of removed parts is empty.
+        """
+        kept = {store for part in self.parts.values() for store in part.stores}
+        removed = {
+            number: part._replace(stores=tuple(store for store in part.stores if store not in kept))
+            for number, part in previous.parts.items()
+            if part.topics and not self.parts.get(number, _REMOVED).topics
+        }
+        internal = {**previous.internal, **self.internal}
+        return replace(self, parts={**self.parts, **removed}, internal=internal) if removed else self
 
     def renamed(self, names: Mapping[str, str], application_id: str) -> Remembered:
         """Return a copy with new names of stores and of the repartitions that are named after them.
@@ -257,12 +275,14 @@ def _by_stores(subs: Iterable[SubTopology], before: Mapping[int, ComparedPart]) 
     for sub in subs:
         known = {store: part_of[store] for store in sub.stores if store in part_of}
         if len(set(known.values())) > 1:
-            raise _would_move(f"{_listed(known)} are in one part of this topology", "in different parts")
+            raise _would_move(
+                f"{_listed(known)} are in one sub-topology of this topology", "in different sub-topologies"
+            )
         for store, number in known.items():
             if taken.get(number, store) not in sub.stores:
                 raise _would_move(
-                    f"{_listed([taken[number], store])} are in different parts of this topology",
-                    "in one part",
+                    f"{_listed([taken[number], store])} are in different sub-topologies of this topology",
+                    "in one sub-topology",
                 )
             taken[number] = store
             numbers[sub.id] = number
@@ -306,27 +326,29 @@ def checked_renames(names: Mapping[str, str], stores: Collection[str]) -> dict[s
         checked_name(old, "store")
         if new not in stores:
             raise SettingsError(
-                f"renamed_stores says that {old!r} is now {new!r}, but the topology has no store {new!r}; its stores are "
+                f"renamed_stores maps {old!r} to {new!r}, but the topology has no store {new!r}; its stores are "
                 f"{', '.join(map(repr, sorted(stores))) or 'none'}"
             )
         if old in stores:
             raise SettingsError(
-                f"renamed_stores says that {old!r} is now {new!r}, but the topology still has a store {old!r}. Rename in one "
+                f"renamed_stores maps {old!r} to {new!r}, but the topology still has a store {old!r}. Rename in one "
                 "start, and reuse the old name in a later one, when renamed_stores no longer has it"
             )
     if len(set(names.values())) < len(names):
-        raise SettingsError("renamed_stores gives one new name to two old stores; one store cannot hold both")
+        raise SettingsError(
+            "renamed_stores maps two old stores to one new name; a store can take over the content of only one of them"
+        )
     return dict(names)
 
 
 def _check_rename(old: str, new: str, known: Mapping[str, str]) -> None:
     if old in known and new in known:
         raise IncompatibleTopologyError(
-            f"renamed_stores says that {old!r} is now {new!r}, but the checkpoint has both, so it is ambiguous whose content is "
-            f"meant. To keep {new!r} and drop {old!r}, leave it out of renamed_stores"
+            f"renamed_stores maps {old!r} to {new!r}, but the checkpoint has both, so it is unclear which content to "
+            f"keep. To keep {new!r} and drop {old!r}, leave it out of renamed_stores"
         )
     if known and old not in known and new not in known:
         raise IncompatibleTopologyError(
-            f"renamed_stores says that {old!r} is now {new!r}, but the checkpoint has neither; its stores are "
-            f"{', '.join(map(repr, sorted(known)))}. Correct the old name, or leave it out"
+            f"renamed_stores maps {old!r} to {new!r}, but the checkpoint has neither; its stores are "
+            f"{', '.join(map(repr, sorted(known)))}. Correct the old name, or remove it from renamed_stores"
         )

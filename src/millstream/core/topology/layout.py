@@ -98,8 +98,8 @@ def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:
     """Return the error for source topics that the broker does not have."""
     names = ", ".join(repr(topic) for topic in topics)
     return TopicNotFoundError(
-        f"the topology reads {names}, which the broker does not have. Source topics are never created automatically, because only "
-        f"you know their number of partitions: create them first, for example with "
+        f"the topology reads topics that do not exist on the broker: {names}. Source topics are never created "
+        "automatically, because only you know their number of partitions: create them first, for example with "
         f"kafka-topics --create --topic {topics[0]} --partitions 4, or correct the name"
     )
 
@@ -120,8 +120,8 @@ def _count_internal_topics(plan: Plan, counts: dict[str, int], previous: Mapping
             ]
         if not complete:
             raise TopologyError(
-                f"the repartitions {', '.join(sorted(waiting))} take their numbers of partitions from each other; "
-                "give one of them repartition(partitions=...)"
+                f"the repartitions {', '.join(sorted(waiting))} derive their numbers of partitions from each other; set "
+                "repartition(partitions=...) on one of them"
             )
         for name in complete:
             counts[name] = _inherited_count(plan, name, counts)

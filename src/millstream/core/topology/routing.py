@@ -194,20 +194,20 @@ def _check_route(store: str, topic: str, before: Route, now: Route) -> None:
             raise _moved_state(
                 store,
                 f"the repartition {topic!r} had {len(before.tasks)} partitions and would have {len(now.tasks)}",
-                f"Put repartition(partitions={len(before.tasks)}) there",
+                f"Set repartition(partitions={len(before.tasks)}) on it",
             )
         if before.by != now.by:
             raise _moved_state(
                 store,
                 f"the repartition {topic!r} chose partitions by {before.by} and would choose them by {now.by}",
-                "Leave its partitioner, and the name of that function, as they were",
+                "Keep its partitioner and the name of that function",
             )
     partition = _first_moved(before, now)
     if partition is not None:
         raise _moved_state(
             store,
-            f"partition {partition} of {topic!r} was in task {before.tasks[partition]} of its part and would be in task "
-            f"{now.tasks[partition]}",
+            f"partition {partition} of {topic!r} was in task {before.tasks[partition]} of its sub-topology and would be "
+            f"in task {now.tasks[partition]}",
             "Change the partition grouper so that partitions stay in their groups, and groups in their order; new partitions "
             "may join a group or form new ones at the end",
         )
@@ -220,8 +220,8 @@ def _check_ranges(store: str, topic: str, routes: tuple[Route, Route], *, divide
     raise _moved_state(
         store,
         f"the partitions of {topic!r} were divided into {_ranges(before)} and would be divided into {_ranges(now)}",
-        "Leave parallelism= as it was, or within the same number of ranges (2 to 16, 17 to 64, 65 to 256). A start on a checkpoint can "
-        "divide state into more ranges, never into fewer",
+        "Keep parallelism= as it was, or within the same number of ranges (2 to 16, 17 to 64, 65 to 256). When an "
+        "application starts on a checkpoint, it can divide the state into more ranges, but not into fewer",
     )
 
 
@@ -237,7 +237,7 @@ def _check_replaced(store: str, before: Mapping[str, Route], now: Mapping[str, R
         raise _moved_state(
             store,
             f"its records came from {_described(before)} and would come from {_described(now)}",
-            "Bring them there as before",
+            "Route them to it as before",
         )
 
 
@@ -255,7 +255,7 @@ def _described(routes: Mapping[str, Route]) -> str:
 
 def _moved_state(store: str, change: str, way_back: str) -> IncompatibleTopologyError:
     return IncompatibleTopologyError(
-        f"records would reach store {store!r} in other tasks than those that have the state of their keys: {change}. "
-        f"{way_back}; or give the store, or the operator that keeps it, a new name (it starts empty); or start over with "
-        "`millstream reset` or another application id"
+        f"records would reach store {store!r} in tasks that do not have the state of their keys: {change}. {way_back}; or "
+        "give the store, or the operator that keeps it, a new name (it starts empty); or start over with `millstream "
+        "reset` or another application id"
     )

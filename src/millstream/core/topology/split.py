@@ -79,7 +79,7 @@ def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict
         for part in parts:
             if part.name in nodes or part.name in expanded:
                 raise TopologyError(
-                    f"the name {part.name!r} is needed by repartition {node.name!r}; rename the other"
+                    f"repartition {node.name!r} needs the name {part.name!r}, which another node has; rename that node"
                 )
             expanded[part.name] = part
     return expanded
@@ -159,7 +159,7 @@ def _internal_topics(
         topic = repartition_topic(application_id, node.topic_name)
         if topic in internal:
             raise TopologyError(
-                f"two repartitions have the name {node.topic_name!r}; give one of them another name=..."
+                f"two repartitions have the name {node.topic_name!r}; set another name=... on one of them"
             )
         # A query has one shuffle: a part before it cannot also be after it.
         through_shuffle = (

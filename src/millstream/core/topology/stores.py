@@ -93,9 +93,7 @@ class StoreSpec:
         except ValueError as error:
             raise TopologyError(f"store {self.name!r}: changelog_config: {error}") from None
         if self.changelog_config and self.changelog != "kafka":
-            raise TopologyError(
-                f"store {self.name!r}: changelog_config needs changelog='kafka', because otherwise there is no topic"
-            )
+            raise TopologyError(f"store {self.name!r}: changelog_config applies only to changelog='kafka'")
 
     @property
     def kind(self) -> str:
@@ -112,7 +110,9 @@ class StoreSpec:
         """Convert an option to milliseconds and check its minimum."""
         value = millis(getattr(self, option))
         if value < least:
-            raise TopologyError(f"store {self.name!r}: {option} is at least {least} ms, not {value}{why}")
+            raise TopologyError(
+                f"store {self.name!r}: {option} must be at least {least} ms, not {value}{why}"
+            )
         object.__setattr__(self, option, value)
 
 
@@ -396,4 +396,4 @@ def with_number(store: str, number: int) -> str:
 def _one_of(store: str, option: str, given: object, allowed: tuple[object, ...]) -> None:
     if given not in allowed:
         wanted = ", ".join(repr(choice) for choice in allowed)
-        raise TopologyError(f"store {store!r}: {option} is one of {wanted}, not {given!r}")
+        raise TopologyError(f"store {store!r}: {option} must be one of {wanted}, not {given!r}")

@@ -295,8 +295,8 @@ class Topology(NodeGraph):
         for store in stores:
             if store not in self._stores:
                 raise TopologyError(
-                    f"processor {processor!r} is to use store {store!r}, which does not exist; "
-                    f"add it with add_state_store(...){existing_names(self._stores)}"
+                    f"processor {processor!r} uses store {store!r}, which does not exist; add it with "
+                    f"add_state_store(...){existing_names(self._stores)}"
                 )
         if not stores:
             raise TopologyError(f"connect({processor!r}) names no store; pass at least one")

@@ -197,7 +197,7 @@ def closing_of(nodes: Mapping[str, n.Node], table: str) -> Closing:
     closing = _search(nodes, nodes[table])
     if closing is None:
         raise TopologyError(
-            f"{table!r} is not a windowed table, so none of its windows closes; suppress it with "
+            f"{table!r} is not a windowed table, so it has no windows to close; suppress it with "
             "ms.Suppressed.until_time_limit(...), or add windowed_by(...) before its aggregation"
         )
     return closing

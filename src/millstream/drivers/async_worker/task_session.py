@@ -61,7 +61,8 @@ class Session:
         """
         if question.batch < self._batch:
             raise AsyncWorkerError(
-                f"task {self._task} is in micro-batch {self._batch} already; the attempt at {question.batch} is outdated"
+                f"task {self._task} is already in micro-batch {self._batch}; the attempt at micro-batch {question.batch} "
+                "is outdated"
             )
         self._batch = question.batch
         ahead_ms = question.now_ms - now_ms

@@ -249,8 +249,9 @@ def _why_not(path: Path, code: int | None, printed: IO[bytes]) -> str:
         what = f"did not start: its process ended with code {code}"
     else:
         what = (
-            f"did not start within {_START_S:.0f} s: each process that was started ended with code 0, because another one holds "
-            f"{path.with_suffix('.lock')} and does not listen; look for it with lslocks, and end it"
+            f"did not start within {_START_S:.0f} s: each process that was started ended with code 0, because another "
+            f"process holds the lock {path.with_suffix('.lock')} but does not listen; find that process with lslocks, and "
+            "end it"
         )
     text = _text(printed)[-_TAIL:].strip()
     return f"the async worker at {path} {what}. It printed: {text or 'nothing'}"

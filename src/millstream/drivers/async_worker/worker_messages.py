@@ -157,9 +157,8 @@ def _loaded(ticket: Ticket, data: bytes) -> Settled:
     except Exception as error:
         return Failed(
             1,
-            f"what the call of operator {ticket.operator!r} returned reached the task as a pickle that cannot be unpickled: "
-            f"{in_words(error)}. Return plain values, or objects of a class that every worker can import and "
-            "unpickle",
+            f"the task cannot unpickle the result of the call of operator {ticket.operator!r}: {in_words(error)}. Return "
+            "plain values, or objects of a class that every worker can import and unpickle",
         )
     return settled
 

@@ -70,7 +70,7 @@ class Broker:
         Raises:
             BrokerUnavailableError: If no broker answers in time.
         """
-        known = self.ask("asking for topics", lambda: self.admin().list_topics(timeout=self.timeout_s)).topics
+        known = self.ask("listing topics", lambda: self.admin().list_topics(timeout=self.timeout_s)).topics
         wanted = known if topics is None else [topic for topic in topics if topic in known]
         return {topic: len(known[topic].partitions) for topic in wanted if known[topic].error is None}
 
@@ -83,7 +83,7 @@ class Broker:
         wanted = list(topics)
         if not wanted:
             return {}
-        return self.ask(f"asking for {', '.join(wanted)}", lambda: self._described(wanted))
+        return self.ask(f"describing topics {', '.join(wanted)}", lambda: self._described(wanted))
 
     def _described(self, topics: list[str]) -> dict[str, TopicFacts]:
         admin = self.admin()
@@ -106,7 +106,7 @@ class Broker:
         producer = warm(Producer, {"allow.auto.create.topics": True, **self.settings})
         for topic in topics:
             answer = self.ask(
-                f"asking for topic {topic!r}", partial(producer.list_topics, topic, self.timeout_s)
+                f"describing topic {topic!r}", partial(producer.list_topics, topic, self.timeout_s)
             )
             counts[topic] = len(answer.topics[topic].partitions) if answer.topics[topic].error is None else 0
         return counts
@@ -157,7 +157,7 @@ class Broker:
             topic,
             lambda count: count >= partitions,
             f"topic {topic!r} was created at {self.servers}, but its {partitions} partitions did not appear within "
-            f"{_APPEAR_S:.0f} s. Is the cluster overloaded? Start again",
+            f"{_APPEAR_S:.0f} s. Check whether the cluster is overloaded, and start again",
         )
 
     def _await_count(self, topic: str, is_right: Callable[[int], bool], otherwise: str) -> None:
@@ -181,14 +181,14 @@ class Broker:
         self._await_count(
             topic,
             lambda count: count == 0,
-            f"the topic {topic!r} is still there {_APPEAR_S:.0f} s after it was deleted at {self.servers}; do it again "
+            f"the topic {topic!r} still exists {_APPEAR_S:.0f} s after it was deleted at {self.servers}; try again "
             "when the cluster has caught up",
         )
 
     def groups(self) -> list[str]:
         admin = self.admin()
         listing = admin.list_consumer_groups(request_timeout=self.timeout_s)
-        groups = self.ask("asking for groups", lambda: listing.result(self.timeout_s))
+        groups = self.ask("listing groups", lambda: listing.result(self.timeout_s))
         return [group.group_id for group in groups.valid]
 
     def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
@@ -227,7 +227,7 @@ class Broker:
         if not wanted:
             return {}
         asked = {ClientPartition(*partition): spec for partition, spec in wanted.items()}
-        doing = f"asking for times of {', '.join(sorted({partition.topic for partition in wanted}))}"
+        doing = f"looking up offsets by timestamp for {', '.join(sorted({partition.topic for partition in wanted}))}"
         answers = self.ask(doing, lambda: self._answers(asked, read_committed=self.read_committed))
         return {
             TopicPartition(partition.topic, partition.partition): TimedOffset(answer.offset, answer.timestamp)
@@ -281,7 +281,7 @@ class Broker:
             return []
         consumer = self._consumer()
         committed = self.ask(
-            "asking for committed offsets", lambda: consumer.committed(wanted, timeout=self.timeout_s)
+            "fetching committed offsets", lambda: consumer.committed(wanted, timeout=self.timeout_s)
         )
         return [partition for partition in committed if partition.offset >= 0]
 
@@ -323,7 +323,7 @@ class Broker:
         wanted = {ClientPartition(t, p): spec for t, count in partitions.items() for p in range(count)}
         if not wanted:
             return {}
-        doing = f"asking for offsets of {', '.join(partitions)}"
+        doing = f"listing offsets of {', '.join(partitions)}"
         return self.ask(doing, lambda: self._listed(wanted, read_committed, may_be_missing))
 
     def _listed(

@@ -195,5 +195,5 @@ def translated(error: KafkaException, doing: str, servers: str) -> MillstreamErr
             "as many partitions, and start over with another application id or checkpoint_location"
         )
     return MillstreamError(
-        f"Kafka refused {doing}: {cause.str() if isinstance(cause, KafkaError) else cause}"
+        f"the request to Kafka failed while {doing}: {cause.str() if isinstance(cause, KafkaError) else cause}"
     )

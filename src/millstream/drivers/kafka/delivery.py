@@ -112,7 +112,7 @@ class Transaction:
                     raise translated(error, doing, self._servers) from error
                 if monotonic() > deadline:
                     raise self._no_answer(doing, error.args[0]) from error
-                log.warning("%s again: %s", doing, error.args[0])
+                log.warning("retrying %s: %s", doing, error.args[0])
             else:
                 self._lost = self._overtaken = False
                 return
@@ -222,7 +222,7 @@ class Transaction:
 
     def _last_mark(self, *, isolation: str = "read_committed") -> Mark | None:
         """Return the mark of the last delivered micro-batch, or None."""
-        doing = "asking which batch was delivered last"
+        doing = "looking up the last delivered micro-batch"
         deadline = monotonic() + self._spec.patience_s
         while True:
             marks = self._consumer(self._mark.topic, isolation=isolation)
@@ -250,9 +250,9 @@ class Transaction:
     def _hanging(self) -> BrokerUnavailableError:
         """Return the error for a mark that remains pending although all transactions that could write it have ended."""
         return BrokerUnavailableError(
-            f"the broker at {self._servers} has a hanging transaction: {self._marks_partition} waits for it, and no producer can end it. "
-            "Find it with 'kafka-transactions find-hanging --broker-id ... --max-transaction-timeout 0', abort it with "
-            "'kafka-transactions abort' in all partitions that are listed, and start the application again"
+            f"the broker at {self._servers} has a hanging transaction: it blocks {self._marks_partition}, and no producer "
+            "can end it. Find it with 'kafka-transactions find-hanging --broker-id ... --max-transaction-timeout 0', "
+            "abort it with 'kafka-transactions abort' in all partitions that are listed, and start the application again"
         )
 
     def _send_offsets(self, positions: list[Any], group: str) -> None:
@@ -341,8 +341,8 @@ class Transaction:
         if self._watch.passed_s * 1000 >= self._spec.timeout_ms:
             why = (
                 f"it was open for {self._watch.passed_s:.0f} s, and the broker ends one after "
-                f"{self._spec.timeout_ms / 1000:.0f} s (setting transaction_timeout_ms). For {self._watch.longest_s:.0f} s of them "
-                "nothing was done here: the process was paused, waited for its task, or for the broker"
+                f"{self._spec.timeout_ms / 1000:.0f} s (setting transaction_timeout_ms). For {self._watch.longest_s:.0f} s of "
+                "that time, this process made no progress: it was paused, or waited for its task or for the broker"
             )
         else:
             self._overtaken = True

@@ -93,7 +93,7 @@ class Election:
             try:
                 self._consumer.poll(_POLL_S)
             except KafkaException as error:
-                log.warning("the election by %s: %s", self._topic, error)
+                log.warning("election error from %s: %s", self._topic, error)
             if self._in_doubt and self._has_another_driver():
                 self._in_doubt = False
                 self._replaced.set()

@@ -44,7 +44,7 @@ class InternalTopics:
             }
 
         try:
-            return self.broker.ask("asking for the configuration of topics", described)
+            return self.broker.ask("reading the configuration of topics", described)
         except MillstreamError as error:
             if not _is_denied(error):
                 raise

@@ -139,7 +139,7 @@ class Marks:
             return None
         partition = TopicPartition(planned.topic, planned.partition)
         log.info(
-            "the broker had deleted the mark of delivered micro-batch %d (%s); it is written again",
+            "the broker has deleted the mark of delivered micro-batch %d (%s); writing it again",
             mark.number,
             partition,
         )
@@ -188,7 +188,7 @@ def taken_over(application_id: str, batch: BatchId, mark: Mark | None) -> OtherC
     else:
         reason = f"a start on another checkpoint ({mark.checkpoint}) has taken it over"
     return OtherCheckpointError(
-        f"application {application_id!r} may no longer send from checkpoint {batch.checkpoint}: {reason}. Nothing of micro-batch "
-        f"{batch.number} was sent from here, so there are no duplicates. If this one should continue, stop the other one and see 'Two checkpoints' "
-        "on the page about delivery"
+        f"application {application_id!r} may no longer send from checkpoint {batch.checkpoint}: {reason}. This process "
+        f"has sent nothing of micro-batch {batch.number}, so there are no duplicates. To continue with this checkpoint, "
+        "stop the other application and see 'Two checkpoints' on the page about delivery"
     )

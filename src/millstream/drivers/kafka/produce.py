@@ -103,13 +103,13 @@ _ADVICE: dict[int, Callable[[str], str]] = {
         f"the topic does not exist; create it: kafka-topics --create --topic {topic}"
     ),
     KafkaError.MSG_SIZE_TOO_LARGE: lambda _: (
-        "raise producer setting message.max.bytes and the topic's max.message.bytes"
+        "raise the producer setting message.max.bytes and the topic's max.message.bytes"
     ),
     KafkaError._MSG_TIMED_OUT: lambda _: (
-        "the broker did not take it in time (producer setting message.timeout.ms); is it up?"
+        "the broker did not acknowledge it in time (producer setting message.timeout.ms); check that the broker runs"
     ),
     KafkaError.TOPIC_AUTHORIZATION_FAILED: lambda topic: (
-        f"this user may not write to {topic}; ask for the WRITE permission"
+        f"this user may not write to {topic}; grant it the WRITE permission"
     ),
     KafkaError._UNKNOWN_PARTITION: lambda _: "the partitioner chose a partition that the topic does not have",
 }

@@ -37,7 +37,7 @@ class EnvironmentSecret:
         value = os.environ.get(self.name)
         if value is None:
             raise SettingsError(
-                f"{self!r} is not there: the process {os.getpid()} on {socket.gethostname()} has no environment variable "
+                f"{self!r} is not set: process {os.getpid()} on {socket.gethostname()} has no environment variable "
                 f"{self.name}. Set it for the program and for Spark's executors on every host, or use ms.secret.file(...)"
             )
         return value

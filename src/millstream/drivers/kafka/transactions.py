@@ -98,6 +98,6 @@ class KafkaTransactions(TransactionSpec):
                     raise
                 continue
             raise OtherCheckpointError(
-                f"application {self.application_id!r} was started elsewhere at the same moment, and that start was "
-                "first. Nothing was read or sent here. Stop the other one, or leave this one stopped"
+                f"application {self.application_id!r} was started elsewhere at the same time, and that instance started "
+                "first. Nothing was read or sent here. Stop the other instance, or leave this one stopped"
             )

@@ -91,5 +91,5 @@ class MemoryCopy(DirectoryCopy):
             raise StoreError(
                 f"the stores that this worker keeps in memory take about {taken >> 20} MiB, more than the "
                 f"{self._memory_bytes >> 20} MiB that worker_memory_bytes allows. Nothing is lost: start again with another engine "
-                '(store_engine="lmdb" or "rocksdb", or engine=... at the store), or with a larger worker_memory_bytes'
+                '(store_engine="lmdb" or "rocksdb", or engine=... on the store), or with a larger worker_memory_bytes'
             )

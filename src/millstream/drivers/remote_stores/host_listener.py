@@ -78,7 +78,7 @@ class HostListener:
             except OSError as error:
                 if self._closed:
                     return
-                log.warning("a host of executors could not connect for queries: %r", error)
+                log.warning("an executor host could not connect for queries: %r", error)
                 continue
             threading.Thread(
                 target=self._welcome, args=(connection,), name="millstream-query-host", daemon=True

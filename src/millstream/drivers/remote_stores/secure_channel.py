@@ -98,7 +98,7 @@ def _proven(connection: ssl.SSLSocket, key: bytes) -> Channel:
         connection.sendall(_proof(connection, key, server=connection.server_side))
         expected = _proof(connection, key, server=not connection.server_side)
         if not hmac.compare_digest(received(connection, _PROOF_BYTES), expected):
-            raise PermissionError("the other side does not know the key")
+            raise PermissionError("the peer does not have the key")
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection.settimeout(_ANSWER_S)

@@ -145,8 +145,8 @@ class RegistrySerde:
                     raise SerdeError(f"{self._spec.format}: {_reason(error)}") from None
                 if time.monotonic() > deadline:
                     raise UnavailableError(
-                        f"the schema registry {dict(self._spec.registry)['url']} has not answered for {_PATIENCE_S:.0f} s: {error}. "
-                        "No records are lost: start the application again when it responds"
+                        f"the schema registry {dict(self._spec.registry)['url']} has not answered for {_PATIENCE_S:.0f} "
+                        f"s: {error}. No records are lost: start the application again when the registry responds"
                     ) from None
             time.sleep(_PAUSE_S)
 

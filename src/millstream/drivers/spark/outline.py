@@ -28,7 +28,7 @@ class LeftOut:
     what: str
 
     def __call__(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError(f"{self.what} is not known where a topology is only planned")
+        raise TypeError(f"{self.what} is not known while a topology is only planned")
 
 
 def outline(value: object) -> bytes:

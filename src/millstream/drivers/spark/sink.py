@@ -98,7 +98,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
                 except DeliveryAbortedError as error:
                     if attempt == _ATTEMPTS:
                         raise
-                    log.warning("sending again: %s", error)
+                    log.warning("retrying the send: %s", error)
             return Written(rows.reports, repeated)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

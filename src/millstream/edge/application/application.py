@@ -152,7 +152,7 @@ class Application:
         try:
             run.listeners.open(running, self.settings, run.progress.event, lambda: run.plan)
             servers = self.settings.bootstrap_servers
-            run.progress.event("starting", f"looking at the topics on {servers}", bootstrap_servers=servers)
+            run.progress.event("starting", f"reading the topics from {servers}", bootstrap_servers=servers)
             run.query.current = self._launch(running, environment)
             write_control_file(run.resources.lease.home, run.control.address)
             run.await_first_batch()
@@ -215,7 +215,7 @@ class Application:
         run.supervision = PeriodicTask(run.query.recover, _SUPERVISION_S)
         running._edit = partial(self._edit, running, environment)
         if run.rescale_later:
-            run.query.restart("the interrupted micro-batch is complete, and the state moves now")
+            run.query.restart("the interrupted micro-batch is complete; moving the state now")
         running._set_workers = partial(self._set_workers, running)
         if is_automatic(self.settings.parallelism):
             run.auto_workers = self._auto_workers(running)

@@ -82,6 +82,7 @@ class ApplicationRun:
         continues: The running plan, as it continues the checkpoint, and the topics at its start.
         rescale_later: Whether to rescale the state once the interrupted micro-batch is complete.
         workers: The number of Spark partitions that run the tasks; 0 before the first launch.
+        takes_over: Whether another driver ran the application while this one was a standby.
         auto_workers: Adjusts the number of workers to the load; None if the number is set.
         control: Answers Spark's processes, and executes commands.
         metadata_refresher: Follows changes of topics; None in a run to an end.
@@ -102,6 +103,7 @@ class ApplicationRun:
         self.checkpoint = ""
         self.rescale_later = False
         self.workers = 0
+        self.takes_over = False
         self.auto_workers: AutoWorkers | None = None
         self.progress = ProgressLog(application_id)
         self.session = ApplicationSession(application_id, self.progress, resources.spark_log)
@@ -135,7 +137,7 @@ class ApplicationRun:
         """
         if not self.resources.lease.held:
             raise ControlError(
-                f"application {self.id!r} has ended ({self.state.now}); only a running one takes commands"
+                f"application {self.id!r} has ended ({self.state.now}); only a running application accepts commands"
             )
         return self.resources.flow_control
 

@@ -44,6 +44,7 @@ from millstream.edge.checkpoint.continuity import (
     check_drained,
     check_left_behind,
     check_published,
+    check_shared,
     continuity,
 )
 from millstream.edge.checkpoint.key_range_division import KeyRangeDivision
@@ -214,6 +215,12 @@ class Launch:
     def _check(self, now: Continued) -> SparkSession:
         """Check that no records are left behind, secrets are protected and the cluster sees the checkpoint; return the session."""
         settings = self.settings
+        if self.run.takes_over and now.progress is None:
+            counts = {
+                topic: now.existing[topic] for topic in now.plan.external_topics if topic in now.existing
+            }
+            committed = self.environment.broker.committed_offsets(counts)
+            check_shared(now.plan, settings.checkpoint(self.run.id), committed)
         check_drained(now.plan, now.progress, self.environment.broker, now.existing)
         session = self._session()
         check_secrets(settings, session)

@@ -52,7 +52,7 @@ class MetadataRefresher:
             self._run.query.stop_with(recreated_error(named))
         elif changed.recreated:
             self._run.query.restart(
-                f"{', '.join(changed.recreated)} was created again and is read from its beginning"
+                f"{', '.join(changed.recreated)} was recreated; reading it from its beginning"
             )
         elif matching.chosen_topics != plan.plan.chosen_topics:
             self._continue_with(matching, existing, pattern_changes(plan.plan, matching))

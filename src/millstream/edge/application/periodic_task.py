@@ -43,4 +43,4 @@ class PeriodicTask:
             try:
                 self._task()
             except BrokerUnavailableError as error:
-                log.debug("repeated later: %s", error)
+                log.debug("will retry later: %s", error)

@@ -20,7 +20,7 @@ log = logging.getLogger("millstream.application")
 
 _POLL_S = 0.02
 _MAX_RESTARTS = 3
-_ENDED = "the query ended while the application went on with another topology"
+_ENDED = "the query ended while the application was switching to another topology"
 
 
 class ReplaceableQuery:
@@ -141,7 +141,7 @@ class ReplaceableQuery:
                     self._start_and_wait()
                 except Exception as error:
                     explained = self._explain(error)
-                    log.warning("the edit is undone: %s", explained)
+                    log.warning("undoing the edit: %s", explained)
                     undo()
                     self._start_and_wait()
                     raise explained from None

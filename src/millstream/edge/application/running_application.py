@@ -136,11 +136,11 @@ class RunningApplication:
         """
         if not self._run.resources.lease.held or self._set_workers is None:
             raise ControlError(
-                f"application {self.id!r} is {self._run.state.now}, and its workers cannot change"
+                f"application {self.id!r} is {self._run.state.now}, so its workers cannot be changed"
             )
         self._set_workers(workers)
         if workers != AUTO:
-            self._run.query.restart(f"each partition has {workers} workers from now on")
+            self._run.query.restart(f"each partition now has {workers} workers")
 
     def edit(
         self, topology: Topology, *, preview: bool = False, renamed_stores: Mapping[str, str] | None = None
@@ -163,7 +163,9 @@ class RunningApplication:
         Source: KIP-28: "pause the job and edit the topology on-the-fly".
         """
         if self._edit is None:
-            raise ControlError(f"application {self.id!r} is {self._run.state.now}, and cannot be edited")
+            raise ControlError(
+                f"application {self.id!r} is {self._run.state.now}, so its topology cannot be edited"
+            )
         return self._edit(topology, preview=preview, renamed_stores=renamed_stores)
 
     def status(self) -> Status:

@@ -170,7 +170,7 @@ class SparkRequests:
         try:
             self._run.resources.group_offsets.commit(known, taken)
         except BrokerUnavailableError as error:
-            log.warning("offsets will be committed later: %s", error)
+            log.warning("could not commit offsets, will retry: %s", error)
             return False
         return True
 

@@ -1,17 +1,22 @@
 """Standby: a driver that waits, with Spark running, until Kafka elects it to run the application.
 
 The running driver and the standbys are started in the same way, with ``standby=True``. They share the checkpoint, and may share the
-state directory. A takeover lasts as long as the session timeout of the dead driver and the start of a query; Spark need not start.
+state directory. A takeover lasts as long as the session timeout of the dead driver and the start of a query; Spark need not start. A
+standby on a local master runs warm-ups, so that this query is not the first one of its session.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from millstream.core.model.errors import ApplicationRunningError
 from millstream.drivers.kafka.election import Election
 from millstream.drivers.private import make_private
+from millstream.drivers.spark.driver.launch import is_local
+from millstream.edge.application.warm_up import start_warm_up
+from millstream.edge.broker.kafka_clients import Clients
 from millstream.edge.checkpoint.state_lease import Lease
 from millstream.edge.settings.settings import Settings
 from millstream.edge.spark.application_session import ApplicationSession
@@ -21,8 +26,13 @@ from millstream.edge.status.progress_log import ProgressLog
 if TYPE_CHECKING:
     from millstream.edge.application.application_run import ApplicationRun
 
+log = logging.getLogger("millstream.application")
+
 _LOG: Final = "millstream-standby.log"
 _LEASE_S: Final = 0.2
+_WARM_UPS: Final = 2
+"""The second warm-up loads state from a checkpoint, as a takeover does."""
+_WARM_UP_S: Final = 0.1
 
 
 class Standby:
@@ -30,10 +40,12 @@ class Standby:
 
     def __init__(self, application_id: str, settings: Settings, progress: ProgressLog) -> None:
         self._id = application_id
+        self._settings = settings
         self._progress = progress
         home = settings.home(application_id)
         make_private(home)
         log = attach(settings.output, home / _LOG)
+        self._waited = False
         self._session = ApplicationSession(application_id, progress, log)
         self._election = Election(
             settings.client("consumer", application_id),
@@ -59,7 +71,9 @@ class Standby:
         standby = cls(application_id, settings, progress)
         try:
             if not standby._election.wait(1):
+                standby._waited = True
                 progress.event("standing-by", "standing by: another driver runs the application")
+                standby._warm_up()
                 standby._election.wait()
             progress.event("elected", "this driver is elected to run the application")
         except BaseException:
@@ -82,11 +96,26 @@ class Standby:
 
     def attach_to(self, run: ApplicationRun) -> None:
         """Pass the session to a starting application, and end the application when another driver is elected."""
-        run.session = self._session
+        run.session, run.takes_over = self._session, self._waited
         self._election.when_replaced(lambda: run.end_with(self._replaced()))
 
     def leave(self) -> None:
         self._election.leave()
+
+    def _warm_up(self) -> None:
+        """Run the warm-ups; return early if this driver is elected. Checkpoints of other masters than local ones are on shared storage."""
+        session = self._session.of(self._settings)()
+        if not is_local(str(session.sparkContext.master)):
+            return
+        for _ in range(_WARM_UPS):
+            query = start_warm_up(session, Clients(self._settings, self._id))
+            while query.isActive:
+                if self._election.wait(_WARM_UP_S):
+                    return
+            if (error := query.exception()) is not None:
+                log.warning("a takeover will take longer, because the warm-up has failed: %s", error)
+                return
+        self._progress.event("warmed-up", "ready to take over")
 
     def _replaced(self) -> ApplicationRunningError:
         return ApplicationRunningError(

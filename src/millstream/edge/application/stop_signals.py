@@ -37,5 +37,5 @@ class stopping_on_signals:  # noqa: N801 - a context manager reads like a phrase
             signal.signal(number, handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        log.info("signal %d: stopping after the running micro-batch", number)
+        log.info("received signal %d: stopping after the current micro-batch", number)
         threading.Thread(target=next(self._stops), name="millstream-stop").start()

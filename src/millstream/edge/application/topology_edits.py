@@ -48,9 +48,9 @@ class TopologyEdit:
             "begins": self.begun,
             "drops": self.dropped,
             "reads": self.reads,
-            "reads no longer": self.reads_no_longer,
+            "no longer reads": self.reads_no_longer,
             "writes": self.writes,
-            "writes no longer": self.writes_no_longer,
+            "no longer writes": self.writes_no_longer,
         }
         lines = [f"{verb} {', '.join(names)}" for verb, names in parts.items() if names]
         return "\n".join(lines) or "changes no store and no topic"

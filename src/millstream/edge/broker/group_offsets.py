@@ -108,8 +108,9 @@ class GroupOffsets:
         """
         for partition, (ours, theirs) in self.by_others().items():
             log.warning(
-                "another client commits offsets of group %r: %s was at %d and is at %s. If this application runs on another host or "
-                "with another state_dir too, both process every record and send every result: stop one of them",
+                "another client commits offsets of group %r: %s was at %d and is now at %s. If this application also "
+                "runs on another host or with another state_dir, both process every record and send every result: stop "
+                "one of them",
                 group,
                 partition,
                 ours,

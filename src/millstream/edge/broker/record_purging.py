@@ -73,7 +73,7 @@ class Purge:
         try:
             self._allowed = self._broker.delete_records(wanted)
         except MillstreamError as error:
-            log.debug("repartition topics are purged later: %s", error)
+            log.debug("could not purge repartition topics, will retry: %s", error)
             return
         if self._allowed:
             self._purged.update(wanted)

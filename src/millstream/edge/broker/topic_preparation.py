@@ -114,8 +114,9 @@ class TopicPreparation:
                 return found
             if time.monotonic() > deadline:
                 raise TopicNotFoundError(
-                    f"the topology writes to {', '.join(map(repr, missing))}, which the broker does not have and does not "
-                    f"create by itself. Create it, for example with kafka-topics --create --topic {missing[0]} --partitions 4"
+                    "the topology writes to topics that do not exist on the broker, which does not create them "
+                    f"automatically: {', '.join(map(repr, missing))}. Create them, for example with kafka-topics --create "
+                    f"--topic {missing[0]} --partitions 4"
                 )
 
     def can_rebuild(self, plan: Plan, existing: Mapping[str, int]) -> bool:

@@ -134,7 +134,7 @@ def _check_inputs(request: ResetRequest, read: dict[str, int], existing: dict[st
     missing = [topic for topic in request.input_topics if topic not in existing]
     if missing:
         raise TopicNotFoundError(
-            f"the broker has no topic {', '.join(map(repr, missing))}; correct --input-topic"
+            f"topic {', '.join(map(repr, missing))} does not exist on the broker; correct --input-topic"
         )
     internal = [topic for topic in request.input_topics if topic not in read]
     if internal:
@@ -144,9 +144,9 @@ def _check_inputs(request: ResetRequest, read: dict[str, int], existing: dict[st
         )
     if not read:
         raise SettingsError(
-            f"there is no trace of an application {request.application_id!r}: it has no checkpoint here, and the group has no "
-            "offsets at this broker. Correct the application id, --bootstrap-servers, --state-dir or --checkpoint-location, or "
-            "name the topics it reads with --input-topic"
+            f"application {request.application_id!r} was not found: it has no checkpoint here, and its group has no "
+            "committed offsets on this broker. Correct the application id, --bootstrap-servers, --state-dir or "
+            "--checkpoint-location, or name the topics it reads with --input-topic"
         )
 
 

@@ -101,10 +101,10 @@ def _check_continues(start: StartFacts, planned: BatchId, marks: Mapping[int, Ma
             else f"micro-batch {newest}"
         )
         raise OtherCheckpointError(
-            f"the checkpoint of application {start.application_id!r} at {start.location} is not its newest one: it ends with "
-            f"micro-batch {planned.number}, but {which} has been delivered from it or from a copy. It is an old copy, or its newest files "
-            "are missing. Nothing was read or sent. Start the application where the newest one is. If there is none, "
-            f"{_with_the_other_lost(start)}"
+            f"the checkpoint of application {start.application_id!r} at {start.location} is not the newest one: it ends "
+            f"with micro-batch {planned.number}, but {which} has been delivered from it or from a copy. It is an old "
+            "copy, or its newest files are missing. Nothing was read or sent. Start the application where the newest one "
+            f"is. If there is none, {_with_the_other_lost(start)}"
         )
 
 
@@ -127,10 +127,10 @@ def _lost(start: StartFacts, other: Mark) -> OtherCheckpointError:
 
 def _overtaken(start: StartFacts, planned: BatchId, other: Mark) -> OtherCheckpointError:
     return OtherCheckpointError(
-        f"application {start.application_id!r} has been taken over from the checkpoint at {start.location} ({planned.checkpoint}, "
-        f"micro-batch {planned.number}) by another one ({other.checkpoint}, {_reached(other)}). Nothing was read or sent: what this "
-        "checkpoint would send has been sent since. Start the application where the other one is. If that is lost, delete this "
-        f"one and {_with_the_other_lost(start)}"
+        f"application {start.application_id!r} has been taken over from the checkpoint at {start.location} "
+        f"({planned.checkpoint}, micro-batch {planned.number}) by another one ({other.checkpoint}, {_reached(other)}). "
+        "Nothing was read or sent: the results that this checkpoint would send have already been sent. Start the "
+        f"application where the other one is. If that is lost, delete this one and {_with_the_other_lost(start)}"
     )
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from millstream.core.engine.step_outcome import Snapshot
-from millstream.core.model.errors import IncompatibleTopologyError
+from millstream.core.model.errors import CheckpointError, IncompatibleTopologyError
+from millstream.core.model.positions import Offsets
 from millstream.core.ports import PartitionGrouper, TopicFacts
 from millstream.core.runtime.changes import recreated, recreated_error
 from millstream.core.runtime.older import assumed, check_older
@@ -141,7 +142,10 @@ def continuity(
     Raises:
         IncompatibleTopologyError: If the topology cannot continue the checkpoint.
     """
-    before = Remembered() if progress is None else Remembered.from_offset(progress.planned)
+    before = Remembered()
+    if progress is not None:
+        previous = Remembered.from_offset(progress.previous)
+        before = Remembered.from_offset(progress.planned).with_parts_of(previous)
     before = before.renamed(renamed_stores, plan.application_id)
     numbered = continued(plan, before.parts)
     check_stores(before.stores, numbered.store_fingerprints())
@@ -214,6 +218,25 @@ def check_held(now: Continuity, layout: Layout, manifests: Callable[[], Iterable
                 "it no longer reads the topic, or reads it in other tasks. Run the old topology to its end first, with "
                 "run(until='end'), which processes them"
             )
+
+
+def check_shared(plan: Plan, location: str, committed: Offsets) -> None:
+    """Refuse that a standby without a checkpoint takes over from a driver that had one, and processes all records again.
+
+    Args:
+        location: The checkpoint of this driver, which is empty.
+        committed: The committed offsets of the group.
+
+    Raises:
+        CheckpointError: If the stores cannot be rebuilt from changelog topics, and the group has committed offsets.
+    """
+    if plan.store_fingerprints().keys() <= plan.changelogs.keys() or not any(committed.values()):
+        return
+    raise CheckpointError(
+        f"this driver was a standby, but its checkpoint {location} is empty, while the driver before it has committed offsets: they do not "
+        "share a checkpoint. Nothing was processed. Start all drivers with one checkpoint_location that each of them can "
+        "reach, in a shared directory or an object store"
+    )
 
 
 def check_left_behind(

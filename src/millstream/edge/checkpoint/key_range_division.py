@@ -68,9 +68,10 @@ class KeyRangeDivision:
             )
         if not self.progress.committed:
             raise IncompatibleTopologyError(
-                f"parallelism= needs more key ranges than the checkpoint has, but its last micro-batch, {self.progress.batch}, was "
-                "interrupted, and must be completed by the tasks that it was planned for. Start the application with parallelism= as it "
-                "was, stop it when it runs, and start it again with the new value"
+                "parallelism= needs more key ranges than the checkpoint has, but its last micro-batch, "
+                f"{self.progress.batch}, was interrupted, and must be completed by the tasks that it was planned for. "
+                "Start the application with parallelism= as it was, stop it once it is running, and start it again with "
+                "the new value"
             )
 
     def divide(self, session: SparkSession, location: str) -> DividedState:
@@ -91,7 +92,7 @@ class KeyRangeDivision:
         checkpoint = location, self.progress.last_complete
         divided = divide(session, checkpoint, directory, self._tasks(), tasks)
         seconds = time.monotonic() - started
-        log.warning("the state is divided among %d tasks of key ranges, after %.1f s", len(tasks), seconds)
+        log.warning("divided the state among %d tasks of key ranges in %.1f s", len(tasks), seconds)
         return divided
 
     def _tasks(self) -> dict[TaskId, DividedTask]:

@@ -50,9 +50,9 @@ def decided(
         return "nothing"
     if policy == "fail":
         raise SettingsError(
-            f"the checkpoint has {progress.shuffle_partitions} shuffle partitions, but shuffle_partitions={wanted} is set. Set "
-            f"{progress.shuffle_partitions} or nothing, move the state with `millstream rescale --partitions {wanted}`, or set "
-            "on_changed_shuffle_partitions='rescale' to have it moved at the start"
+            f"the checkpoint has {progress.shuffle_partitions} shuffle partitions, but shuffle_partitions={wanted} is "
+            f"set. Set it to {progress.shuffle_partitions} or leave it out, move the state with `millstream rescale "
+            f"--partitions {wanted}`, or set on_changed_shuffle_partitions='rescale' to have it moved at the start"
         )
     return "rescale" if progress.committed else "later"
 
@@ -80,14 +80,14 @@ def at_start(
     if todo == "nothing" or progress is None:
         if progress is not None and wanted not in (None, progress.shuffle_partitions):
             log.warning(
-                "the checkpoint keeps its %d shuffle partitions; shuffle_partitions=%s has no effect",
+                "the checkpoint keeps its %d shuffle partitions, so shuffle_partitions=%s has no effect",
                 progress.shuffle_partitions,
                 wanted,
             )
         return False
     if todo == "later":
         log.warning(
-            "the state moves from %d to %s partitions when the interrupted micro-batch %d is complete",
+            "the state will be moved from %d to %s partitions when the interrupted micro-batch %d is complete",
             progress.shuffle_partitions,
             wanted,
             progress.batch,
@@ -111,5 +111,5 @@ def moved(session: SparkSession, location: str, partitions: int) -> float:
     started = time.monotonic()
     checkpoint.rescale(session, location, partitions)
     seconds = time.monotonic() - started
-    log.warning("the state of the checkpoint now has %d partitions, after %.1f s", partitions, seconds)
+    log.warning("moved the state of the checkpoint to %d partitions in %.1f s", partitions, seconds)
     return seconds

@@ -20,7 +20,7 @@ def main() -> None:
         if error.name is None or error.name.split(".")[0] not in _NEEDED:
             raise
         sys.stderr.write(
-            f"The command millstream needs {', '.join(_NEEDED)}, which are not here (no module {error.name!r}). "
+            f"The command millstream needs {', '.join(_NEEDED)}, which are not installed (no module {error.name!r}). "
             "Install them with:\n\n    pip install 'millstream[cli]'\n"
         )
         sys.exit(1)

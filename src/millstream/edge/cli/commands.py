@@ -106,10 +106,10 @@ def doctor(
         str | None,
         typer.Option(help="Brokers to reach, as host:port,host:port. Default: from the settings."),
     ] = None,
-    topics: Annotated[str, typer.Option(help="Topics that must exist, separated by commas.")] = "",
+    topics: Annotated[str, typer.Option(help="Topics that must exist, as a comma-separated list.")] = "",
     master: Annotated[
         str | None,
-        typer.Option(help="Spark master whose executors are checked, too, such as spark://host:7077."),
+        typer.Option(help="Spark master whose executors to check as well, such as spark://host:7077."),
     ] = None,
 ) -> None:
     """Check what Millstream needs on this machine and on a cluster, and report how to fix what is missing."""
@@ -139,15 +139,13 @@ CheckpointLocation = Annotated[
     str | None,
     typer.Option(help="The application's checkpoint_location. Default: from the settings."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")]
 
 
-Topics = Annotated[
-    list[str] | None, typer.Option("--topic", help="Only this topic; may be given several times.")
-]
+Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeatable.")]
 SubTopologies = Annotated[
     list[int] | None,
-    typer.Option("--subtopology", help="Only what this sub-topology reads; may be given several times."),
+    typer.Option("--subtopology", help="Only what this sub-topology reads; repeatable."),
 ]
 
 
@@ -168,7 +166,7 @@ def pause(
     topic: Topics = None,
     subtopology: SubTopologies = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the pause when the application is started again.")
+        bool, typer.Option("--keep", help="Keep the pause across restarts of the application.")
     ] = False,
     state_dir: StateDir = None,
 ) -> None:
@@ -274,13 +272,11 @@ def reset(
     bootstrap_servers: Servers = None,
     input_topic: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Move only this topic; may be given several times. Default: all topics that were read."
-        ),
+        typer.Option(help="Move only this topic; repeatable. Default: all topics that were read."),
     ] = None,
     internal_topic: Annotated[
         list[str] | None,
-        typer.Option(help="Delete only this internal topic; may be given several times. Default: all."),
+        typer.Option(help="Delete only this internal topic; repeatable. Default: all."),
     ] = None,
     to_earliest: Annotated[
         bool, typer.Option("--to-earliest", help="Begin at the first available record. The default.")

@@ -52,7 +52,7 @@ def show_fanout(topic: Topic, *, bootstrap_servers: Servers = None) -> None:
         for state in states.values():
             _print(state)
         if not states:
-            typer.echo(f"No partition of {topic} was ever split.")
+            typer.echo(f"No partition of {topic} has ever been split.")
         typer.echo(f"Producers: {len(coordinator.members())}")
         if any(len(state.history.epochs) > 1 for state in states.values()):
             typer.echo(f"A plain consumer of {topic} does not see the fan-out partitions.")

@@ -21,16 +21,20 @@ KeyFormat = Annotated[
         "--key-format", help="Format of the keys: auto, or the name of a serde, such as int64 or json."
     ),
 ]
-ValueFormat = Annotated[str, typer.Option("--value-format", help="Format of the values, likewise.")]
+ValueFormat = Annotated[
+    str, typer.Option("--value-format", help="Format of the values: auto, or the name of a serde.")
+]
 
 
 def peek(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
     *,
     last: Annotated[
-        int, typer.Option(min=1, help="The last records of each partition, this many of each.")
+        int, typer.Option(min=1, help="Read this many of the last records of each partition.")
     ] = 10,
-    beginning: Annotated[bool, typer.Option("--beginning", help="All records, from the first one.")] = False,
+    beginning: Annotated[
+        bool, typer.Option("--beginning", help="Read all records, from the first one.")
+    ] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for further records, until Ctrl-C.")] = False,
     key_format: KeyFormat = "auto",
     value_format: ValueFormat = "auto",

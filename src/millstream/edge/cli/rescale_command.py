@@ -76,7 +76,7 @@ def _worthwhile(progress: CheckpointProgress | None, wanted: int, location: str)
     if not progress.committed and not progress.rescaling:
         raise NotRescalableError(
             f"micro-batch {progress.batch} was not completed. Start the application once, which completes it, stop it "
-            "gracefully (stop(), SIGTERM or Ctrl-C), and rescale then"
+            "gracefully (stop(), SIGTERM or Ctrl-C), and then rescale"
         )
     if progress.committed and progress.shuffle_partitions == wanted:
         typer.echo(f"The state already has {wanted} partitions: nothing to do.")

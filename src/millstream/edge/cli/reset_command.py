@@ -68,7 +68,7 @@ def plan_lines(plan: ResetPlan, files: Files, location: str, now_ms: int) -> Ite
         note = f"  ({move.note})" if move.note else ""
         yield f"  {move.topic:<{width}}  {move.partition:>9}  {before:>15}  {move.after:>9}{note}"
     if plan.damage:
-        yield f"The checkpoint is damaged ({plan.damage}), so this is what the group has committed."
+        yield f"The checkpoint is damaged ({plan.damage}), so the positions are the group's committed offsets."
     yield ""
     yield "To be deleted:"
     if files.exists():
@@ -118,7 +118,7 @@ def target_of(
     }
     given = [option for option, (is_given, _) in readings.items() if is_given]
     if len(given) > 1:
-        raise SettingsError(f"{' and '.join(given)} contradict each other: choose one start position")
+        raise SettingsError(f"{' and '.join(given)} exclude each other: choose one start position")
     return readings[given[0]][1]() if given else Target()
 
 

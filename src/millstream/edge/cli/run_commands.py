@@ -22,7 +22,7 @@ Id = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting; may be given several times."),
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting; repeatable."),
 ]
 
 
@@ -33,7 +33,7 @@ def run(
     settings: Settings = None,
     *,
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="Process the records that are in the topics now, and exit.")
+        bool, typer.Option("--until-end", help="Process the records that the topics contain now, and exit.")
     ] = False,
     standby: Annotated[
         bool,

@@ -14,9 +14,7 @@ def record(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")],
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.")],
     *,
-    partition: Annotated[
-        list[int] | None, typer.Option(help="Only this partition; may be given several times.")
-    ] = None,
+    partition: Annotated[list[int] | None, typer.Option(help="Only this partition; repeatable.")] = None,
     since: Annotated[
         str | None,
         typer.Option(
@@ -30,7 +28,9 @@ def record(
     last: Annotated[
         int | None, typer.Option(min=1, help="Only this many of the last records of each partition.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most this many, the earliest ones.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of records; the earliest are kept.")
+    ] = None,
     bootstrap_servers: Servers = None,
 ) -> None:
     """Write a slice of topics to a file, to replay it in a test; reading commits nothing."""

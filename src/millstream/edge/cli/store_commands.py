@@ -40,15 +40,13 @@ def store(
         typer.Argument(metavar="ARGUMENT...", help="Keys, then times in ms since the epoch."),
     ] = None,
     *,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most this many entries.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of entries.")] = None,
     timestamps: Annotated[
         bool, typer.Option("--timestamps", help="Print values with their timestamps.")
     ] = False,
     max_lag: Annotated[
         int | None,
-        typer.Option(
-            min=0, help="Fail if more records than this in the topics of the store are not processed."
-        ),
+        typer.Option(min=0, help="Fail if the store is more than this many records behind its topics."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, with offsets and lag.")] = False,
     state_dir: StateDir = None,

@@ -21,7 +21,7 @@ def tap(
     node: Annotated[str, typer.Argument(metavar="NODE", help="A node of its topology.")],
     *,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="End after this many records. Default: at Ctrl-C.")
+        int | None, typer.Option(min=1, help="Stop after this many records. Default: run until Ctrl-C.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per record, with headers.")

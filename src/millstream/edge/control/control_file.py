@@ -85,6 +85,6 @@ def read_control_file(home: Path, application_id: str) -> ControlAddress:
 
 def no_answer(home: Path, application_id: str) -> ControlError:
     return ControlError(
-        f"application {application_id!r} does not answer: it has ended without deleting {str(home / _FILE)!r}; perhaps it "
-        "was killed. Start it again; that overwrites the file"
+        f"application {application_id!r} does not answer: it has ended without deleting {str(home / _FILE)!r}, perhaps "
+        "because it was killed. Start it again, which overwrites the file"
     )

@@ -64,7 +64,7 @@ class FlowLimits:
             return replace(self, rates=others)
         if not isinstance(records_per_second, int) or records_per_second < 1:
             raise ControlError(
-                f"the rate of topic {topic!r} is a whole number of records per second and at least 1, not "
+                f"the rate of topic {topic!r} must be a whole number of records per second, at least 1, not "
                 f"{records_per_second}; to read nothing of a topic, pause it"
             )
         return replace(self, rates={**others, topic: records_per_second})
@@ -96,9 +96,12 @@ class FlowControl:
         kept = _kept(home)
         paused = kept.intersection(known)
         if paused:
-            log.warning("topics that stay paused from an earlier run: %s", ", ".join(sorted(paused)))
+            log.warning("topics that are still paused from an earlier run: %s", ", ".join(sorted(paused)))
         if kept - paused:
-            log.warning("paused before, and no longer read: %s", ", ".join(sorted(kept - paused)))
+            log.warning(
+                "topics that were paused in an earlier run and are no longer read: %s",
+                ", ".join(sorted(kept - paused)),
+            )
         return cls(home, FlowLimits(paused, paused, dict(rates)))
 
     def pause(self, topics: Collection[str], *, keep: bool) -> None:
@@ -130,7 +133,7 @@ def _kept(home: Path) -> frozenset[str]:
     try:
         written = json.loads(file.read_text(encoding="utf-8"))
         if written["checksum"] != _checksum(written["topics"]):
-            raise ValueError("its checksum does not fit")
+            raise ValueError("its checksum does not match")
         return frozenset(written["topics"])
     except FileNotFoundError:
         return frozenset()

@@ -138,8 +138,8 @@ class DeadLetterQueue:
             if end > begins[number]
         )
         raise LetterNotFoundError(
-            f"topic {self.topic} has no record at partition {partition}, offset {offset}; offsets by partition: "
-            f"{', '.join(ranges) or 'it is empty'}"
+            f"topic {self.topic} has no record in partition {partition} at offset {offset}; available offsets by "
+            f"partition: {', '.join(ranges) or 'it is empty'}"
         )
 
     def tally(self, request: ReplayRequest) -> Tally:

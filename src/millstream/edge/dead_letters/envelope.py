@@ -165,7 +165,8 @@ class Guard:
             return Destination(refusal="no header names the topic of the record; give one with --to")
         if not letter.as_read:
             return Destination(
-                refusal="the letter has the record as it reached an operator, not as it was read; give a topic with --to"
+                refusal="the dead letter contains the record as it reached an operator, not as it was read; give a topic "
+                "with --to"
             )
         if source.topic.endswith(_INTERNAL):
             return Destination(

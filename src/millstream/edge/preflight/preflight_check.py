@@ -58,7 +58,7 @@ def preflight(application: Application) -> PreflightReport:
         plan = application._program.matching(application.settings, existing)
         sinks = [*plan.sink_topics, *sorted(application.settings.policies.topics)]
         missing = [
-            f"topic {name!r} does not exist, and is read" for name in _read(plan) if name not in existing
+            f"topic {name!r} is read, but does not exist" for name in _read(plan) if name not in existing
         ]
         unwritable = [
             f"{name}: does not exist; the broker may create it" for name in sinks if name not in existing
@@ -130,7 +130,7 @@ def _creates(
 
 def _checkpoint(progress: CheckpointProgress | None, now: Continuity) -> Iterator[str]:
     if progress is None:
-        yield "there is none: the application begins"
+        yield "none: this is the first start"
         return
     yield f"micro-batch {progress.batch} is {'complete' if progress.committed else 'run again'}"
     kept, begun, dropped = stores_of_edit(now.remembered.stores, now)

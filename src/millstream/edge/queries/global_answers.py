@@ -8,6 +8,7 @@ offsets.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from millstream.core.model.errors import CopyMovedError, StoreError
 from millstream.core.model.ids import TaskId
@@ -17,6 +18,13 @@ from millstream.core.topology.plan import Plan, SubTopology
 from millstream.edge.queries.task_copies import Copies
 
 Positions = Mapping[int, int]
+
+
+class Furthest(NamedTuple):
+    """The report with the highest offsets of a global store's topic, and these offsets. None if no task has reported any."""
+
+    report: TaskReport | None
+    offsets: Positions
 
 
 class GlobalAnswers:
@@ -29,22 +37,19 @@ class GlobalAnswers:
         self._copies = copies
         self._seen: dict[str, Positions] = {}
 
-    def answer(
-        self, question: Question, part: SubTopology, batch: int, reports: Mapping[str, TaskReport]
-    ) -> Answer:
+    def answer(self, question: Question, part: SubTopology, batch: int, furthest: Furthest) -> Answer:
         """Answer a question.
 
         Args:
             part: The part of the plan that fills the store.
             batch: The committed micro-batch.
-            reports: The last reports of all tasks.
 
         Raises:
             CopyMovedError: If the copy is being filled, or its host cannot currently be reached.
             StoreError: If no task that may read the store has run, or the copy cannot answer.
         """
         spec, topic = part.stores[question.store], part.source_topics[0]
-        report, reached = _furthest(topic, reports)
+        report, reached = furthest
         if report is None:
             raise StoreError(
                 f"no task that may read the global store {question.store!r} has run yet, so no host has a copy; ask again"
@@ -80,13 +85,14 @@ def check_is_kept(store: str, plan: Plan) -> None:
         )
 
 
-def _furthest(topic: str, reports: Mapping[str, TaskReport]) -> tuple[TaskReport | None, Positions]:
-    """Return the report with the highest offsets of a topic, and these offsets."""
-    furthest: tuple[TaskReport | None, Positions] = (None, {})
+def furthest_of(part: SubTopology, reports: Mapping[str, TaskReport]) -> Furthest:
+    """Return how far the copies of a global store are filled, from the last reports of all tasks."""
+    furthest = Furthest(None, {})
     for _, report in sorted(reports.items(), key=lambda item: TaskId.parse(item[0])):
-        offsets = {p.partition: offset for p, offset in report.global_offsets.items() if p.topic == topic}
-        if offsets and (furthest[0] is None or sum(offsets.values()) > sum(furthest[1].values())):
-            furthest = report, offsets
+        filled = report.global_offsets.items()
+        offsets = {p.partition: offset for p, offset in filled if p.topic == part.source_topics[0]}
+        if offsets and (furthest.report is None or sum(offsets.values()) > sum(furthest.offsets.values())):
+            furthest = Furthest(report, offsets)
     return furthest
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from millstream.core.model.errors import CopyMovedError, StoreError
 from millstream.core.model.ids import TaskId
@@ -26,8 +25,14 @@ from millstream.core.runtime.intake import topics_in_front
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import StoreSpec
-from millstream.edge.queries.global_answers import GlobalAnswers, check_is_kept, readers_of
-from millstream.edge.queries.task_copies import Copies
+from millstream.edge.queries.global_answers import (
+    Furthest,
+    GlobalAnswers,
+    check_is_kept,
+    furthest_of,
+    readers_of,
+)
+from millstream.edge.queries.task_copies import Copies, TaskCopy
 from millstream.edge.status.task_reports import TaskReports
 
 _WAIT_S: Final = 10.0
@@ -37,15 +42,31 @@ _WAKE_EVERY_S: Final = 2.0
 """A query that waits for a local copy wakes its tasks after ``_WAKE_S``, and then at this interval."""
 
 
-@dataclass(frozen=True)
-class _Committed:
-    """What the tasks of a sub-topology have committed, at a revision of the reports."""
+class _Copied(NamedTuple):
+    """What a task has committed: its report, and the local copy with that state."""
 
+    copy: TaskCopy
+    report: TaskReport
+
+
+@dataclass(frozen=True)
+class _Readable:
+    """A store of a plan, with what its tasks have committed, at a revision of the reports.
+
+    Attributes:
+        copies: By number of the task, in order; empty for a global store.
+        furthest: Of a global store: how far its copies are filled. None for a store of tasks.
+    """
+
+    plan: Plan
     revision: int
+    part: SubTopology
+    spec: StoreSpec
+    copies: Mapping[int, _Copied]
     batch: int
-    reports: Mapping[TaskId, TaskReport]
     offsets: Offsets
     lag: int
+    furthest: Furthest | None
 
 
 class Answers:
@@ -63,13 +84,15 @@ class Answers:
         self._reports = reports
         self._plan = plan
         self._of_globals = GlobalAnswers(copies)
-        self._seen: dict[int, _Committed] = {}
+        self._seen: dict[str, _Readable] = {}
         self._waited_for: set[int] = set()
         self._lock = threading.Lock()
         self._closed = False
 
     def stores(self) -> Mapping[str, str]:
-        return {name: spec.kind for part in self._parts() for name, spec in sorted(part.stores.items())}
+        return {
+            name: spec.kind for part in _parts(self._plan()) for name, spec in sorted(part.stores.items())
+        }
 
     def answer(self, question: Question) -> Answer:
         """Answer a question.
@@ -80,17 +103,15 @@ class Answers:
                 because it is being restored or its host cannot be reached.
         """
         self._refuse_if_closed()
-        sub = self._part_of(question.store)
-        spec = sub.stores[question.store]
         if question.text:
+            spec = self._readable(question.store).spec
             answer = self.answer(replace(parsed(question, spec), text=False))
             return replace(answer, value=plain(answer.value))
-        check(question, spec)
         began = time.monotonic()
         wake_at = began + _WAKE_S
         while True:
             try:
-                answer = self._answered(question, sub)
+                answer = self._answered(question)
                 if question.method == "info":
                     answer.value["engine"] = self._copies.engine_of(question.store)
                 return answer
@@ -99,11 +120,13 @@ class Answers:
                 now = time.monotonic()
                 if now > wake_at:
                     wake_at = now + _WAKE_EVERY_S
+                    waited_for = self._subtopologies_with(question.store)
                     with self._lock:
-                        self._waited_for |= readers_of(question.store, self._plan()) or {sub.id}
+                        self._waited_for |= waited_for
                 if now > began + _WAIT_S:
                     raise StoreError(
-                        f"store {question.store!r} could not be read for {_WAIT_S:.0f} s, because it is being restored or its host is lost: {error}"
+                        f"store {question.store!r} could not be read for {_WAIT_S:.0f} s, because it is being restored or "
+                        f"its host was lost: {error}"
                     ) from None
             time.sleep(_POLL_S)
 
@@ -135,70 +158,88 @@ class Answers:
                 f"application {self._id!r} has ended; ms.read_store(checkpoint, name) reads the stores of a stopped application"
             )
 
-    def _part_of(self, store: str) -> SubTopology:
-        parts = self._parts()
-        sub = next((part for part in parts if store in part.stores), None)
-        if sub is None:
-            names = ", ".join(repr(name) for part in parts for name in sorted(part.stores)) or "none"
-            raise StoreError(f"application {self._id!r} has no store {store!r}; its stores are: {names}")
-        return sub
+    def _subtopologies_with(self, store: str) -> frozenset[int]:
+        """Return the sub-topologies whose tasks have a local copy of a store."""
+        return readers_of(store, self._plan()) or frozenset([self._readable(store).part.id])
 
-    def _parts(self) -> tuple[SubTopology, ...]:
-        """Return the parts of the plan that may have stores: the sub-topologies, and the parts that fill global stores."""
-        plan = self._plan()
-        return (*plan.subtopologies, *plan.global_parts)
-
-    def _answered(self, question: Question, sub: SubTopology) -> Answer:
-        if any(part.id == sub.id for part in self._plan().global_parts):
-            check_is_kept(question.store, self._plan())
-            return self._of_globals.answer(question, sub, self._reports.batch, self._reports.of_tasks())
-        now = self._committed(sub)
-        if not now.reports:
-            raise StoreError(f"the tasks of store {question.store!r} have not started yet; try again")
-        if question.max_lag is not None and now.lag > question.max_lag:
-            raise StoreError(
-                f"store {question.store!r} is {now.lag:,} records behind its topics, and at most {question.max_lag:,} were allowed"
-            )
-        spec = sub.stores[question.store]
-        if scope_of(question, spec) == "key":
-            value = self._of_key(question, spec, sub, now.reports)
-        else:
-            value = self._of_all(question, spec, now.reports)
-        return Answer(value, now.batch, now.offsets, now.lag)
-
-    def _committed(self, sub: SubTopology) -> _Committed:
-        revision = self._reports.revision
-        known = self._seen.get(sub.id)
-        if known is None or known.revision != revision:
-            topics = {*sub.source_topics, *topics_in_front(self._plan()).get(sub.id, ())}
-            known = self._seen[sub.id] = _Committed(revision, *self._reports.committed_of(sub.id, topics))
+    def _readable(self, store: str) -> _Readable:
+        """Return a store with the newest commit of its tasks. Looked up once per revision of the reports, not for each question."""
+        plan, revision = self._plan(), self._reports.revision
+        known = self._seen.get(store)
+        if known is None or known.revision != revision or known.plan is not plan:
+            known = self._seen[store] = self._committed(store, plan, revision)
         return known
 
-    def _of_key(
-        self, question: Question, spec: StoreSpec, sub: SubTopology, reports: Mapping[TaskId, TaskReport]
-    ) -> Any:
-        """Ask the key's task by the default partitioner, then all other tasks, until one has a value."""
-        first = TaskId(sub.id, _task_of(key_of(question, spec), sub, len(reports)))
-        own = [reports[first]] if first in reports else []
-        value = None
-        for report in chain(own, (report for task, report in reports.items() if task != first)):
-            copy = self._copies.of_task(spec.name, report)
-            with copy.lock:
-                value = answer_of(question, spec, [copy.store(spec, report)])
-            if value is not None and value != []:
-                break
-        return value
+    def _committed(self, store: str, plan: Plan, revision: int) -> _Readable:
+        part = self._part_of(store, plan)
+        topics = {*part.source_topics, *topics_in_front(plan).get(part.id, ())}
+        batch, reports, offsets, lag = self._reports.committed_of(part.id, topics)
+        copies = {
+            task.partition: _Copied(self._copies.of_task(store, report), report)
+            for task, report in reports.items()
+        }
+        furthest = None
+        if any(part.id == other.id for other in plan.global_parts):
+            check_is_kept(store, plan)
+            furthest = furthest_of(part, self._reports.of_tasks())
+        return _Readable(plan, revision, part, part.stores[store], copies, batch, offsets, lag, furthest)
 
-    def _of_all(self, question: Question, spec: StoreSpec, reports: Mapping[TaskId, TaskReport]) -> Any:
-        copies = [(self._copies.of_task(spec.name, report), report) for report in reports.values()]
-        with ExitStack() as locks:
-            # All questions lock in the order of the tasks, which prevents deadlocks.
-            for copy, _ in copies:
-                locks.enter_context(copy.lock)
-            return answer_of(question, spec, [copy.store(spec, report) for copy, report in copies])
+    def _part_of(self, store: str, plan: Plan) -> SubTopology:
+        parts = _parts(plan)
+        part = next((part for part in parts if store in part.stores), None)
+        if part is None:
+            names = ", ".join(repr(name) for part in parts for name in sorted(part.stores)) or "none"
+            raise StoreError(f"application {self._id!r} has no store {store!r}; its stores are: {names}")
+        return part
+
+    def _answered(self, question: Question) -> Answer:
+        store = self._readable(question.store)
+        check(question, store.spec)
+        if store.furthest is not None:
+            return self._of_globals.answer(question, store.part, store.batch, store.furthest)
+        if not store.copies:
+            raise StoreError(f"the tasks of store {question.store!r} have not started yet; try again")
+        if question.max_lag is not None and store.lag > question.max_lag:
+            raise StoreError(
+                f"store {question.store!r} is {store.lag:,} records behind its topics, and at most {question.max_lag:,} were allowed"
+            )
+        of = _of_key if scope_of(question, store.spec) == "key" else _of_all
+        return Answer(of(question, store), store.batch, store.offsets, store.lag)
 
 
-def _task_of(key: bytes, sub: SubTopology, tasks: int) -> int:
+def _parts(plan: Plan) -> tuple[SubTopology, ...]:
+    """Return the parts of the plan that may have stores: the sub-topologies, and the parts that fill global stores."""
+    return (*plan.subtopologies, *plan.global_parts)
+
+
+def _of_key(question: Question, store: _Readable) -> Any:
+    """Ask the key's task by the default partitioner, then all other tasks, until one has a value."""
+    value = None
+    for copy, report in _in_turn(store.copies, _task_of(key_of(question, store.spec), store)):
+        with copy.lock:
+            value = answer_of(question, store.spec, [copy.store(store.spec, report)])
+        if value is not None and value != []:
+            break
+    return value
+
+
+def _in_turn(copies: Mapping[int, _Copied], first: int) -> Iterator[_Copied]:
+    if first in copies:
+        yield copies[first]
+    yield from (copied for task, copied in copies.items() if task != first)
+
+
+def _of_all(question: Question, store: _Readable) -> Any:
+    with ExitStack() as locks:
+        # All questions lock in the order of the tasks, which prevents deadlocks.
+        for copy, _ in store.copies.values():
+            locks.enter_context(copy.lock)
+        stores = [copy.store(store.spec, report) for copy, report in store.copies.values()]
+        return answer_of(question, store.spec, stores)
+
+
+def _task_of(key: bytes, store: _Readable) -> int:
     """Return the number of a key's task by the default partitioner."""
-    partition = partition_of(key, max(tasks // sub.ranges, 1))
-    return partition if sub.ranges == 1 else partition * sub.ranges + range_of(key, sub.ranges)
+    ranges = store.part.ranges
+    partition = partition_of(key, max(len(store.copies) // ranges, 1))
+    return partition if ranges == 1 else partition * ranges + range_of(key, ranges)

@@ -69,7 +69,7 @@ class StoreHosts:
         if listener is None or channel is None:
             self._start(host)
             raise CopyMovedError(
-                f"no process on host {host!r}, where task {request.task} ran last, is connected yet"
+                f"no process is connected yet on host {host!r}, where task {request.task} last ran"
             )
         try:
             kind, value = channel.ask(tuple(request))
@@ -95,7 +95,7 @@ class StoreHosts:
             if self._listener is None:
                 interface = session.sparkContext.getConf().get("spark.driver.bindAddress")
                 self._listener = HostListener(interface or _driver_host(session), self._key)
-                log.info("for queries, hosts of executors connect to port %d", self._listener.port)
+                log.info("executor hosts connect to port %d for queries", self._listener.port)
             self._starting = threading.Thread(
                 target=self._run_job,
                 args=(session, self._listener),
@@ -115,7 +115,7 @@ class StoreHosts:
             context.parallelize(slots, len(slots)).foreachPartition(partial(start_host_process, spec))
         except Exception as error:  # whatever Spark raises
             if not self._closed:
-                log.warning("no process could be started on other hosts to answer queries: %s", error)
+                log.warning("could not start processes on other hosts to answer queries: %s", error)
         with self._lock:
             wanted = frozenset(self._wanted)
             self._wanted.clear()

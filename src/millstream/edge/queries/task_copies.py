@@ -14,6 +14,7 @@ from millstream.core.ports import ByteStores
 from millstream.core.queries.copy_reader import CopyReader
 from millstream.core.runtime.task_report import StateReport, TaskReport
 from millstream.core.state.global_copy import progress_of
+from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
 from millstream.core.topology.stores import StoreSpec
 from millstream.drivers.spark.executor.copies import CopiesSpec, directory_of_global
@@ -51,20 +52,30 @@ class TaskCopy:
         self.lock = threading.Lock()
         self._reader = reader
         self._closed = False
-        self._stores: tuple[ByteStores | None, dict[str, Any]] = (None, {})
+        self._report: TaskReport | None = None
+        self._view: ByteStores = MemoryStores()
+        self._stores: dict[str, Any] = {}
         self._global: tuple[int, OpenGlobalStore] | None = None
 
     def store(self, spec: StoreSpec, report: TaskReport) -> Any:
         """Return a store at the state in a report."""
-        state = report.state or StateReport(0, (), {})
-        view = self._open_reader().view(state.known)
-        if self._stores[0] is not view:
-            self._stores = view, {}
-        opened = self._stores[1]
-        if spec.name not in opened:
+        if report is not self._report:
+            self._show(report)
+        store = self._stores.get(spec.name)
+        if store is None:
+            memory = {} if report.state is None else report.state.memory.get(spec.name, {})
             surroundings = _Surroundings(report.stream_time_ms)
-            opened[spec.name] = open_store(spec, view, surroundings, state.memory.get(spec.name, {}))
-        return opened[spec.name]
+            store = self._stores[spec.name] = open_store(spec, self._view, surroundings, memory)
+        return store
+
+    def _show(self, report: TaskReport) -> None:
+        """Open a view of the state in a report. Opening it closes the view before, even if it fails."""
+        self._forget()
+        self._view = self._open_reader().view((report.state or StateReport(0, (), {})).known)
+        self._report = report
+
+    def _forget(self) -> None:
+        self._report, self._stores, self._global = None, {}, None
 
     def global_store(self, spec: StoreSpec, batch: int) -> OpenGlobalStore:
         """Return a global store with the newest content, looked up once per micro-batch.
@@ -97,7 +108,7 @@ class TaskCopy:
 
     def release(self) -> None:
         with self.lock:
-            self._stores, self._global = (None, {}), None
+            self._forget()
             self._reader.release()
 
     def close(self) -> None:

@@ -62,7 +62,7 @@ def record(
     """
     counts = dict.fromkeys(wanted.topics, 0)
     if file.exists():
-        raise SettingsError(f"{str(file)!r} exists already; give another name, or remove it")
+        raise SettingsError(f"{str(file)!r} already exists; choose another name, or delete it")
     found = list(_records(wanted, settings))
     try:
         with os.fdopen(

@@ -99,7 +99,7 @@ class Settings(BaseSettings):
         description="minimum time between the starts of micro-batches, unless a processor requests a commit",
     )
     parallelism: PositiveInt | Literal["auto"] | dict[str, PositiveInt | Literal["auto"]] = Field(
-        1, description="workers per partition; auto: as many as the load needs"
+        1, description="workers per partition; auto: adapted to the load"
     )
     shuffle_partitions: int | None = Field(
         None,

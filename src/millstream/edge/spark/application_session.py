@@ -46,7 +46,7 @@ class ApplicationSession:
     def _make(self, settings: Settings) -> SparkSession:
         own = SparkSession.getActiveSession() is None and SparkContext._active_spark_context is None
         if own:
-            where = f"; what it writes goes to {self._log}" if self._log and starts_jvm() else ""
+            where = f"; its output goes to {self._log}" if self._log and starts_jvm() else ""
             master = "" if settings.master is None else f" ({settings.master})"
             self._progress.event("spark-starts", f"starting Spark{master}{where}")
         session = session_for(self._id, settings.master, settings.spark, self._log)

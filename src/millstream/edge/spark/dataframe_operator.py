@@ -109,8 +109,8 @@ def _check_inputs(plan: Plan, inputs: Mapping[str, DataFrame]) -> None:
     unknown = [topic for topic in inputs if topic not in plan.external_topics]
     if missing or unknown:
         raise TopicNotFoundError(
-            f"the topology reads {', '.join(plan.external_topics)}, but DataFrames were given for "
-            f"{', '.join(inputs) or 'nothing'}: give one for each topic, and none for others"
+            f"the topology reads {', '.join(plan.external_topics)}, but the DataFrames are for "
+            f"{', '.join(inputs) or 'nothing'}: pass one DataFrame for each of these topics, and no others"
         )
     if plan.changelogs:
         raise TopologyError(

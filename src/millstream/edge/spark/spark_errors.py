@@ -17,9 +17,10 @@ from millstream.drivers.spark import wire
 from millstream.edge.checkpoint.checkpoint_health import ways_out
 from millstream.edge.checkpoint.disk_space import Usage, free_space
 
-_DISK: Final = (
+_WRITING: Final = (
     "CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT",
     "STREAMING_CHECKPOINT_LOG_WRITE_FAILURE",
+    "CONCURRENT_STREAM_LOG_UPDATE",
     "No space left on device",
     "Disk quota exceeded",
 )
@@ -32,7 +33,7 @@ _DAMAGE: Final = (
 _NO_DAMAGE: Final = ("UNRELEASED_THREAD_ERROR", "OUT_OF_MEMORY")
 """State could not be loaded because of a thread or the memory of the JVM. The checkpoint is intact, and another query can read it."""
 
-_Trouble: TypeAlias = Literal["disk", "damage"]
+_Trouble: TypeAlias = Literal["writing", "damage"]
 
 
 def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> MillstreamError:
@@ -42,10 +43,11 @@ def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> 
         return ours
     message = _message(text)
     trouble = _trouble(message)
-    if trouble == "disk":
+    if trouble == "writing":
         return SparkRuntimeError(
-            f"Spark cannot write the checkpoint {checkpoint}, most often because a disk is full: {_disks(checkpoint, usage)}. Free some space, "
-            f"and start the application again: the micro-batch was not committed and will be repeated. Spark reports: {message}"
+            f"Spark cannot write the checkpoint {checkpoint}. Either a disk is full: {_disks(checkpoint, usage)}. Or another program writes to the "
+            "checkpoint: only one driver may use it, and others wait with standby=True. Correct that, and start the application "
+            f"again: the micro-batch was not committed and will be repeated. Spark reports: {message}"
         )
     if trouble == "damage":
         return CheckpointError(
@@ -71,8 +73,8 @@ def _message(text: str) -> str:
 
 def _trouble(message: str) -> _Trouble | None:
     """Classify a message about the checkpoint; return None for other messages."""
-    if any(sign in message for sign in _DISK):
-        return "disk"
+    if any(sign in message for sign in _WRITING):
+        return "writing"
     damaged = any(sign in message for sign in _DAMAGE) and not any(sign in message for sign in _NO_DAMAGE)
     return "damage" if damaged else None
 

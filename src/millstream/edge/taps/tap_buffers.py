@@ -162,7 +162,9 @@ class TapBuffers:
         tap = secrets.token_hex(8)
         with self._lock:
             if self._ended:
-                raise ControlError(f"application {self._id!r} has ended; only a running one can be tapped")
+                raise ControlError(
+                    f"application {self._id!r} has ended; only a running application can be tapped"
+                )
             self._buffers[tap] = _Buffer(node, deque(maxlen=limit), lease_s)
         log.info("node %r is tapped", node)
         return tap

@@ -166,8 +166,8 @@ class _PageHandler(BaseHTTPRequestHandler):
         except MillstreamError as error:
             return HttpResponse.json({"error": str(error)}, HTTPStatus.CONFLICT)
         except Exception:
-            log.exception("no answer to %s %s", method, path)
-            return HttpResponse.text("the answer failed; see the log", HTTPStatus.INTERNAL_SERVER_ERROR)
+            log.exception("could not answer %s %s", method, path)
+            return HttpResponse.text("the request failed; see the log", HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _request(self, method: str) -> HttpRequest | HttpResponse:
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -193,13 +193,13 @@ class _PageHandler(BaseHTTPRequestHandler):
         server = self.server
         assert isinstance(server, _Server)
         if server.own_only and name not in _OWN_NAMES:
-            return HttpResponse.text("this name is not known here", HTTPStatus.MISDIRECTED_REQUEST)
+            return HttpResponse.text("unknown name", HTTPStatus.MISDIRECTED_REQUEST)
         origin = request.headers.get("origin")
         if (origin is not None and origin != f"http://{host}") or request.headers.get("sec-fetch-site") in (
             "cross-site",
             "same-site",
         ):
-            return HttpResponse.text("requests of other origins are refused", HTTPStatus.FORBIDDEN)
+            return HttpResponse.text("requests from other origins are rejected", HTTPStatus.FORBIDDEN)
         return None
 
     def _reply(self, answer: HttpResponse) -> None:

@@ -123,7 +123,7 @@ def options() -> argparse.ArgumentParser:
         "--kills-per-run",
         type=int,
         metavar="N",
-        help="begin a new run after this many (all kills in one run)",
+        help="start a new run after this many kills (default: all kills in one run)",
     )
     add("--seed", type=int, default=1, metavar="S", help="of workload, kill points and victims (1)")
     add("--targets", type=_targets, help=f"what is killed, with commas: {', '.join(TARGETS)}")

@@ -81,7 +81,7 @@ class Feeder:
         """
         self._producer.poll(seconds)
         if self._refused:
-            raise CrashTestError(f"the broker does not take the workload: {self._refused[0]}")
+            raise CrashTestError(f"the broker rejected the workload: {self._refused[0]}")
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:

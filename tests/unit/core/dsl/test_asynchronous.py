@@ -315,7 +315,7 @@ class TestFailures:
             with pytest.raises(
                 ProcessingError,
                 match=r"call in task 0_0 at topic 'in', partition 0, offset 0 \(key b'k', value b'v'\) failed for good after "
-                r"3 attempts: OSError: down\. Correct the function, let retry=",
+                r"3 attempts: OSError: down\. Correct the function, set retry=",
             ):
                 driver.advance_wall_clock(100)
         assert len(tried) == 3
@@ -390,7 +390,7 @@ class TestFailures:
             driver.advance_wall_clock(1000)
             (letter,) = driver.read("dead")
         assert tried == [0, 30, 60, 90]
-        assert b"total timeout" in (dict(letter.headers)["millstream.error.error"] or b"")
+        assert b"total_timeout" in (dict(letter.headers)["millstream.error.error"] or b"")
 
     def test_what_fails_behind_the_call_is_treated_as_anywhere(self) -> None:
         builder = ms.StreamsBuilder()
@@ -603,11 +603,11 @@ def test_results_may_be_counted() -> None:
     ("options", "message"),
     [
         ({"order": "time"}, "order must be 'key', 'partition' or 'completion'"),
-        ({"max_in_flight": 0}, "max_in_flight is a whole number of at least 1, not 0"),
-        ({"max_in_flight": "10"}, "max_in_flight is a whole number of at least 1, not '10'"),
-        ({"max_in_flight": None}, "max_in_flight is a whole number"),
-        ({"max_in_flight": 2.5}, "max_in_flight is a whole number"),
-        ({"max_in_flight_per_key": 0}, "max_in_flight_per_key is a whole number of at least 1"),
+        ({"max_in_flight": 0}, "max_in_flight must be a whole number of at least 1, not 0"),
+        ({"max_in_flight": "10"}, "max_in_flight must be a whole number of at least 1, not '10'"),
+        ({"max_in_flight": None}, "max_in_flight must be a whole number"),
+        ({"max_in_flight": 2.5}, "max_in_flight must be a whole number"),
+        ({"max_in_flight_per_key": 0}, "max_in_flight_per_key must be a whole number of at least 1"),
         ({"max_in_flight_per_key": 2}, "with order='key', the calls of a key run one after the other"),
         (
             {"retry": 3},
@@ -624,7 +624,7 @@ def test_results_may_be_counted() -> None:
             {"endpoint": asyncio.sleep, "circuit_breaker": ms.CircuitBreaker()},
             "endpoint must be a plain function",
         ),
-        ({"timeout": 0}, "timeout is at least 1 ms"),
+        ({"timeout": 0}, "timeout must be at least 1 ms"),
         ({"on_failure": "ignore"}, "on_failure must be 'fail', 'skip' or"),
         ({"batch": (0, 5)}, "max_records of batch"),
         ({"batch": (5, -1)}, "must not be negative"),
@@ -649,12 +649,12 @@ def test_impossible_options_are_refused(options: Any, message: str) -> None:
         (lambda: ms.Retry(jitter=2), "fraction of the wait"),
         (
             lambda: ms.Retry(max_attempts=0),
-            r"Retry\(max_attempts=...\) is a whole number of at least 1, not 0",
+            r"Retry\(max_attempts=...\) must be a whole number of at least 1, not 0",
         ),
         (lambda: ms.Retry(factor=float("nan")), "it must be a number"),
         (lambda: ms.Retry(on=[ValueError]), "tuple of exception classes"),  # type: ignore[arg-type]
         (lambda: ms.Retry(on="ValueError"), "tuple of exception classes"),  # type: ignore[arg-type]
-        (lambda: ms.CircuitBreaker(failures=0), r"CircuitBreaker\(failures=...\) is a whole number"),
+        (lambda: ms.CircuitBreaker(failures=0), r"CircuitBreaker\(failures=...\) must be a whole number"),
     ],
 )
 def test_impossible_policies_are_refused(make: Callable[[], Any], message: str) -> None:
@@ -809,7 +809,7 @@ class TestWaits:
         facts = dict(letter.headers)
         assert (tried, facts["millstream.error.attempts"]) == ([0], b"1")
         assert (
-            b"total_timeout=1000 ms was over before attempt 2 could begin" in facts["millstream.error.error"]
+            b"total_timeout=1000 ms expired before attempt 2 could begin" in facts["millstream.error.error"]
         )
 
     def test_an_old_record_in_a_batch_does_not_cut_the_time_of_new_ones(self) -> None:
@@ -936,7 +936,7 @@ class TestFunctionsOfTheWrongKind:
             return False
 
         with pytest.raises(
-            TopologyError, match=r"is_good' is a coroutine function, which would not be awaited"
+            TopologyError, match=r"is_good' is a coroutine function, which this operator would not await"
         ):
             ms.StreamsBuilder().stream("in").filter(is_good)
 

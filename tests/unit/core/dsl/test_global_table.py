@@ -202,7 +202,7 @@ class TestStoreOfAProcessor:
 
         with (
             ms.testing.TopologyTestDriver(looked_up(reader=Write)) as driver,
-            pytest.raises(ProcessingError, match="store 'names': it can only be read here"),
+            pytest.raises(ProcessingError, match="store 'names': it is read-only here"),
         ):
             driver.pipe("in", "k", "v")
 

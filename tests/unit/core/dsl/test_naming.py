@@ -338,7 +338,7 @@ def test_a_path_that_is_too_long_says_how_to_shorten_it() -> None:
     table: ms.KTable[Any, Any] = builder.stream("in").group_by_key().count()
     for _ in range(13):
         table = table.group_by(lambda k, v: (v, v)).count()
-    with pytest.raises(TopologyError, match=r"the path 'in-count-rekeyed-.* Give an upstream operator name="):
+    with pytest.raises(TopologyError, match=r"the path 'in-count-rekeyed-.* Set name="):
         table.group_by(lambda k, v: (v, v)).count()
     assert table.group_by(lambda k, v: (v, v), name="by").count().store_name == "by-count"
 
@@ -349,7 +349,7 @@ def test_there_are_two_namings() -> None:
 
 
 class TestClashes:
-    MESSAGE = "'in-count' would name two things: one was given this name"
+    MESSAGE = "'in-count' would be the name of two things: of one because you set it"
 
     def test_with_a_name_given_before(self) -> None:
         builder = ms.StreamsBuilder()
@@ -366,7 +366,7 @@ class TestClashes:
     def test_with_a_part_of_what_is_called_so(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("third").group_by_key().count(store="in-other-join-left")
-        with pytest.raises(TopologyError, match="'in-other-join-left' would name two things"):
+        with pytest.raises(TopologyError, match="'in-other-join-left' would be the name of two things"):
             builder.stream("in").join(builder.stream("other"), left, windows=NEAR)
 
     def test_with_the_store_of_a_processor(self) -> None:

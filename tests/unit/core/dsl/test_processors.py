@@ -117,12 +117,12 @@ class TestAStoreThatOthersOnlyRead:
 
     def test_is_written_by_nobody_else(self) -> None:
         host = Host(self.topology(processing(lambda c, r: c.state_store("seen").put("a", "mine"))))
-        with pytest.raises(ProcessingError, match=r"put\(\) on store 'seen': it can only be read here"):
+        with pytest.raises(ProcessingError, match=r"put\(\) on store 'seen': it is read-only here"):
             host.run("in", ("a", "x", 0))
 
     def test_is_a_key_value_store(self) -> None:
         store = ms.stores.session("sessions", TEXT, TEXT, retention=1_000)
-        with pytest.raises(TopologyError, match="a read-only store is a key-value store without ttl"):
+        with pytest.raises(TopologyError, match="a read-only store must be a key-value store without ttl"):
             ms.Topology().add_read_only_state_store(store, "kept", "rows", "keep", Before)
 
 

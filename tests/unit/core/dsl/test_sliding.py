@@ -160,5 +160,5 @@ def test_impossible_windows_are_refused() -> None:
 
 def test_a_short_retention_is_refused() -> None:
     windowed = ms.StreamsBuilder().stream("in").group_by_key().windowed_by(ms.SlidingWindows(10, grace=5))
-    with pytest.raises(TopologyError, match="at least twice the difference and grace together, 25 ms"):
+    with pytest.raises(TopologyError, match="at least 25 ms, which is twice the difference plus grace"):
         windowed.count(store=ms.stores.options("w", retention=24))

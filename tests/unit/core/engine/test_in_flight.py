@@ -808,7 +808,7 @@ class TestKeysThatWait:
             outcome = host.step(attempt)
             notices += outcome.notices
         (line,) = notices
-        assert "has failed 5 times and is tried again, the last time with OSError: down" in line
+        assert "has failed 5 times and will be retried; the last failure was OSError: down" in line
         assert "topic 'in', partition 0, offset 0" in line
 
 

@@ -137,7 +137,7 @@ class TestIssue:
             driver.pipe("in", "k", "v")
 
     def test_options_that_mean_nothing_are_refused(self) -> None:
-        with pytest.raises(TopologyError, match="leave one out"):
+        with pytest.raises(TopologyError, match="leave one of them out"):
             ms.Topology().add_source("s", "in").add_processor(
                 "p", Issuing, "s", calls=ms.Calls(), acknowledges=True
             )

@@ -48,9 +48,9 @@ def run(stage: Stage, policy: Any) -> tuple[Host, Outcome]:
 
 
 STAGES: list[tuple[Stage, type[MillstreamError], str, str, str]] = [
-    ("deserialize", DeserializationError, "source", r"UnicodeDecodeError: .*", "Give the source the serdes its producers use"),
+    ("deserialize", DeserializationError, "source", r"UnicodeDecodeError: .*", "Set the serdes of the topic's producers on the source"),
     ("process", ProcessingError, "worker", r"LookupError: no such thing \(.*test_policies\.py, line \d+, in step\)", "Correct the function"),
-    ("produce", ProductionError, "sink", r"the value does not fit its serde, sending to topic 'out': serdes\.string takes str, but got int 5; .*", "Give the sink serdes that fit its records"),
+    ("produce", ProductionError, "sink", r"the value does not fit its serde, sending to topic 'out': serdes\.string takes str, but got int 5; .*", "Set serdes that fit the records on the sink"),
 ]  # fmt: skip
 
 
@@ -349,7 +349,7 @@ def test_a_sink_of_one_topic_sends_nothing_of_a_record_that_fails() -> None:
 
 def test_a_node_the_engine_does_not_know_is_named() -> None:
     topology = ms.Topology().add_source("in", "in").add(Node("odd", ("in",)))
-    with pytest.raises(TopologyError, match=r"the engine does not know nodes of type Node \('odd'\)"):
+    with pytest.raises(TopologyError, match=r"the engine does not support nodes of type Node \('odd'\)"):
         Host(topology)
 
 

@@ -212,7 +212,7 @@ class TestRecordsThatAreTooLarge:
         outcome = self.step(topology, ErrorPolicies(produce="skip"), *self.ROWS)
         assert [key for key, _, _ in sent(outcome)] == ["a", "c"]
         assert outcome.metrics.dropped == {"produce error": 1}
-        assert "the record takes 601 bytes, and topic 'out' at most 400" in outcome.notices[0]
+        assert "the record has 601 bytes, but topic 'out' accepts at most 400" in outcome.notices[0]
 
         outcome = self.step(
             topology, ErrorPolicies(produce="dead_letter", dead_letter_topic="dead"), *self.ROWS

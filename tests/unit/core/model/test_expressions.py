@@ -76,7 +76,7 @@ def test_other_misuse_says_what_to_write_instead() -> None:
         ms.struct(A)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="at least one field"):
         ms.struct()
-    with pytest.raises(TypeError, match="each once"):
+    with pytest.raises(TypeError, match="no field twice"):
         ms.struct("a", a=B)
 
 

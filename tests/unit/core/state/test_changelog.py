@@ -134,7 +134,7 @@ def test_what_the_application_decides_is_refused(name: str) -> None:
 
 
 def test_a_configuration_needs_a_topic_and_text() -> None:
-    with pytest.raises(TopologyError, match="changelog_config needs changelog='kafka'"):
+    with pytest.raises(TopologyError, match="changelog_config applies only to changelog='kafka'"):
         replace(PLAIN, changelog_config={"segment.ms": "1"})
     with pytest.raises(TopologyError, match="names and values must be strings"):
         replace(PLAIN, changelog="kafka", changelog_config={"segment.ms": 1})

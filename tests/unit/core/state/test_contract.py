@@ -355,7 +355,7 @@ def test_a_type_that_a_serde_accepts_is_never_serialised_to_none(
     harness = open_harness(TEXT, of_some(immutable=True, accepts=(int,)))
     kind.put(harness.store, "a", -1)
     with pytest.raises(
-        SerdeError, match=r"store 'counts', key b'a.*: TypeError: serdes\.some names the type"
+        SerdeError, match=r"store 'counts', key b'a.*: TypeError: serdes\.some lists the type"
     ):
         harness.store.drain()
 

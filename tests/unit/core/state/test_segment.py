@@ -51,7 +51,8 @@ def test_a_newer_format_says_so() -> None:
 
     rest = struct.pack("<BI", 2, 0)
     with pytest.raises(
-        StoreError, match=r"written by a newer Millstream: segment 7 has format 2, known is 1"
+        StoreError,
+        match=r"written by a newer Millstream: segment 7 has format 2, and this version reads format 1",
     ):
         decode(struct.pack("<I", zlib.crc32(rest)) + rest, "segment 7")
 

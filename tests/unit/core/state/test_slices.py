@@ -196,7 +196,7 @@ class TestTimes:
             shop.open(versions).put("a", 1, time)
 
     def test_a_session_ends_after_its_start(self) -> None:
-        with pytest.raises(StoreError, match=r"a session does not end \(4\) before it starts \(5\)"):
+        with pytest.raises(StoreError, match=r"a session must not end \(4\) before it starts \(5\)"):
             Shop().open(sessions(1)).put(ms.Windowed("a", 5, 4), 1)
 
     def test_reads_take_any_range(self) -> None:

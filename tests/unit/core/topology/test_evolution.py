@@ -89,13 +89,15 @@ class TestNumbers:
     def test_cannot_be_kept_when_parts_become_one(self) -> None:
         before = parts(_0=(("a",), ("s",)), _1=(("b",), ("t",)))
         with pytest.raises(
-            IncompatibleTopologyError, match=r"'s' and 't' are in one part .* different parts"
+            IncompatibleTopologyError,
+            match=r"'s' and 't' are in one sub-topology .* different sub-topologies",
         ):
             continued(plan(a=("s", "t")), before)
 
     def test_cannot_be_kept_when_a_part_is_divided(self) -> None:
         with pytest.raises(
-            IncompatibleTopologyError, match=r"'s' and 't' are in different parts .* one part"
+            IncompatibleTopologyError,
+            match=r"'s' and 't' are in different sub-topologies .* one sub-topology",
         ):
             continued(plan(a=("s",), b=("t",)), parts(_0=(("a",), ("s", "t"))))
 
@@ -156,7 +158,7 @@ class TestNewNames:
         [
             ({"old": "nowhere"}, "no store 'nowhere'; its stores are 'a', 'b'"),
             ({"a": "b"}, "still has a store 'a'"),
-            ({"x": "a", "y": "a"}, "one new name to two old stores"),
+            ({"x": "a", "y": "a"}, "two old stores to one new name"),
         ],
     )
     def test_must_fit_the_topology(self, names: Mapping[str, str], message: str) -> None:

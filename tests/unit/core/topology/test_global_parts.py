@@ -141,7 +141,7 @@ class TestRefused:
         builder = ms.StreamsBuilder()
         builder.global_table("a", store="same")
         builder.table("b", store="same")
-        with pytest.raises(TopologyError, match="uses store 'same' as its own, but that is a global store"):
+        with pytest.raises(TopologyError, match="uses store 'same' as its own, but this is a global store"):
             builder.build()
 
     def test_a_processor_in_place_of_its_class(self) -> None:

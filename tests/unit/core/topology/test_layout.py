@@ -84,7 +84,7 @@ class TestTopics:
     def test_missing_ones_are_named_together(self) -> None:
         with pytest.raises(
             TopicNotFoundError,
-            match=r"reads 'A', 'B', which the broker does not have.*kafka-topics --create --topic A --partitions 4",
+            match=r"reads topics that do not exist on the broker: 'A', 'B'.*kafka-topics --create --topic A --partitions 4",
         ):
             lay_out(two_topics(meeting=True).plan(), {"O": 1})
 

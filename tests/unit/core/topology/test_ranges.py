@@ -98,10 +98,10 @@ def limited(builder: ms.StreamsBuilder) -> object:
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
-        (windowed_behind_a_filter, "may leave records out"),
+        (windowed_behind_a_filter, "may drop records"),
         (
             lambda b: left_joined(b, unmatched="early"),
-            "emits records without a partner when those of other keys allow it",
+            "emits records without a partner depending on records of other keys",
         ),
         (
             lambda b: left_joined(b, unmatched_interval=1000),
@@ -110,26 +110,26 @@ def limited(builder: ms.StreamsBuilder) -> object:
         (joined_behind_a_function, r"'KSTREAM-MAPVALUES-\d+' upstream of it may make values null"),
         (
             joined_with_windows,
-            r"\(StreamTableJoin\) looks up windows of .*, which expire by the windows of other keys",
+            r"\(StreamTableJoin\) looks up windows of .*, whose expiry depends on the windows of other keys",
         ),
-        (suppressed_calendar, r"\(Suppress\) has its own stream time, .* may leave records out"),
+        (suppressed_calendar, r"\(Suppress\) has its own stream time, .* may drop records"),
         (
             lambda b: b.table("words").suppress(ms.Suppressed.until_time_limit(10)),
             "does not forward deletes of rows that do not exist",
         ),
-        (closing_idle, "closes windows after a pause of all keys"),
-        (limited, "limits a buffer over all keys"),
+        (closing_idle, "closes windows when all keys are idle"),
+        (limited, "limits a buffer that all keys share"),
         (
             lambda b: (
                 b.stream("words", timestamp=lambda record, time: record.timestamp).group_by_key().count()
             ),
-            "takes timestamps out of records",
+            "extracts timestamps from records",
         ),
         (
             lambda b: b.stream("words").map_values_async(answered, order="partition"),
             "keeps the order of a whole partition",
         ),
-        (sliding, r"expire by the windows of other keys .* retention=36\) or more"),
+        (sliding, r"may expire because of other keys .* retention=36\) or more"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_with_the_reason(
@@ -162,7 +162,7 @@ def test_what_needs_the_time_of_the_partition_and_no_other_keys_can_be_divided(
 
 
 def test_a_processor_has_to_promise_and_to_keep_its_promise() -> None:
-    with pytest.raises(TopologyError, match=r"'tally-up' .* does not promise key_local=True"):
+    with pytest.raises(TopologyError, match=r"'tally-up' .* without key_local=True"):
         divided_plan(tallying(key_local=False).plan("app"), 4)
     with ms.testing.TopologyTestDriver(tallying(key_local=True), parallelism=4) as driver:
         for word in ("to", "be", "to"):
@@ -224,7 +224,7 @@ def test_state_does_not_move_to_other_ranges_without_a_word() -> None:
     for before, now in ((1, 2), (1, 17), (16, 17)):
         check_routing(routes[before], routes[now], divides=True)
     for before, now in ((17, 1), (17, 16), (16, 1)):
-        with pytest.raises(IncompatibleTopologyError, match="never into fewer"):
+        with pytest.raises(IncompatibleTopologyError, match="not into fewer"):
             check_routing(routes[before], routes[now], divides=True)
 
 

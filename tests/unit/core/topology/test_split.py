@@ -141,7 +141,7 @@ def test_the_names_a_repartition_needs_are_kept_free() -> None:
     builder.stream("in", name="counts-repartition-source").group_by(lambda k, v: v).count(store="counts")
     with pytest.raises(
         TopologyError,
-        match="the name 'counts-repartition-source' is needed by repartition 'counts-repartition'; rename the other",
+        match="repartition 'counts-repartition' needs the name 'counts-repartition-source', which another node has",
     ):
         builder.build().plan()
 
@@ -151,7 +151,7 @@ def test_two_repartitions_of_one_name_are_refused() -> None:
     for name in ("first", "second"):
         topology.add(Repartition(name, ("in",), "same", ms.serdes.string, ms.serdes.string))
     with pytest.raises(
-        TopologyError, match=r"two repartitions have the name 'same'; give one of them another name=\.\.\."
+        TopologyError, match=r"two repartitions have the name 'same'; set another name=\.\.\. on one of them"
     ):
         topology.plan()
 

@@ -78,21 +78,24 @@ def test_slices_hold_half_the_retention_and_a_minute_at_least() -> None:
     ("make", "message"),
     [
         (lambda: ms.stores.key_value("a/b", TEXT, INT), "'a/b' cannot be the name of a store"),
-        (lambda: ms.stores.key_value("s", TEXT, INT, ttl=0), "store 's': ttl is at least 1 ms, not 0"),
+        (lambda: ms.stores.key_value("s", TEXT, INT, ttl=0), "store 's': ttl must be at least 1 ms, not 0"),
         (lambda: ms.stores.lru("s", TEXT, INT, capacity=0), "store 's': capacity must be at least 1, not 0"),
         (
             lambda: ms.stores.window("s", TEXT, INT, retention=9, size=10),
-            "store 's': retention is at least 10 ms, not 9; windows would expire before they end",
+            "store 's': retention must be at least 10 ms, not 9; windows would expire before they end",
         ),
-        (lambda: ms.stores.window("s", TEXT, INT, retention=9, size=-1), "size is at least 0 ms, not -1"),
-        (lambda: ms.stores.session("s", TEXT, INT, retention=-1), "retention is at least 0 ms, not -1"),
+        (
+            lambda: ms.stores.window("s", TEXT, INT, retention=9, size=-1),
+            "size must be at least 0 ms, not -1",
+        ),
+        (lambda: ms.stores.session("s", TEXT, INT, retention=-1), "retention must be at least 0 ms, not -1"),
         (
             lambda: ms.stores.key_value("s", TEXT, INT, engine="redis"),  # type: ignore[arg-type]
-            "store 's': engine is one of None, 'lmdb', 'rocksdb', 'memory', not 'redis'",
+            "store 's': engine must be one of None, 'lmdb', 'rocksdb', 'memory', not 'redis'",
         ),
         (
             lambda: ms.stores.key_value("s", TEXT, INT, changelog=True),  # type: ignore[arg-type]
-            "store 's': changelog is one of 'spark', 'kafka', not True",
+            "store 's': changelog must be one of 'spark', 'kafka', not True",
         ),
     ],
 )
@@ -112,7 +115,7 @@ def test_duplicates_cannot_lie_in_the_order_of_time() -> None:
 
 
 def test_an_order_is_that_of_keys_or_of_time() -> None:
-    with pytest.raises(TopologyError, match="store 's': order is one of 'key', 'time', not 'start'"):
+    with pytest.raises(TopologyError, match="store 's': order must be one of 'key', 'time', not 'start'"):
         ms.stores.session("s", TEXT, INT, retention=10, order="start")  # type: ignore[arg-type]
 
 

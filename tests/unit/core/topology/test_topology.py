@@ -96,7 +96,7 @@ def with_store() -> ms.Topology:
         (lambda: with_store().connect("worker"), r"^connect\('worker'\) names no store"),
         (
             lambda: with_store().connect("worker", "count"),
-            r"^processor 'worker' is to use store 'count', which does not exist; add it with .* \(there are: counts\)$",
+            r"^processor 'worker' uses store 'count', which does not exist; add it with .* \(there are: counts\)$",
         ),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_mistake_is_reported_where_it_is_made(build: Callable[[], ms.Topology]
         ),
         (
             lambda: begun().add_state_store(STORE),
-            r"^store 'counts' is connected to no processor; connect it or leave it out$",
+            r"^store 'counts' is not connected to any processor; connect it or remove it$",
         ),
     ],
 )

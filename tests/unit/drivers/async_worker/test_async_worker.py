@@ -190,7 +190,7 @@ def test_an_attempt_at_an_earlier_micro_batch_is_refused(connection: AsyncWorker
     asker.batch = 5
     asker.ask(1)
     asker.batch = 4
-    with pytest.raises(AsyncWorkerError, match="is in micro-batch 5 already"):
+    with pytest.raises(AsyncWorkerError, match="is already in micro-batch 5"):
         asker.ask()
 
 

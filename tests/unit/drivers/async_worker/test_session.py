@@ -172,7 +172,7 @@ def test_answers_to_calls_under_other_options_change_nothing() -> None:
 def test_a_question_of_a_batch_that_is_over_is_refused() -> None:
     session = Session("0_0")
     session.ask(question(batch=2), LOADED, 0)
-    with pytest.raises(AsyncWorkerError, match="task 0_0 is in micro-batch 2 already"):
+    with pytest.raises(AsyncWorkerError, match="task 0_0 is already in micro-batch 2"):
         session.ask(question(order(ticket(0, "a")), batch=1), LOADED, 0)
     assert begun(session) == []
 

@@ -53,6 +53,6 @@ def test_another_client_is_asked(monkeypatch: pytest.MonkeyPatch, stands: Callab
 def test_not_for_ever(monkeypatch: pytest.MonkeyPatch, stands: Callable[[], object]) -> None:
     delivery = asked(monkeypatch, 0, Answering(stands))
     with pytest.raises(
-        BrokerUnavailableError, match=r"asking which batch was delivered last .*no answer for 0 s"
+        BrokerUnavailableError, match=r"looking up the last delivered micro-batch .*no answer for 0 s"
     ):
         delivery._last_mark()

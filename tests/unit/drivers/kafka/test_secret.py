@@ -86,7 +86,7 @@ def test_a_reference_keeps_its_identity(reference: object) -> None:
     [
         (
             ms.secret.env("SHOP_NOWHERE"),
-            r"ms.secret.env\('SHOP_NOWHERE'\) is not there.*executors on every host",
+            r"ms.secret.env\('SHOP_NOWHERE'\) is not set.*executors on every host",
         ),
         (
             ms.secret.file("/nowhere/at/all"),

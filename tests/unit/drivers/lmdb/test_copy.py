@@ -50,7 +50,7 @@ class TestAnotherProcess:
         return copy
 
     def test_is_noticed_before_changes_are_written(self, moved: LmdbCopy) -> None:
-        with pytest.raises(CopyMovedError, match="another attempt writes it"):
+        with pytest.raises(CopyMovedError, match="another attempt also writes it"):
             moved.apply({"s": [(b"a", b"wrong"), (b"b", b"wrong")]}, Version(2, "cc"))
         assert moved.version() == SECOND
         assert [*moved.open_view().open("s").scan(None, None)] == [(b"a", b"2"), (b"b", b"1")]

@@ -108,7 +108,7 @@ def test_a_view_is_the_same_object_until_another_state_is_committed(channel: Cha
 def test_who_does_not_know_the_key_gets_no_channel(caplog: pytest.LogCaptureFixture) -> None:
     with closing(HostListener("127.0.0.1", KEY)) as listener:
         address = "127.0.0.1", listener.port
-        with pytest.raises(OSError, match="does not know the key"):
+        with pytest.raises(OSError, match="does not have the key"):
             connected(address, b"x" * 32)
         with socket.create_connection(address) as plain, suppress(OSError):
             plain.sendall(b"GET / HTTP/1.1\r\n\r\n")

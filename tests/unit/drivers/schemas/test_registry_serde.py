@@ -179,8 +179,8 @@ def test_a_serde_travels_and_counts_in_a_store(registry: str) -> None:
     ("arguments", "why"),
     [
         ({"registry": ""}, "needs an address"),
-        ({"registry": {"url": "mock://x"}, "subject": "topics"}, "subject='topics' is none of 'topic'"),
-        ({"registry": "mock://x", "register": "always"}, "register='always' is none of 'auto'"),
+        ({"registry": {"url": "mock://x"}, "subject": "topics"}, "subject='topics' must be one of 'topic'"),
+        ({"registry": "mock://x", "register": "always"}, "register='always' must be one of 'auto'"),
     ],
 )
 def test_what_cannot_be_is_refused_where_it_is_said(arguments: dict[str, Any], why: str) -> None:

@@ -86,7 +86,7 @@ def test_what_is_left_out_says_so_when_it_is_called() -> None:
     def helper() -> None: ...
 
     left = from_outline(outline({"f": helper}))["f"]
-    with pytest.raises(TypeError, match=r"helper is not known where a topology is only planned"):
+    with pytest.raises(TypeError, match=r"helper is not known while a topology is only planned"):
         left()
 
 

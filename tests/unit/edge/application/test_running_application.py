@@ -193,7 +193,9 @@ class TestOrders:
         running.pause(keep=True)
         running._run.release()
         for order in (running.pause, running.resume, lambda: running.throttle("in", 5)):
-            with pytest.raises(ControlError, match=r"'app' has ended .* only a running one takes commands"):
+            with pytest.raises(
+                ControlError, match=r"'app' has ended .* only a running application accepts commands"
+            ):
                 order()
         assert (tmp_path / "paused.json").exists()
 

@@ -24,7 +24,7 @@ def test_an_application_gives_them_an_engine() -> None:
 def test_a_topic_that_is_not_there_is_named() -> None:
     plan = topology().plan()
     assert global_partitions(plan, {"products": 3, "orders": 1}) == {"products": 3}
-    with pytest.raises(TopicNotFoundError, match="reads 'products'"):
+    with pytest.raises(TopicNotFoundError, match="do not exist on the broker: 'products'"):
         global_partitions(plan, {"orders": 1})
 
 

@@ -60,8 +60,8 @@ def test_an_error_has_place_files_and_ways_out(checkpoint: Checkpoint) -> None:
         sound_progress(LocalFiles(checkpoint.root), "file:/here", plan(False))
     message = caught.value.message
     assert message.startswith(
-        "the checkpoint file:/here is damaged, so nothing was started on it and nothing was sent: metadata, which has the id of "
-        "the query, is missing; commits/2 cannot be read: it is empty."
+        "the checkpoint file:/here is damaged, so nothing was started on it and nothing was sent: metadata, which contains "
+        "the query id, is missing; commits/2 cannot be read: it is empty."
     )
     assert "`millstream reset shop`" in message
 
@@ -114,7 +114,7 @@ def test_a_reset_says_that_it_knows_the_groups_offsets_only(checkpoint: Checkpoi
     plan = ResetPlan("shop", (Move("in", 0, 7, 0),), {}, {}, {}, progress, (), None, damage)
     lines = [*plan_lines(plan, files, "file:/here", 0)]
     assert (
-        "The checkpoint is damaged (offsets/2 cannot be read: it is empty), so this is what the group has committed."
+        "The checkpoint is damaged (offsets/2 cannot be read: it is empty), so the positions are the group's committed offsets."
         in lines
     )
     assert any("file:/here" in line for line in lines)

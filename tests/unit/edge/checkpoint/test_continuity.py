@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import IncompatibleTopologyError
+from millstream.core.model.errors import CheckpointError, IncompatibleTopologyError
 from millstream.core.state.segments.log import Manifest, encode_manifest
 from millstream.core.topology.async_nodes import with_additional_stores
+from millstream.core.topology.evolution import Remembered
+from millstream.core.topology.layout import default_grouper
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
-from millstream.edge.checkpoint.continuity import Continuity, check_finished, continuity
+from millstream.edge.checkpoint.continuity import Continuity, check_finished, check_shared, continuity
 
 
 def calling(name: str | None) -> Plan:
@@ -67,3 +69,54 @@ class TestUnfinishedRecords:
     @staticmethod
     def nobody_reads() -> list[bytes]:
         raise AssertionError("reading what tasks remember takes a Spark job")
+
+
+class TestAMicroBatchThatRemovesParts:
+    """Its topology may fail in it; then the earlier topology repeats it and must find its state."""
+
+    def test_does_not_renumber_them_for_the_earlier_topology(self) -> None:
+        both, fewer = tables("counts", "prices"), tables("counts", "rates")
+        before = self.offset(going_on_from(both, None))
+        failed = self.offset(going_on_from(fewer, CheckpointProgress(3, True, False, 2, before, before, 3)))
+        assert failed["parts"]["1"] == [[], [], 2]
+        for complete in (False, True):
+            processed, last = (failed, 4) if complete else (before, 3)
+            progress = CheckpointProgress(4, complete, False, 2, failed, processed, last, before)
+            now = going_on_from(both, progress).plan
+            assert [sorted(sub.stores) for sub in now.subtopologies] == [["counts"], ["prices"], []]
+            now = going_on_from(fewer, progress).plan
+            assert [sorted(sub.stores) for sub in now.subtopologies] == [["counts"], [], ["rates"]]
+
+    @staticmethod
+    def offset(now: Continuity) -> dict[str, Any]:
+        layout = now.laid_out({"counts": 2, "prices": 2, "rates": 2}, default_grouper)
+        lineage = now.lineage(layout, {})
+        remembered = Remembered(
+            now.plan.store_fingerprints(), {}, lineage.parts, {}, {}, frozenset(), lineage.routing
+        )
+        return {**remembered.to_json(), "topics": {}}
+
+
+def tables(*topics: str) -> Plan:
+    builder = ms.StreamsBuilder()
+    for topic in topics:
+        builder.table(topic, store=topic)
+    return builder.build().plan("app")
+
+
+def going_on_from(plan: Plan, progress: CheckpointProgress | None) -> Continuity:
+    return continuity(plan, progress, {})
+
+
+class TestAStandbyWithAnEmptyCheckpoint:
+    def test_is_refused_if_the_driver_before_it_has_committed_offsets(self) -> None:
+        with pytest.raises(CheckpointError, match=r"file:/mine is empty, .* share a checkpoint"):
+            check_shared(tables("prices"), "file:/mine", {"prices": {0: 5}})
+
+    def test_may_begin_if_no_offset_is_committed(self) -> None:
+        check_shared(tables("prices"), "file:/mine", {"prices": {}})
+
+    def test_may_rebuild_stores_from_changelog_topics(self) -> None:
+        builder = ms.StreamsBuilder()
+        builder.stream("in").group_by_key().count(store=ms.stores.options("counts", changelog="kafka"))
+        check_shared(builder.build().plan("app"), "file:/mine", {"in": {0: 5}})

@@ -69,8 +69,8 @@ def test_a_start_says_what_is_still_paused_and_lets_go_what_is_no_longer_read(
         again = started(tmp_path, known=("b", "c"))
     assert again.limits.paused == {"b"}
     assert caplog.messages == [
-        "topics that stay paused from an earlier run: b",
-        "paused before, and no longer read: a",
+        "topics that are still paused from an earlier run: b",
+        "topics that were paused in an earlier run and are no longer read: a",
     ]
 
 

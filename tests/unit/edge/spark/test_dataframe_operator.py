@@ -27,7 +27,7 @@ def test_a_pattern_takes_the_frames_whose_names_it_matches() -> None:
     builder = ms.StreamsBuilder()
     builder.stream(re.compile("orders-.*")).to("out")
     with pytest.raises(
-        TopicNotFoundError, match="reads orders-eu, but DataFrames were given for orders-eu, other"
+        TopicNotFoundError, match="reads orders-eu, but the DataFrames are for orders-eu, other"
     ):
         operator(builder, "orders-eu", "other")
 

@@ -26,9 +26,10 @@ def rooms(path: str) -> tuple[int, int, int]:
         FULL,
         "[STREAMING_CHECKPOINT_LOG_WRITE_FAILURE.OFFSET_LOG] Failed to write",
         "java.io.IOException: No space left on device",
+        "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs detected for 5.",
     ],
 )
-def test_a_full_disk_is_named(text: str) -> None:
+def test_a_full_disk_and_a_second_driver_are_named(text: str) -> None:
     error = translated(text, "file:///nowhere/at/all", rooms)
     assert type(error) is SparkRuntimeError
     assert "Spark cannot write the checkpoint file:///nowhere/at/all" in error.message
@@ -36,6 +37,7 @@ def test_a_full_disk_is_named(text: str) -> None:
         "the disk of the checkpoint, /nowhere/at/all, has 0.0 of 1.0 MiB free; the disk of Spark's local files"
         in error.message
     )
+    assert "Or another program writes to the checkpoint" in error.message
     assert "start the application again" in error.message
     assert "plans and offsets" not in error.message
 

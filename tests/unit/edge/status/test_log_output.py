@@ -120,6 +120,6 @@ def test_a_start_that_fails_is_one_message_behind_the_line_of_its_phase(tmp_path
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     phase, error = _messages(ended)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert phase == "copy: looking at the topics on 127.0.0.1:1"
+    assert phase == "copy: reading the topics from 127.0.0.1:1"
     assert error.startswith("no Kafka broker responds at 127.0.0.1:1 ")
     assert error.endswith("/copy/millstream.log)")

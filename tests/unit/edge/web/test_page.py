@@ -205,7 +205,7 @@ def test_the_file_goes_with_the_page(steered: Steered, settings: Settings) -> No
     listeners = Listeners()
     listeners.open(steered, settings, lambda event, text, **facts: None, plan)
     listeners.close()
-    with pytest.raises(ControlError, match=r"no page that this user may open .*page_port=0"):
+    with pytest.raises(ControlError, match=r"no page that this user can open .*page_port=0"):
         address_of(settings.home("orders"), "orders")
 
 

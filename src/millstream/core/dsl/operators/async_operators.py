@@ -60,7 +60,8 @@ def process_async(stream: StreamHandle[Any, Any], function: AsyncFunction, store
         if spec is None or not isinstance(spec, (KeyValueSpec, LruSpec)):
             raise TopologyError(
                 f"process_async(stores=[{store!r}]): there is no key-value store with this name; add it with "
-                "add_state_store(...) first. Other kinds of stores have no single entry per key that could be sent with a call"
+                "add_state_store(...) first. Stores of other kinds cannot be used, because they have no single entry per "
+                "key to send with a call"
             )
     order = function.calls.order
     if connected and order != "key":

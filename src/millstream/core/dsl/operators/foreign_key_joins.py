@@ -110,8 +110,9 @@ def _check_partitions(graph: Graph, *sides: TableHandle[Any, Any]) -> None:
     """
     if any(is_windowed_here(graph.topology.nodes, side._node) for side in sides):
         raise TopologyError(
-            "a windowed aggregation cannot be joined by a foreign key directly: subscriptions and responses would go to the partitions of the windowed "
-            "keys, but the rows are in those of their keys. Move the rows first, with to_stream().repartition().to_table() after the aggregation"
+            "a windowed aggregation cannot be joined by a foreign key directly: subscriptions and responses would go to "
+            "the partitions of the windowed keys, but the rows are in the partitions of the keys without windows. "
+            "Repartition the rows first, with to_stream().repartition().to_table() after the aggregation"
         )
 
 

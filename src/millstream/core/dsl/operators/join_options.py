@@ -63,7 +63,7 @@ _OPTIONS_WITH: Final = {
 }
 
 _HINTS: Final = {
-    "grace": " (that of two streams is in windows=ms.JoinWindows(...))",
+    "grace": " (a join of two streams takes it from windows=ms.JoinWindows(...))",
     "late": " (no record is late for a table)",
     "other_late": " (no record is late for a table)",
 }

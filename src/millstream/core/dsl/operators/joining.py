@@ -84,7 +84,8 @@ def join_table(
     if stream._rekeyed and is_windowed_here(graph.topology.nodes, table._node):
         raise TopologyError(
             "a stream whose keys were changed cannot be joined with a windowed aggregation: its records would go to the "
-            "partitions of their windowed keys, but the rows are in those of their keys. Move the rows, too, with to_stream().repartition().to_table() after the aggregation"
+            "partitions of their windowed keys, but the rows are in the partitions of the keys without windows. "
+            "Repartition the rows, too, with to_stream().repartition().to_table() after the aggregation"
         )
     path = stream._path
     join_path = f"{path}-{table._path}-join"
@@ -120,13 +121,13 @@ def _buffer(
     versions = join_nodes.versions_of_table(graph.topology.nodes, table._node)
     if versions is None:
         raise TopologyError(
-            "grace needs a versioned table, which has the row at the time of a record; give the table "
-            "store=ms.stores.options(name, history_retention=...), and join the table itself, not one derived from it"
+            "grace needs a versioned table, which knows the row at the time of a record; create the table with "
+            "store=ms.stores.options(name, history_retention=...), and join this table, not one derived from it"
         )
     if not 0 <= grace <= versions.retention_ms:
         raise TopologyError(
-            f"grace is from 0 to {versions.retention_ms} ms, the history_retention of {versions.name!r}, not {grace}: a "
-            "record that waited longer would find no version for its time"
+            f"grace must be from 0 to {versions.retention_ms} ms, the history_retention of {versions.name!r}, not "
+            f"{grace}: a record that waited longer would find no version for its time"
         )
     spec = add_bytes_store(
         graph,
@@ -181,8 +182,8 @@ def join_streams(
     """Add the join of two streams, and return its last node. With ``prior``, a record is joined only with older records."""
     if options.windows is None:
         raise TopologyError(
-            "a join of two streams needs windows=ms.JoinWindows(before, after, grace): without windows, all records would "
-            "have to be stored for ever"
+            "a join of two streams needs windows=ms.JoinWindows(before, after, grace): without windows, all records "
+            "would have to be stored forever"
         )
     graph = left._graph
     check_same_builder(graph, right._graph)

@@ -105,8 +105,8 @@ def _retention(options: StoreOptions, least: int, length: str) -> int:
     retention = least if options.retention is None else millis(options.retention)
     if retention < least:
         raise TopologyError(
-            f"store {options.name!r}: a retention of {retention} ms would drop windows that can still change; give at "
-            f"least {length} and grace together, {least} ms"
+            f"store {options.name!r}: a retention of {retention} ms would drop windows that can still change; set at "
+            f"least {least} ms, which is {length} plus grace"
         )
     return retention
 

@@ -33,7 +33,8 @@ class CallFailures:
         failed = settled.attempt - 1
         if failed in _LOGGED_AFTER:
             self._runtime.notice(
-                f"{self._call_of(record)} has failed {failed} times and is tried again, the last time with {settled.cause}"
+                f"{self._call_of(record)} has failed {failed} times and will be retried; the last failure was "
+                f"{settled.cause}"
             )
 
     def stop_if_final(self, record: InFlightRecord, failed: Failed) -> None:
@@ -64,8 +65,8 @@ class CallFailures:
     def _message(self, record: InFlightRecord, failed: Failed) -> str:
         attempts = "1 attempt" if failed.attempts == 1 else f"{failed.attempts} attempts"
         return (
-            f"{self._call_of(record)} failed for good after {attempts}: {failed.cause}. Correct the function, let "
-            "retry=ms.Retry(...) try such failures again, or set on_failure='skip' or on_failure=ms.dead_letter('topic')"
+            f"{self._call_of(record)} failed for good after {attempts}: {failed.cause}. Correct the function, set "
+            "retry=ms.Retry(...) to retry such failures, or set on_failure='skip' or on_failure=ms.dead_letter('topic')"
         )
 
     def _call_of(self, record: InFlightRecord) -> str:

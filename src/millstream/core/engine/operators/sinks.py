@@ -57,7 +57,7 @@ def _check_size(row: Row, topic: str, most: int) -> None:
     size = _FRAME_BYTES + len(key or b"") + len(value or b"") + (_header_bytes(headers) if headers else 0)
     if size > most:
         raise ProductionError(
-            f"the record takes {size} bytes, and topic {topic!r} at most {most}: raise the producer setting "
+            f"the record has {size} bytes, but topic {topic!r} accepts at most {most}: raise the producer setting "
             "message.max.bytes and the topic's max.message.bytes"
         )
 

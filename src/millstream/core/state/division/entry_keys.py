@@ -107,10 +107,10 @@ def _obstacles(plan: Plan, sub: SubTopology) -> Iterator[str]:
     """Yield the reasons why stores cannot be divided by key."""
     for node in sub.nodes.values():
         if node.store_names and not node.divisible:
-            yield f"nothing divides the stores of node {node.name!r} ({type(node).__name__})"
+            yield f"the stores of node {node.name!r} ({type(node).__name__}) do not support it"
     for spec in sub.stores.values():
         if not isinstance(spec, (KeyValueSpec, WindowSpec, SessionSpec)):
-            yield f"nothing divides a store of its kind, {spec.kind} ({spec.name!r})"
+            yield f"store {spec.name!r} is of the kind {spec.kind}, which does not support it"
         if spec.name in plan.changelogs:
             yield f"the changelog topic of store {spec.name!r} has a partition per task, and would have to be divided too"
     for name, sources in sources_of_stores(sub).items():
@@ -118,8 +118,8 @@ def _obstacles(plan: Plan, sub: SubTopology) -> Iterator[str]:
         for source in sources:
             if key is not None and not _is_exact(source, key, plan.internal_topics):
                 yield (
-                    f"store {name!r} has keys of serdes.{key.name}, and may have other bytes for a key than {source.name!r} has read "
-                    f"with serdes.{source.key.name}, so its range is not known"
+                    f"store {name!r} writes keys with serdes.{key.name}, so the bytes of a key may differ from those that "
+                    f"{source.name!r} reads with serdes.{source.key.name}, and its key range is not known"
                 )
 
 

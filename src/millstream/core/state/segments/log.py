@@ -129,7 +129,8 @@ class Manifest:
         """
         if data["format"] != _FORMAT:
             raise StoreError(
-                f"the checkpoint was written by a newer Millstream (log format {data['format']})"
+                f"the checkpoint was written by a newer Millstream (log format {data['format']}); upgrade this "
+                "installation"
             )
         segments = {
             (store, group): tuple(Segment(*s) for s in rest) for store, group, *rest in data["segments"]
@@ -299,9 +300,9 @@ def why_restored(manifest: Manifest, copy: Version | None, why_empty: str) -> st
     if copy is None:
         return why_empty
     if copy.number < 0:
-        return "a restore from nothing was cut off"
+        return "a full restore was interrupted"
     if not manifest.remembers(copy):
-        return "the local copy is of an attempt that was not committed, of another checkpoint or too old"
+        return "the local copy belongs to an attempt that was not committed or to another checkpoint, or is too old"
     behind = f"the local copy is {manifest.version - copy.number} versions behind"
     if catch_up(manifest, copy) is None:
         return f"{behind} and lacks deletions that the log no longer contains"

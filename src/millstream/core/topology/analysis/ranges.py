@@ -156,9 +156,9 @@ def _obstacles(sub: SubTopology) -> Iterator[str]:
     tables = {node.store.name for node in sub.nodes.values() if isinstance(node, n.TableSource)}
     for spec in sub.stores.values():
         if isinstance(spec, VersionedSpec) and spec.name not in tables:
-            yield f"store {spec.name!r} keeps versions, which expire depending on the writes of all keys"
+            yield f"store {spec.name!r} keeps versions, whose expiry depends on the writes of all keys"
         elif isinstance(spec, LruSpec):
-            yield f"store {spec.name!r} keeps the most recently used keys of all"
+            yield f"store {spec.name!r} evicts the least recently used of all keys"
 
 
 def _shown_for_longer(sub: SubTopology, node: n.Node) -> Iterator[str]:
@@ -168,8 +168,8 @@ def _shown_for_longer(sub: SubTopology, node: n.Node) -> Iterator[str]:
     for other in sub.nodes.values():
         if isinstance(other, _LOOSELY_EXPIRING) and other.store.name in node.store_names:
             yield (
-                f"node {node.name!r} ({type(node).__name__}) looks up windows of {other.name!r}, which expire by the windows of "
-                "other keys"
+                f"node {node.name!r} ({type(node).__name__}) looks up windows of {other.name!r}, whose expiry depends on "
+                "the windows of other keys"
             )
 
 
@@ -181,17 +181,17 @@ def _obstacle(node: n.Node) -> str | None:
     """Return why a node cannot be divided, or None if it can."""
     if isinstance(node, n.Source):
         takes_times = node.timestamp is not None
-        return "takes timestamps out of records, so the reader does not know them" if takes_times else None
+        return "extracts timestamps from records, so the reader does not know them" if takes_times else None
     if isinstance(node, n.Process):
-        return None if node.key_local else "is a processor that does not promise key_local=True"
+        return None if node.key_local else "is a processor without key_local=True"
     if isinstance(node, (MapValuesAsync, ForeachAsync)) and node.calls.order == "partition":
         return "keeps the order of a whole partition (order='partition')"
     if not (node.pure or node.local_to_key):
         return "depends on more than the records of one key"
     if node.closes_idle:
-        return "closes windows after a pause of all keys (close_idle_after)"
+        return "closes windows when all keys are idle (close_idle_after)"
     if isinstance(node, w.Suppress) and node.suppressed.limited:
-        return "limits a buffer over all keys"
+        return "limits a buffer that all keys share"
     if isinstance(node, j.StreamJoin) and node.unmatched is not None:
         return _early_results(node.times)
     return _shared_checks(node) if isinstance(node, _WINDOWED) else None
@@ -202,7 +202,7 @@ def _early_results(times: j.JoinTimes) -> str | None:
     if times.interval:
         return "checks for records without a partner at intervals that all keys share (unmatched_interval)"
     if not times.final:
-        return "emits records without a partner when those of other keys allow it (unmatched='early')"
+        return "emits records without a partner depending on records of other keys (unmatched='early')"
     return None
 
 
@@ -214,7 +214,7 @@ def _shared_checks(node: Any) -> str | None:
         enough = 3 * node.windows.difference_ms + node.windows.grace_ms + 1
         if node.store.retention_ms < enough:
             return (
-                "has windows that expire by the windows of other keys while records may still find them; give it "
+                "has windows that may expire because of other keys while records can still be joined with them; set "
                 f"store=ms.stores.options(..., retention={enough}) or more"
             )
     return None
@@ -233,7 +233,7 @@ def _lost_time(
                 "not forward deletes of rows that do not exist, so its time is not that of the partition"
             )
         else:
-            does = "make values null" if isinstance(parent, _KEEPING_ALL) else "leave records out"
+            does = "make values null" if isinstance(parent, _KEEPING_ALL) else "drop records"
             yield (
                 f"node {node.name!r} ({type(node).__name__}) has its own stream time, and {parent.name!r} upstream of it may {does}, so "
                 f"its time is not that of the partition; insert repartition() between them"

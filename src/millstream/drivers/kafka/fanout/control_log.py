@@ -109,7 +109,7 @@ class ControlLog:
         """
         token = uuid4().hex
         self.publish(BARRIER, {"token": token})
-        self.expect(lambda: self.ledger.barrier == token, "what was written before")
+        self.expect(lambda: self.ledger.barrier == token, "the records that were written before")
 
     def expect(self, reached: Callable[[], bool], what: str) -> None:
         """Apply records until a condition holds.

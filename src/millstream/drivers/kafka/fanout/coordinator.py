@@ -63,8 +63,8 @@ class Coordinator:
         """
         if not 0 <= partition < self._partitions or ranges < 1:
             raise FanOutError(
-                f"partition {partition} of topic {self._topic!r} cannot be divided into {ranges}: the topic has "
-                f"{self._partitions} partitions, from 0, and a partition has at least 1 range"
+                f"partition {partition} of topic {self._topic!r} cannot be divided into {ranges} key ranges: the topic "
+                f"has {self._partitions} partitions, numbered from 0, and a partition has at least 1 range"
             )
         if ranges > 1:
             self._broker.ensure_topic(fan_out_topic(TopicPartition(self._topic, partition)), ranges, {})

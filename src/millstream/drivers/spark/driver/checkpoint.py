@@ -14,7 +14,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlparse
@@ -129,6 +129,7 @@ class CheckpointProgress:
         planned: Offset at the end of the last planned micro-batch.
         processed: Offset at the end of the last complete micro-batch. Empty if there is none.
         last_complete: Number of the last complete micro-batch. -1 if there is none.
+        previous: Offset at the end of the micro-batch that was planned before the last one. Empty if there is none.
     """
 
     batch: int
@@ -138,6 +139,7 @@ class CheckpointProgress:
     planned: Mapping[str, Any]
     processed: Mapping[str, Any]
     last_complete: int = -1
+    previous: Mapping[str, Any] = field(default_factory=dict)
 
 
 def progress_of(files: Files) -> CheckpointProgress | None:
@@ -165,18 +167,20 @@ def progress_from(
     """
     if not planned:
         return None
-    partitions, last = offset_of(text(planned[-1]), planned[-1])
-    complete = planned[-1] in committed
-    before = [number for number in planned[:-1] if number in committed][-1:]
-    if complete or not before:
-        done = planned[-1] if complete else -1
+    batch, complete = planned[-1], planned[-1] in committed
+    partitions, last = offset_of(text(batch), batch)
+    if len(planned) == 1:
         return CheckpointProgress(
-            planned[-1], complete, False, partitions, last, last if complete else {}, done
+            batch, complete, False, partitions, last, last if complete else {}, batch if complete else -1
         )
+    partitions_before, previous = offset_of(text(planned[-2]), planned[-2])
+    if complete:
+        return CheckpointProgress(batch, True, False, partitions, last, last, batch, previous)
+    if planned[-2] not in committed:
+        return CheckpointProgress(batch, False, False, partitions, last, {}, -1, previous)
     # Only a rescale changes the number of partitions between micro-batches.
-    partitions_before, processed = offset_of(text(before[0]), before[0])
     rescaling = partitions != partitions_before
-    return CheckpointProgress(planned[-1], False, rescaling, partitions, last, processed, before[0])
+    return CheckpointProgress(batch, False, rescaling, partitions, last, previous, planned[-2], previous)
 
 
 def numbers(names: list[str]) -> list[int]:
@@ -199,8 +203,9 @@ def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
     version, *lines = text.splitlines() or [""]
     if re.fullmatch(r"v\d+", version) and (version != _READABLE or len(lines) > 2):
         raise CheckpointError(
-            f"offsets/{batch} is not what Millstream reads: it has version {version!r} with {len(lines) - 1} sources, where "
-            f"{_READABLE!r} with one is expected. The checkpoint belongs to another query, or a newer Spark has written it"
+            f"offsets/{batch} cannot be read by Millstream: it has version {version!r} and {len(lines) - 1} sources, but "
+            f"{_READABLE!r} and one source are expected. The checkpoint belongs to another query, or a newer Spark has "
+            "written it"
         )
     try:
         partitions = int(json.loads(lines[0])["conf"][_PARTITIONS])

@@ -35,7 +35,7 @@ def problem(file: Path) -> str | None:
     actual = b"".join(
         zlib.crc32(data[start : start + chunk]).to_bytes(4, "big") for start in range(0, len(data), chunk)
     )
-    return None if actual == expected else "has other bytes than were written: its checksum does not fit"
+    return None if actual == expected else "is corrupt: its checksum does not match"
 
 
 def files_of_snapshot(file: Path) -> dict[str, Path]:
@@ -55,7 +55,7 @@ def files_of_snapshot(file: Path) -> dict[str, Path]:
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"cannot be read as a snapshot: {error}") from None
     if broken is not None:
-        raise ValueError(f"is damaged: {broken} in it has other bytes than were written")
+        raise ValueError(f"is corrupt: the checksum of {broken} in it does not match")
     if version != _READABLE:
         raise ValueError(f"has version {version!r}, which a newer Spark has written")
     return {name: file.parent / "SSTs" / name for name in names}

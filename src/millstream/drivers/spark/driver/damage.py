@@ -157,31 +157,32 @@ def findings(seen: Seen) -> list[str]:
 
 def _of_metadata(text: str | None) -> Iterator[str]:
     if text is None:
-        yield "metadata, which has the id of the query, is missing"
+        yield "metadata, which contains the query id, is missing"
         return
     try:
         json.loads(text)["id"]
     except (ValueError, KeyError, TypeError):
-        yield f"metadata has no id of a query: {_begin(text)}"
+        yield f"metadata has no query id: {_begin(text)}"
 
 
 def _of_numbers(seen: Seen) -> Iterator[str]:
     """Check that the numbers of offsets and commits are consecutive."""
     committed = seen.commits[-1] if seen.commits else -1
     if not seen.offsets:
-        yield "there is no file in offsets/, but there are " + (
-            "commits" if seen.commits else "versions of the state"
-        )
+        yield "offsets/ is empty, but there are " + ("commits" if seen.commits else "versions of the state")
         return
     planned = seen.offsets[-1]
     if committed > planned:
-        yield f"offsets/{committed} is missing, but commits/{committed} shows that this micro-batch was planned and completed"
+        yield (
+            f"offsets/{committed} is missing, but commits/{committed} exists, so this micro-batch was planned and "
+            "completed"
+        )
     if planned and seen.offsets[-2:-1] != [planned - 1]:
         yield f"offsets/{planned - 1} is missing; Spark needs the newest two, and the newest is offsets/{planned}"
     if committed < planned - 1:
         yield (
-            f"commits/{planned - 1} is missing, but offsets/{planned} is there, which is written when micro-batch {planned - 1} "
-            "is complete"
+            f"commits/{planned - 1} is missing, but offsets/{planned} exists, which is written only when micro-batch "
+            f"{planned - 1} is complete"
         )
     newest = max(
         (_newest(names) for partition, names in seen.state.items() if partition < seen.partitions), default=0
@@ -208,8 +209,8 @@ def _of_texts(seen: Seen) -> Iterator[str]:
             ids.add(offset["checkpoint"])
     if len(ids) > 1:
         yield (
-            f"offsets/{seen.offsets[-2]} and offsets/{seen.offsets[-1]} belong to two checkpoints, {' and '.join(sorted(ids))}: files of two "
-            "directories were mixed"
+            f"offsets/{seen.offsets[-2]} and offsets/{seen.offsets[-1]} belong to different checkpoints, "
+            f"{' and '.join(sorted(ids))}: files of two directories were mixed"
         )
     for batch in seen.commits[-1:]:
         text = seen.texts[f"commits/{batch}"]
@@ -244,7 +245,7 @@ def _of_state(seen: Seen) -> Iterator[str]:
         return
     for path, count in seen.descriptions.items():
         if seen.commits and not count:
-            yield f"{path} has no file, so the content of the state is unknown"
+            yield f"{path} is empty, so the content of the state is unknown"
     for partition, names in missing.items():
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         yield f"state/0/{partition} lacks {', '.join(names[:3])}{more}: {where}"

@@ -190,8 +190,9 @@ def _archive(paths: dict[str, Path]) -> Path:
             size += file.stat().st_size
             if size > _MOST_BYTES:
                 raise SettingsError(
-                    f"the modules that go to Spark's workers, {', '.join(sorted(paths))}, have more than {_MOST_BYTES >> 20} MiB. "
-                    "Install them on the hosts of the workers, or name those that are needed: py_modules=[...]"
+                    f"the modules that are sent to Spark's workers, {', '.join(sorted(paths))}, are larger than "
+                    f"{_MOST_BYTES >> 20} MiB. Install them on the hosts of the workers, or send only those that are "
+                    "needed: py_modules=[...]"
                 )
             archive.writestr(zipfile.ZipInfo(inside, _EPOCH), file.read_bytes(), zipfile.ZIP_DEFLATED)
     digest = hashlib.sha256(content.getvalue()).hexdigest()

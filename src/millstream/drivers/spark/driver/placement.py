@@ -59,7 +59,8 @@ def spark_partition(task: TaskId, partitions: int) -> int:
 def _key(task: TaskId) -> int:
     if task.subtopology >= _SUBTOPOLOGIES or task.partition >= _PARTITIONS:
         raise TopologyError(
-            f"task {task} has no place: there is room for {_SUBTOPOLOGIES} sub-topologies of {_PARTITIONS} partitions"
+            f"task {task} cannot be placed: a query supports at most {_SUBTOPOLOGIES} sub-topologies of {_PARTITIONS} "
+            "partitions"
         )
     wanted = (task.subtopology + task.partition) % _SPREAD
     first = (task.subtopology * _PARTITIONS + task.partition) * _CANDIDATES

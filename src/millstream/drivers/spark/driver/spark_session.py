@@ -219,6 +219,6 @@ def _new_session(application_id: str, ours: Mapping[str, str], log: Path | None)
     except Exception as error:
         why = str(error) if log is None else f"{error} (its output is in {log})"
         raise SparkRuntimeError(
-            f"Spark does not start: {why}. Millstream needs Java 17 or newer (JAVA_HOME is honoured); "
-            "`millstream doctor` shows what is missing"
+            f"Spark failed to start: {why}. Millstream needs Java 17 or newer (JAVA_HOME is honoured); `millstream "
+            "doctor` shows what is missing"
         ) from error

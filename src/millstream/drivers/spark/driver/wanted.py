@@ -45,32 +45,33 @@ WANTED: Final = (
     WantedSetting(
         "spark.sql.adaptive.enabled",
         "false",
-        "the shuffle before the tasks is planned again in each micro-batch",
+        "Spark plans the shuffle before the tasks anew in each micro-batch",
     ),
     WantedSetting(
         PROVIDER,
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        "a topology cannot keep state",
+        "Spark cannot keep the state of a topology",
     ),
     WantedSetting(
         f"{STATE_STORE}rocksdb.changelogCheckpointing.enabled",
         "true",
-        "each micro-batch writes a snapshot of the whole state of each partition (377 instead of 238 ms for two small ones)",
+        "each micro-batch writes a full snapshot of the state of each partition (377 instead of 238 ms for two small "
+        "ones)",
     ),
     WantedSetting(
         f"{STATE_STORE}rocksdb.trackTotalNumberOfRows",
         "false",
-        "each change of the state is looked up first, to count rows",
+        "each change of the state needs a lookup first, to count rows",
     ),
     WantedSetting(
         "spark.sql.streaming.noDataMicroBatches.enabled",
         "false",
-        "a micro-batch without records follows each one with records",
+        "an empty micro-batch follows each micro-batch with records",
     ),
     WantedSetting(
         "spark.sql.streaming.numRecentProgressUpdates",
         "200",
-        "Spark forgets sooner how long micro-batches took",
+        "Spark discards the durations of micro-batches sooner",
     ),
     WantedSetting(
         "spark.python.daemon.module",
@@ -101,7 +102,8 @@ WANTED: Final = (
     WantedSetting(
         "spark.authenticate",
         "true",
-        "who reaches a port of this session can read what it sends to tasks, secrets of Kafka's clients among it",
+        "anyone who can connect to a port of this session can read what it sends to tasks, including secrets of Kafka's "
+        "clients",
         default="false",
         guards=True,
     ),
@@ -160,10 +162,7 @@ def lacking_lines(session: SparkSession, given: Mapping[str, str]) -> list[str]:
     )
     return [
         *lacking(made, given),
-        *(
-            f"{name}={given[name]}: it was given to the application, too late for this session"
-            for name in late
-        ),
+        *(f"{name}={given[name]}: the application sets it too late for this session" for name in late),
     ]
 
 

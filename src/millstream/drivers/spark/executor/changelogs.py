@@ -23,7 +23,7 @@ from millstream.drivers.spark.executor.snapshots import TaskMemory
 _PUBLISHED_AT_ONCE = 20_000
 _SNAPSHOT = b"task "
 """Key prefix of snapshots. Their topic also contains the marks of delivered batches."""
-_WHY = "checkpoint and local state are gone; it is read from the changelog topic"
+_WHY = "the checkpoint and the local copy are missing; the changelog topic is read instead"
 
 
 def published(reader: ChangelogReader, plan: Plan, tasks: Iterable[TaskId]) -> list[bytes]:

@@ -30,6 +30,6 @@ def sending_dead_letters(sender: Sender | None) -> Iterator[None]:
             sender.publish(topic, records)
             sender.flush()
         except Exception as own:
-            message = f"{error.message}. Its dead letter could not be sent to topic {topic!r}: {own}"
+            message = f"{error.message}. The dead letter could not be sent to topic {topic!r}: {own}"
             raise type(error)(message) from error
         raise

@@ -149,7 +149,7 @@ class HostLock:
         except OSError as error:
             self.release()
             raise StoreError(
-                f"the file {self._path}, which guards the copy of a global store, cannot be written and locked: {error}. Check "
+                f"cannot write and lock the file {self._path}, which protects the copy of a global store: {error}. Check "
                 "that the disk has space and that the directory belongs to this user, or choose another with the setting "
                 "state_dir"
             ) from error

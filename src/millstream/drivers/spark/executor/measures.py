@@ -224,7 +224,7 @@ _TASKS: Final = (
         lambda step: [((), max((queue.records for queue in step.outcome.buffered.values()), default=0))],
     ),
     Measure(
-        Metric("task_punctuate_total", _TASK, "calls of punctuators", "punctuate-total", "punctuations"),
+        Metric("task_punctuate_total", _TASK, "punctuator calls", "punctuate-total", "punctuations"),
         lambda step: _of_task(step, step.outcome.metrics.punctuated),
     ),
     Measure(
@@ -263,7 +263,7 @@ _STATE: Final = (
         Metric(
             "task_restore_total",
             _TASK,
-            "changes fetched from the log to update local copies; 0 as long as nothing was lost",
+            "changes fetched from the log to update local copies; 0 unless a local copy was lost",
             "restore-total",
             "restored_changes",
         ),

@@ -221,7 +221,7 @@ class TaskRun:
         try:
             return self._over(copies, manifest, sub, snapshot)
         except (DamagedCopyError, CopyMovedError) as error:
-            log.warning("task %s restarts the micro-batch: %s", self._id, error)
+            log.warning("restarting the micro-batch in task %s: %s", self._id, error)
         gc.collect()  # the traceback may hold files that can be open only once
         self._read = {}
         return self._over(copies, manifest, sub, snapshot)

@@ -99,6 +99,7 @@ def _lost(topics: Collection[str]) -> OffsetsLostError:
     named = ", ".join(map(repr, sorted(topics)))
     return OffsetsLostError(
         f"the topic {named} of a global store ends before the offsets up to which its store was filled: it has lost its "
-        "newest records (an unclean leader election, a restored backup), or this is another cluster. To continue with the current content of "
-        "the topic, set on_lost_offsets='skip'; the store is then filled again from the topic's beginning"
+        "newest records (an unclean leader election, a restored backup), or bootstrap_servers names another cluster. To "
+        "continue with the current content of the topic, set on_lost_offsets='skip'; the store is then filled again from "
+        "the topic's beginning"
     )

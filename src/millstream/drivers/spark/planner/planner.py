@@ -299,7 +299,10 @@ class Planner:
         }
         waits_for = frozenset(left.intersection(paused))
         if waits_for - self._waits_for:
-            log.warning("the run to the end waits for paused topics: %s", ", ".join(sorted(waits_for)))
+            log.warning(
+                "run(until='end') is waiting for paused topics: %s; resume them to continue",
+                ", ".join(sorted(waits_for)),
+            )
         self._waits_for = waits_for
         return bool(left)
 

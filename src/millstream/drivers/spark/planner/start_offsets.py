@@ -15,7 +15,7 @@ from millstream.drivers.spark.spec import SourceSpec
 log = logging.getLogger("millstream.source")
 
 _NOT_OF_THE_STATE = "there is no checkpoint, so stores begin empty and do not match the group's offsets"
-_NONE_COMMITTED = "the group has committed no offset there"
+_NONE_COMMITTED = "the group has no committed offset for it"
 
 
 def first_offsets(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
@@ -38,8 +38,8 @@ def first_offsets(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
         return _positions(spec, counts, committed)
     positions = _positions(spec, counts, {}, _NOT_OF_THE_STATE)
     log.warning(
-        "the group has committed offsets, but there is no checkpoint, and so no matching state: starting "
-        "over from the %s offsets",
+        "the group has committed offsets, but there is no checkpoint with the matching state: starting over from the %s "
+        "offsets",
         spec.offset_reset,
     )
     return positions
@@ -91,8 +91,8 @@ def _check_known(spec: SourceSpec, topic: str, count: int, known: Offsets, why: 
     missing = [partition for partition in range(count) if partition not in known.get(topic, {})]
     if missing:
         raise NoOffsetForPartitionError(
-            f"there is no start offset for topic {topic!r}, partition {', '.join(map(str, missing))}: {why}, and the offset "
-            "reset of the topic is 'none'. Choose where to begin with `millstream reset "
-            f"{spec.topology.plan.application_id} --to-earliest` or another of its targets, or set offset_reset at the source, or "
+            f"there is no start offset for topic {topic!r}, partition {', '.join(map(str, missing))}: {why}, and the "
+            "offset reset of the topic is 'none'. Choose the start position with `millstream reset "
+            f"{spec.topology.plan.application_id} --to-earliest` or another target, or set offset_reset at the source, or "
             "auto_offset_reset, to 'earliest' or 'latest'"
         )

@@ -96,7 +96,7 @@ class _Watch:
 def _result(console: Console, options: Options, conductor: Conductor) -> int:
     """Print the result, unless it was already printed; return the exit code."""
     if conductor.interrupted:
-        say(console, "Interrupted. Everything that was started is stopped.")
+        say(console, "Interrupted. All started processes have been stopped.")
         return 130
     verdict, code = conductor.verdict, 1
     if verdict is not None:
@@ -119,8 +119,8 @@ def report(console: Console, options: Options, verdict: Verdict) -> int:
     if not verdict.wrong:
         say(
             console,
-            f"✓ Right: {what} were counted in {verdict.seconds:.1f} s, and every count in the topic {COUNTS!r} equals that of "
-            "Python's Counter.",
+            f"✓ Correct: {what} were counted in {verdict.seconds:.1f} s, and every count in the topic {COUNTS!r} equals "
+            "that of Python's Counter.",
             style="green",
         )
         return 0

@@ -50,13 +50,9 @@ Since = Annotated[
 Until = Annotated[str | None, typer.Option(metavar="ISO", help="Only records with an earlier time.")]
 Partitions = Annotated[
     list[int] | None,
-    typer.Option(
-        "--partition", help="Only this partition of the dead-letter topic; may be given several times."
-    ),
+    typer.Option("--partition", help="Only this partition of the dead-letter topic; repeatable."),
 ]
-Offsets = Annotated[
-    list[int] | None, typer.Option("--offset", help="Only this offset; may be given several times.")
-]
+Offsets = Annotated[list[int] | None, typer.Option("--offset", help="Only this offset; repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON per letter.")]
 
 
@@ -73,8 +69,10 @@ def list_letters(
     until: Until = None,
     partition: Partitions = None,
     offset: Offsets = None,
-    pending: Annotated[bool, typer.Option("--pending", help="Leave out those that were replayed.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most this many.")] = None,
+    pending: Annotated[
+        bool, typer.Option("--pending", help="Leave out dead letters that were replayed.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of dead letters.")] = None,
     as_json: AsJson = False,
     bootstrap_servers: Servers = None,
     group: Group = None,
@@ -131,13 +129,15 @@ def replay_letters(
     to: Annotated[
         str | None, typer.Option(help="Send them to this topic. Default: where each was read.")
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Also those that were replayed before.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Include dead letters that were replayed before.")
+    ] = False,
     max_replays: Annotated[
         int, typer.Option(min=1, help="Skip records that were replayed this often and failed again.")
     ] = 3,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most this many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of dead letters.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     bootstrap_servers: Servers = None,

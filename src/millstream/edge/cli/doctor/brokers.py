@@ -28,7 +28,9 @@ def check_brokers(inquiry: Inquiry) -> list[Finding]:
     if servers is None:
         if not inquiry.topics:
             return []
-        return [Finding("broker", False, "no address was given", "add --bootstrap-servers host:port")]
+        return [
+            Finding("broker", False, "no broker address is configured", "add --bootstrap-servers host:port")
+        ]
     problems: list[str] = []
     settings: dict[str, Any] = {**inquiry.client, "bootstrap.servers": servers, "log_level": 0}
     settings["error_cb"] = lambda error: problems.append(error.str())
@@ -70,7 +72,7 @@ def advertised_finding(
     why = "; ".join(f"{host}:{port}: {problem}" for (host, port), problem in unreachable.items())
     fix = (
         "set advertised.listeners of those brokers to addresses that this machine can resolve and reach, or make these "
-        "known here (DNS, /etc/hosts, firewall)"
+        "addresses reachable from here (DNS, /etc/hosts, firewall)"
     )
     return Finding(
         name, False, f"the brokers send clients to addresses that cannot be reached from here: {why}", fix
@@ -120,7 +122,7 @@ def check_jars(inquiry: Inquiry) -> Findings:
     )
     problem = _unreachable([_MAVEN], inquiry.timeout_s).get(_MAVEN)
     if problem is None:
-        return Finding("Kafka jars", True, f"not there yet; the first use gets them from {_MAVEN[0]}")
+        return Finding("Kafka jars", True, f"not present yet; the first use downloads them from {_MAVEN[0]}")
     return Finding("Kafka jars", False, f"not in {folder}, and {_MAVEN[0]} cannot be reached: {problem}", fix)
 
 
@@ -134,6 +136,6 @@ def _own_jars(directory: str) -> Finding:
             "Kafka jars",
             False,
             str(error),
-            "let MILLSTREAM_KAFKA_JARS name the jars of a broker, or unset it",
+            "set MILLSTREAM_KAFKA_JARS to the directory with the jars of a broker, or unset it",
         )
     return Finding("Kafka jars", True, f"in {directory} (MILLSTREAM_KAFKA_JARS)")

@@ -79,9 +79,7 @@ def examine(
                 failed.append(finding)
     names = ", ".join(finding.name for finding in failed)
     ending = (
-        f"{len(failed)} of the above must be repaired: {names}"
-        if failed
-        else "Everything that is required is there."
+        f"Required checks that failed ({len(failed)}): {names}" if failed else "All required checks passed."
     )
     console.print(Text(f"\n{ending}"), soft_wrap=True)
     return 1 if failed else 0
@@ -120,7 +118,7 @@ def _listed(entry: DoctorEntry, inquiry: Inquiry) -> list[Finding]:
     except ImportError as error:
         name = entry.check.__name__.removeprefix("check_").replace("_", " ")
         return [
-            Finding(name, False, f"cannot be checked: {error}", "install the packages that are missing above")
+            Finding(name, False, f"cannot be checked: {error}", "install the missing packages listed above")
         ]
     return [found] if isinstance(found, Finding) else found
 

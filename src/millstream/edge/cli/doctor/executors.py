@@ -58,13 +58,13 @@ def refused_finding(master: str, error: str) -> Finding:
     signs = ("PYTHON_VERSION_MISMATCH", "Cannot run program", "ModuleNotFoundError", "Caused by")
     why = next(
         (line for sign in signs for line in output_lines if sign in line),
-        output_lines[0] if output_lines else "no reason",
+        output_lines[0] if output_lines else "no reason given",
     )
     fix = (
         "set PYSPARK_PYTHON to a Python of the driver's minor version at the same path on every host; check the log of the master "
         "and, in the work directory of a worker, stderr of the executor"
     )
-    return Finding("executors", False, f"nothing runs on {master}: {why}", fix)
+    return Finding("executors", False, f"no Spark job could run on {master}: {why}", fix)
 
 
 def _probed(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
@@ -78,7 +78,10 @@ def _probed(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
         fix = "add workers, or free cores and memory: another application may have them (spark.cores.max limits an application)"
         return [
             Finding(
-                "executors", False, f"{inquiry.master} gave none within {_EXECUTORS_TIMEOUT_S:.0f} s", fix
+                "executors",
+                False,
+                f"{inquiry.master} provided no executors within {_EXECUTORS_TIMEOUT_S:.0f} s",
+                fix,
             )
         ]
     limits = dict(requirements(_required()))
@@ -177,12 +180,12 @@ def _wrong_packages(
     name: str, facts: Facts, limits: dict[str, str], own: dict[str, str]
 ) -> Iterator[Finding]:
     if facts["python"].split(".")[:2] != own["python"].split(".")[:2]:
-        fix = "let PYSPARK_PYTHON name a Python of the same minor version on every host"
-        yield Finding(name, False, f"Python {facts['python']}, and the driver has {own['python']}", fix)
+        fix = "set PYSPARK_PYTHON to a Python of the same minor version on every host"
+        yield Finding(name, False, f"Python {facts['python']}, but the driver has {own['python']}", fix)
     for package, (found, why) in facts["versions"].items():
         wanted = own.get(package)
         other = wanted is not None and found != wanted
-        problem = why or (f"{found}, and the driver has {wanted}" if other else "")
+        problem = why or (f"{found}, but the driver has {wanted}" if other else "")
         if not problem and not satisfies(found, limits.get(package, "")):
             problem = f"{found} (needs {limits[package]})"
         if problem:

@@ -170,7 +170,7 @@ class Damage:
 
 def _of_offsets() -> list[Damage]:
     return [
-        Damage("offset missing", lambda r: _gone(_offset(r)), "offsets/N is missing, but commits/N shows"),
+        Damage("offset missing", lambda r: _gone(_offset(r)), "offsets/N is missing, but commits/N exists"),
         Damage("offset empty", lambda r: _changed(_offset(r), b""), "offsets/N cannot be read: it is empty"),
         Damage(
             "offset cut",
@@ -185,21 +185,23 @@ def _of_offsets() -> list[Damage]:
             lambda r: _changed(
                 _offset(r), _offset(r).read_bytes().replace(b'"batch": ', b'"batch": 9'), checksum=True
             ),
-            "offsets/N has other bytes than were written",
+            "offsets/N is corrupt: its checksum",
         ),
         Damage(
             "offset of another version",
             lambda r: _other_version(_offset(r)),
-            "offsets/N is not what Millstream reads: it has version 'v9' with 1 sources",
+            "offsets/N cannot be read by Millstream: it has version 'v9' and 1 sources",
         ),
         Damage(
-            "offset of another checkpoint", _of_another_checkpoint, "offsets/M and offsets/N belong to two"
+            "offset of another checkpoint",
+            _of_another_checkpoint,
+            "offsets/M and offsets/N belong to different",
         ),
         Damage("gap in offsets", lambda r: _gone(_offset(r, 1)), "offsets/M is missing; Spark needs"),
         Damage(
             "no offsets",
             lambda r: shutil.rmtree(r / "offsets"),
-            "there is no file in offsets/, but there are",
+            "offsets/ is empty, but there are",
         ),
         Damage(
             "offset and commit missing",
@@ -214,7 +216,7 @@ def _of_commits() -> list[Damage]:
         Damage(
             "two commits missing",
             lambda r: (_gone(_commit(r)), _gone(_commit(r))),
-            "commits/M is missing, but offsets/N is there",
+            "commits/M is missing, but offsets/N exists",
         ),
         Damage("commit empty", lambda r: _changed(_commit(r), b""), "commits/N cannot be read: it is empty"),
         Damage(
@@ -225,22 +227,22 @@ def _of_commits() -> list[Damage]:
             "commit of another version", lambda r: _other_version(_commit(r)), "commits/N has version 'v9'"
         ),
         Damage(
-            "metadata missing", lambda r: _gone(r / "metadata"), "metadata, which has the id .* is missing"
+            "metadata missing",
+            lambda r: _gone(r / "metadata"),
+            "metadata, which contains the query id, is missing",
         ),
-        Damage("metadata cut", lambda r: _changed(r / "metadata", b'{"i'), "metadata has no id of a query"),
+        Damage("metadata cut", lambda r: _changed(r / "metadata", b'{"i'), "metadata has no query id"),
     ]
 
 
 def _of_state() -> list[Damage]:
     return [
         Damage("changes missing", lambda r: _gone(_changelog(r)), r"state/0/1 lacks V\.changelog"),
-        Damage(
-            "changes flipped", lambda r: _flipped(_changelog(r)), r"state/0/1/V\.changelog has other bytes"
-        ),
+        Damage("changes flipped", lambda r: _flipped(_changelog(r)), r"state/0/1/V\.changelog is corrupt"),
         Damage(
             "changes cut",
             lambda r: _changed(_changelog(r), _changelog(r).read_bytes()[:20], checksum=True),
-            r"state/0/1/V\.changelog has other bytes",
+            r"state/0/1/V\.changelog is corrupt",
         ),
         Damage(
             "a partition missing", lambda r: shutil.rmtree(r / "state/0/0"), "state/0/0 lacks 1.changelog"
@@ -251,22 +253,22 @@ def _of_state() -> list[Damage]:
         Damage(
             "description missing",
             lambda r: shutil.rmtree(r / "state/0/_metadata"),
-            "_metadata/v2 has no file",
+            "_metadata/v2 is empty",
         ),
         Damage(
             "schema missing",
             lambda r: shutil.rmtree(r / "state/0/_stateSchema"),
-            "state/0/_stateSchema/default has no file",
+            "state/0/_stateSchema/default is empty",
         ),
         Damage(
             "description flipped",
             lambda r: _flipped(r / "state/0/_metadata/v2/0"),
-            "state/0/_metadata/v2/0 has other bytes than were written",
+            "state/0/_metadata/v2/0 is corrupt: its checksum",
         ),
         Damage(
             "schema flipped",
             lambda r: [_flipped(path) for path in (r / "state/0/_stateSchema/default").glob("[0-9]*")],
-            "state/0/_stateSchema/default/0_.* has other bytes than were written",
+            "state/0/_stateSchema/default/0_.* is corrupt: its checksum",
         ),
         Damage(
             "checksums of chunks without length",
@@ -281,7 +283,7 @@ def _of_state() -> list[Damage]:
         Damage("snapshot flipped", lambda r: _flipped(_snapshot(r)), r"state/0/0/\d+\.zip "),
         Damage("snapshot of a newer Spark", _snapshot_of_a_newer_spark, r"\d+\.zip has version 'v9'"),
         Damage("shared file missing", lambda r: _gone(_shared(r)), r"state/0/0/SSTs/.*\.sst is missing"),
-        Damage("shared file flipped", lambda r: _flipped(_shared(r)), r"SSTs/.*\.sst has other bytes"),
+        Damage("shared file flipped", lambda r: _flipped(_shared(r)), r"SSTs/.*\.sst is corrupt"),
     ]
 
 

@@ -45,7 +45,9 @@ def test_numbers_are_numbers(checkpoint: Checkpoint) -> None:
     for batch in (8, 9, 10):
         checkpoint.plan(batch)
         checkpoint.commit(batch)
-    assert checkpoint.progress() == CheckpointProgress(10, True, False, 4, {"tick": 10}, {"tick": 10}, 10)
+    assert checkpoint.progress() == CheckpointProgress(
+        10, True, False, 4, {"tick": 10}, {"tick": 10}, 10, {"tick": 9}
+    )
 
 
 def test_the_last_micro_batch_was_interrupted(checkpoint: Checkpoint) -> None:
@@ -53,7 +55,9 @@ def test_the_last_micro_batch_was_interrupted(checkpoint: Checkpoint) -> None:
     assert checkpoint.progress() == CheckpointProgress(0, False, False, 4, {"tick": 0}, {})
     checkpoint.commit(0)
     checkpoint.plan(1)
-    assert checkpoint.progress() == CheckpointProgress(1, False, False, 4, {"tick": 1}, {"tick": 0}, 0)
+    assert checkpoint.progress() == CheckpointProgress(
+        1, False, False, 4, {"tick": 1}, {"tick": 0}, 0, {"tick": 0}
+    )
 
 
 def test_a_rescale_was_interrupted(checkpoint: Checkpoint) -> None:
@@ -71,7 +75,7 @@ def test_a_rescale_was_interrupted(checkpoint: Checkpoint) -> None:
 
 def test_a_log_of_another_query(checkpoint: Checkpoint) -> None:
     checkpoint.plan(0, version="v9")
-    with pytest.raises(SparkRuntimeError, match=r"version 'v9' with 1 sources"):
+    with pytest.raises(SparkRuntimeError, match=r"version 'v9' and 1 sources"):
         checkpoint.progress()
 
 

@@ -110,7 +110,7 @@ def test_a_query_of_two_sources_is_not_an_application(checkpoint: Checkpoint) ->
     file = checkpoint.root / f"offsets/{NEWEST}"
     file.write_text(file.read_text() + "\n{}")
     (message,) = found(checkpoint.root)
-    assert "it has version 'v1' with 2 sources, where 'v1' with one is expected" in message
+    assert "it has version 'v1' and 2 sources, but 'v1' and one source are expected" in message
 
 
 def test_what_is_read_in_spite_of_it_is_refused_too(checkpoint: Checkpoint) -> None:

@@ -77,4 +77,4 @@ def test_that_cannot_be_sent_is_said_with_the_error_itself() -> None:
     error = stopping(letterbox)
     assert not letterbox.delivered
     assert "LookupError: bad" in error.message
-    assert error.message.endswith("Its dead letter could not be sent to topic 'dead': the broker is away")
+    assert error.message.endswith("The dead letter could not be sent to topic 'dead': the broker is away")

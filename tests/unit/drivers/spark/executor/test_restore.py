@@ -157,7 +157,7 @@ def test_is_reported_with_its_reason(tmp_path: Path) -> None:
     assert (last.finished, last.done) == (True, 100_000)
     task.copy("new").apply({}, Version(1, "foreign"))
     task.log.restore(task.manifest, task.copy("new"))
-    assert "of an attempt that was not committed" in task.reports[-1].why
+    assert "to an attempt that was not committed" in task.reports[-1].why
 
 
 def test_of_a_damaged_segment_names_it_and_leaves_no_version(task: Task) -> None:

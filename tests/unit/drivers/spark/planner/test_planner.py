@@ -159,7 +159,7 @@ def test_a_run_to_the_end_waits_for_what_is_paused_and_says_so_once(
         resumed = planner.next(planned)
     assert orders.asked == 4
     assert resumed["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
-    assert caplog.messages == ["the run to the end waits for paused topics: in"]
+    assert caplog.messages == ["run(until='end') is waiting for paused topics: in; resume them to continue"]
     assert planner.next(resumed) is resumed
 
 
@@ -350,7 +350,7 @@ class TestNoOffsetReset:
         broker = Committed({"other": {0: 5}})
         with pytest.raises(
             NoOffsetForPartitionError,
-            match=r"topic 'in', partition 0: the group has committed no.*millstream reset app",
+            match=r"topic 'in', partition 0: the group has no committed.*millstream reset app",
         ):
             self.first(broker, reset, auto)
 
