@@ -306,6 +306,10 @@ def test_a_global_store_that_no_node_reads_is_queried(apps: Apps) -> None:
     running = apps.start(builder.build())
     all_read(running, 1)
     assert running.store("countries").answer("get", "de").value == "Germany"
+    with pytest.raises(
+        StoreError, match=r"get\(\) of store 'countries': key must be a key of the serde 'string', not int 7"
+    ):
+        running.store("countries").get(7)
     info = running.store("countries").info()
     assert (info["engine"], info["approximate_count"]) == ("lmdb", 1)
 

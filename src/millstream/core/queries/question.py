@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from millstream.core.model.errors import StoreError
 from millstream.core.model.record import ValueAndTimestamp
-from millstream.core.queries.methods import METHODS, Scope, method_of
+from millstream.core.queries.methods import METHODS, Scope
 from millstream.core.topology.stores import SessionSpec, StoreSpec, WindowSpec
 
 MOST_ENTRIES: Final = 10_000
@@ -59,17 +59,8 @@ class Answer:
 
 
 def scope_of(question: Question, spec: StoreSpec) -> Scope:
-    """Return which tasks answer a question.
-
-    Raises:
-        QueryError: If the kind of store has no such method.
-    """
-    return method_of(question.method, spec).scope
-
-
-def key_of(question: Question, spec: StoreSpec) -> bytes:
-    """Return the serialised key of a question about one key, which has been checked."""
-    return spec.key.serialize(question.arguments[0])
+    """Return which tasks answer a question, which has been checked."""
+    return METHODS[type(spec)][question.method].scope
 
 
 def answer_of(question: Question, spec: StoreSpec, stores: Iterable[Any]) -> Any:

@@ -18,8 +18,8 @@ from millstream.core.model.errors import CopyMovedError, StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.model.partitioning import partition_of, range_of
 from millstream.core.model.positions import Offsets
-from millstream.core.queries.argument_checks import check
-from millstream.core.queries.question import Answer, Question, answer_of, key_of, scope_of
+from millstream.core.queries.argument_checks import check, key_of
+from millstream.core.queries.question import Answer, Question, answer_of, scope_of
 from millstream.core.queries.text_questions import parsed, plain
 from millstream.core.runtime.intake import topics_in_front
 from millstream.core.runtime.task_report import TaskReport
@@ -102,7 +102,8 @@ class Answers:
             StoreError: If the application has ended, there is no such store, the lag is too large, or the local copy cannot be read
                 because it is being restored or its host cannot be reached.
         """
-        self._refuse_if_closed()
+        if self._closed:
+            raise self._ended()
         if question.text:
             spec = self._readable(question.store).spec
             answer = self.answer(replace(parsed(question, spec), text=False))
@@ -116,7 +117,8 @@ class Answers:
                     answer.value["engine"] = self._copies.engine_of(question.store)
                 return answer
             except CopyMovedError as error:
-                self._refuse_if_closed()
+                if self._closed:
+                    raise self._ended() from None
                 now = time.monotonic()
                 if now > wake_at:
                     wake_at = now + _WAKE_EVERY_S
@@ -152,11 +154,10 @@ class Answers:
         self._closed = True
         self._copies.close()
 
-    def _refuse_if_closed(self) -> None:
-        if self._closed:
-            raise StoreError(
-                f"application {self._id!r} has ended; ms.read_store(checkpoint, name) reads the stores of a stopped application"
-            )
+    def _ended(self) -> StoreError:
+        return StoreError(
+            f"application {self._id!r} has ended; ms.read_store(checkpoint, name) reads the stores of a stopped application"
+        )
 
     def _subtopologies_with(self, store: str) -> frozenset[int]:
         """Return the sub-topologies whose tasks have a local copy of a store."""
@@ -195,7 +196,10 @@ class Answers:
     def _answered(self, question: Question) -> Answer:
         store = self._readable(question.store)
         check(question, store.spec)
+        scope = scope_of(question, store.spec)
         if store.furthest is not None:
+            if scope == "key":
+                key_of(question, store.spec)  # refuses a key that does not fit
             return self._of_globals.answer(question, store.part, store.batch, store.furthest)
         if not store.copies:
             raise StoreError(f"the tasks of store {question.store!r} have not started yet; try again")
@@ -203,7 +207,7 @@ class Answers:
             raise StoreError(
                 f"store {question.store!r} is {store.lag:,} records behind its topics, and at most {question.max_lag:,} were allowed"
             )
-        of = _of_key if scope_of(question, store.spec) == "key" else _of_all
+        of = _of_key if scope == "key" else _of_all
         return Answer(of(question, store), store.batch, store.offsets, store.lag)
 
 
