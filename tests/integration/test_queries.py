@@ -187,6 +187,7 @@ def test_another_process_a_shell_and_a_browser_get_the_same(queried: Queried) ->
     assert shell() == "".join(f"{name}  {kind}\n" for name, kind in stores.items())
     assert shell("counts-lmdb", "range", "milk", "rice") == "milk  2\nrice  1\n"
     assert shell("counts-lmdb", "get", "coffee") == "null\n"
+    assert shell("counts-rocksdb", "info").splitlines()[-1] == "engine  rocksdb"
     answer = json.loads(shell("visits-lmdb", "fetch", "rice", "--json"))
     assert answer["value"] == [[{"key": "rice", "start": NOW + 60_000, "end": NOW + 60_000}, 1]]
     assert sum(answer["offsets"][queried.source].values()) == len(WORDS)
@@ -230,6 +231,9 @@ def test_an_answer_is_the_state_at_its_offsets_and_never_goes_back(apps: Apps) -
             )
             ask_all(running, answers, until=running.status().batch + 12)
             running.stop()
+            # A stopped application opens no files, which leaves LMDB to the next start.
+            with pytest.raises(StoreError, match=r"has ended; ms\.read_store"):
+                running.store("counts-lmdb").get("k")
     finally:
         stopping.set()
         writer.join()
@@ -295,6 +299,23 @@ def is_seen(wanted: int, store: ms.StoreReader, topic: str, answers: list[int]) 
     return price == wanted
 
 
+def test_a_global_store_that_no_node_reads_is_queried(apps: Apps) -> None:
+    lines, countries, builder = apps.topic("in", 2), apps.topic("countries", 1), ms.StreamsBuilder()
+    builder.stream(lines).group_by_key().count(store="counts")
+    builder.global_table(countries, store="countries")
+    apps.kafka.produce(countries, [("de", "Germany")])
+    apps.kafka.produce(lines, [("k", "x")])
+    running = apps.start(builder.build())
+    all_read(running, 1)
+    assert running.store("countries").answer("get", "de").value == "Germany"
+    with pytest.raises(
+        StoreError, match=r"get\(\) of store 'countries': key must be a key of the serde 'string', not int 7"
+    ):
+        running.store("countries").get(7)
+    info = running.store("countries").info()
+    assert (info["engine"], info["approximate_count"]) == ("lmdb", 1)
+
+
 def test_a_global_store_in_memory_is_not_queried(apps: Apps) -> None:
     topology, orders, _ = priced(apps, "memory")
     apps.kafka.produce(orders, [(None, "tea")])
@@ -310,14 +331,18 @@ def test_a_checkpoint_is_read_without_the_application(apps: Apps) -> None:
     add_counts(builder, source, ["lmdb"])
     apps.run(builder.build())
     checkpoint = apps.home / apps.id / "checkpoint"
-    counts = ms.read_store(checkpoint, "counts-lmdb").to_pydict()
-    assert dict(zip(counts["key"], counts["value"])) == Counter(WORDS)
+    table = ms.read_store(checkpoint, "counts-lmdb")
+    assert int(table.schema.metadata[b"millstream.batch"]) >= 0
+    offsets = json.loads(table.schema.metadata[b"millstream.offsets"])
+    assert sum(offsets[source].values()) == len(WORDS)
+    counts = table.to_pydict()
+    assert list(zip(counts["key"], counts["value"])) == sorted(Counter(WORDS).items())
     assert max(counts["timestamp"]) == NOW + 60_000
     minutes = ms.read_store(checkpoint, "by-minute-lmdb", key=ms.serdes.string).to_pydict()
     assert sum(minutes["value"]) == len(WORDS)
     assert set(minutes["start"]) <= {NOW - NOW % 60_000 + 60_000 * n for n in range(3)}
     visits = ms.read_store(checkpoint, "visits-lmdb").to_pydict()
-    assert sorted(zip(visits["key"], visits["start"])) == sorted(
+    assert list(zip(visits["key"], visits["start"])) == sorted(
         (word, NOW + 10_000 * n) for n, word in enumerate(WORDS)
     )
     with pytest.raises(

@@ -78,6 +78,10 @@ class CopyMovedError(StoreError):
     """Another attempt of the task has written to the local copy since this attempt read its version."""
 
 
+class QueryError(StoreError):
+    """A query names no method of the store, or an argument does not fit the method."""
+
+
 class TopicNotFoundError(MillstreamError):
     """A topic of the topology does not exist on the broker."""
 

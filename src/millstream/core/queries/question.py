@@ -10,51 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from millstream.core.model.errors import MillstreamError, StoreError
+from millstream.core.model.errors import StoreError
 from millstream.core.model.record import ValueAndTimestamp
-from millstream.core.topology.stores import (
-    KeyValueSpec,
-    LruSpec,
-    SessionSpec,
-    StoreSpec,
-    VersionedSpec,
-    WindowSpec,
-)
+from millstream.core.queries.methods import METHODS, Scope
+from millstream.core.topology.stores import SessionSpec, StoreSpec, WindowSpec
 
 MOST_ENTRIES: Final = 10_000
 """Maximum number of entries of an answer without a limit. More entries are an error."""
-
-Scope = Literal["key", "forwards", "backwards", "sum"]
-"""Which tasks answer: the one with the key, all in ascending or descending order, or all with one number each."""
-
-_ALL: Final[Mapping[str, Scope]] = {"all": "forwards", "reverse_all": "backwards"}
-_RANGES: Final[Mapping[str, Scope]] = {
-    "fetch": "key",
-    "reverse_fetch": "key",
-    "fetch_range": "forwards",
-    "reverse_fetch_range": "backwards",
-    **_ALL,
-}
-
-
-_KEY_VALUES: Final[Mapping[str, Scope]] = {
-    "get": "key",
-    "range": "forwards",
-    "reverse_range": "backwards",
-    "prefix_scan": "forwards",
-    "approximate_count": "sum",
-    **_ALL,
-}
-_METHODS: Final[Mapping[type[StoreSpec], Mapping[str, Scope]]] = {
-    KeyValueSpec: _KEY_VALUES,
-    LruSpec: _KEY_VALUES,
-    WindowSpec: {**_RANGES, "fetch_all": "forwards", "reverse_fetch_all": "backwards"},
-    SessionSpec: {**_RANGES, "fetch_session": "key", "find_sessions": "key"},
-    VersionedSpec: {"get": "key"},
-}
-"""The methods that can be called on each kind of store."""
 
 
 @dataclass  # creating a frozen question and a frozen answer would take a seventh of the time of a get
@@ -95,32 +59,8 @@ class Answer:
 
 
 def scope_of(question: Question, spec: StoreSpec) -> Scope:
-    """Return which tasks answer a question.
-
-    Raises:
-        StoreError: If the kind of store has no such method.
-    """
-    methods = _METHODS[type(spec)]
-    if question.method not in methods:
-        raise StoreError(
-            f"store {spec.name!r} has no method {question.method!r}; a store of the kind {spec.kind!r} has {', '.join(methods)}"
-        )
-    return methods[question.method]
-
-
-def key_of(question: Question, spec: StoreSpec) -> bytes:
-    """Return the serialised key of a question about one key.
-
-    Raises:
-        StoreError: If the key is missing, or does not fit the store's serde.
-    """
-    key = question.arguments[0] if question.arguments else None
-    if key is None:
-        raise StoreError(f"{question.method}() of store {spec.name!r} needs a key")
-    try:
-        return spec.key.serialize(key)
-    except MillstreamError as error:
-        raise StoreError(f"{question.method}() of store {spec.name!r}: {error}") from None
+    """Return which tasks answer a question, which has been checked."""
+    return METHODS[type(spec)][question.method].scope
 
 
 def answer_of(question: Question, spec: StoreSpec, stores: Iterable[Any]) -> Any:
@@ -147,24 +87,31 @@ def answer_of(question: Question, spec: StoreSpec, stores: Iterable[Any]) -> Any
         [('apple', 2), ('pear', 1)]
     """
     scope = scope_of(question, spec)
+    if scope == "info":
+        return _described(spec, stores)
     if scope == "key":
         for store in stores:
-            found = _listed(question, _result(question, spec, store))
+            found = _listed(question, getattr(store, question.method)(*question.arguments))
             if found is not None and found != []:
                 return found
         return _nothing(question, spec)
-    results = (_result(question, spec, store) for store in stores)
+    results = (getattr(store, question.method)(*question.arguments) for store in stores)
     if scope == "sum":
         return sum(results)
-    order = _order_of(spec)
+    order = order_of(spec)
     return _listed(question, merge(*results, key=order, reverse=scope == "backwards"))
 
 
-def _result(question: Question, spec: StoreSpec, store: Any) -> Any:
-    try:
-        return getattr(store, question.method)(*question.arguments)
-    except TypeError as error:
-        raise StoreError(f"{question.method}() of store {spec.name!r}: {error}") from None
+def _described(spec: StoreSpec, stores: Iterable[Any]) -> dict[str, Any]:
+    facts = {
+        "kind": spec.kind,
+        "key": spec.key.name,
+        "value": spec.value.name,
+        "timestamps": spec.timestamped,
+    }
+    if "approximate_count" in METHODS[type(spec)]:
+        facts["approximate_count"] = sum(store.approximate_count() for store in stores)
+    return facts
 
 
 def _nothing(question: Question, spec: StoreSpec) -> list[Any] | None:
@@ -192,7 +139,7 @@ def _shown(question: Question, value: Any) -> Any:
     return value.value if isinstance(value, ValueAndTimestamp) and not question.timestamps else value
 
 
-def _order_of(spec: StoreSpec) -> Callable[[tuple[Any, Any]], Any]:
+def order_of(spec: StoreSpec) -> Callable[[tuple[Any, Any]], Any]:
     """Return a function that computes an entry's sort key, in the order that each task uses."""
     key_bytes = spec.key.serialize
     if not isinstance(spec, WindowSpec | SessionSpec):

@@ -7,24 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass, replace
 from typing import Any, Final
 
-from millstream.core.model.errors import StoreError
 from millstream.core.model.serdes import Serde
+from millstream.core.queries.argument_checks import TIME, unexpected
+from millstream.core.queries.methods import method_of
 from millstream.core.queries.question import Question
 from millstream.core.topology.stores import StoreSpec
 
-_KEYS: Final[Mapping[str, int]] = {
-    "get": 1,
-    "prefix_scan": 1,
-    "fetch": 1,
-    "reverse_fetch": 1,
-    "fetch_session": 1,
-    "find_sessions": 1,
-    "range": 2,
-    "reverse_range": 2,
-    "fetch_range": 2,
-    "reverse_fetch_range": 2,
-}
-"""Number of leading arguments of a method that are keys; the others are times."""
 _FROM_TEXT: Final[Mapping[str, Callable[[str], Any]]] = {
     "string": str,
     "bytes": str.encode,
@@ -40,7 +28,7 @@ def parsed(question: Question, spec: StoreSpec) -> Question:
     """Parse textual arguments of a question into keys and times. Other arguments are unchanged.
 
     Raises:
-        StoreError: If an argument does not fit the method.
+        QueryError: If the kind of store has no such method, or an argument does not fit the method.
 
     Example:
         >>> from millstream.core.model import serdes
@@ -49,11 +37,12 @@ def parsed(question: Question, spec: StoreSpec) -> Question:
         >>> parsed(Question("clicks", "fetch", ("7", "0", "60000")), spec).arguments
         (7, 0, 60000)
     """
-    keys = _KEYS.get(question.method, 0)
-    arguments = question.arguments
-    first = (_key(text, spec.key, question) for text in arguments[:keys])
-    rest = (_time(text, question) for text in arguments[keys:])
-    return replace(question, arguments=(*first, *rest))
+    method, given = method_of(question.method, spec), question.arguments
+    names = len(method.keys)
+    keys = (_key(text, spec.key, question, name) for name, text in zip(method.keys, given, strict=False))
+    times = (_time(text, question, name) for name, text in zip(method.times, given[names:], strict=False))
+    more = given[names + len(method.times) :]
+    return replace(question, arguments=(*keys, *times, *more))
 
 
 def plain(value: Any) -> Any:
@@ -82,24 +71,20 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def _key(given: Any, serde: Serde[Any], question: Question) -> Any:
+def _key(given: Any, serde: Serde[Any], question: Question, name: str) -> Any:
     if not isinstance(given, str):
         return given
     try:
         return _FROM_TEXT.get(serde.name, json.loads)(given)
     except ValueError:
-        raise StoreError(
-            f"{question.method}() of store {question.store!r}: {given!r} is not a key of the serde {serde.name!r}"
-            f"{'' if serde.name in _FROM_TEXT else '; give it as JSON'}"
-        ) from None
+        how = "" if serde.name in _FROM_TEXT else " as JSON"
+        raise unexpected(question, name, f"a key of the serde {serde.name!r}{how}", given) from None
 
 
-def _time(given: Any, question: Question) -> Any:
+def _time(given: Any, question: Question, name: str) -> Any:
     if not isinstance(given, str):
         return given
     try:
         return int(given)
     except ValueError:
-        raise StoreError(
-            f"{question.method}() of store {question.store!r}: {given!r} is not a time in ms since the epoch"
-        ) from None
+        raise unexpected(question, name, TIME, given) from None

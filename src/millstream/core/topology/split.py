@@ -54,7 +54,7 @@ def split(
         _reading(_subtopology(i, names, expanded, stores), readable) for i, names in enumerate(groups[False])
     )
     internal = _internal_topics(application_id, nodes, subs, allowed=through_shuffle)
-    return Plan(application_id, subs, internal, global_parts)
+    return Plan(application_id, _with_reader(subs, readable), internal, global_parts)
 
 
 def _expand_repartitions(application_id: str, nodes: Mapping[str, Node]) -> dict[str, Node]:
@@ -126,6 +126,21 @@ def _reading(sub: SubTopology, global_stores: Mapping[str, StoreSpec]) -> SubTop
     """Add the global stores to a sub-topology if a node can read them: a processor, or a join with a global table."""
     can = any(node.global_store_names or isinstance(node, Process) for node in sub.nodes.values())
     return dataclasses.replace(sub, global_stores=global_stores) if can else sub
+
+
+def _with_reader(
+    subs: tuple[SubTopology, ...], global_stores: Mapping[str, StoreSpec]
+) -> tuple[SubTopology, ...]:
+    """Add global stores that no node reads to the first sub-topology with state, so that its tasks keep copies for queries.
+
+    A stateless sub-topology gets none, because it could then not run before Spark's shuffle.
+    """
+    if any(sub.global_stores for sub in subs):
+        return subs
+    first = next((sub.id for sub in subs if not sub.stateless), None)
+    return tuple(
+        dataclasses.replace(sub, global_stores=global_stores) if sub.id == first else sub for sub in subs
+    )
 
 
 def _internal_topics(

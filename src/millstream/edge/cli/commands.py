@@ -29,7 +29,7 @@ from millstream.edge.cli.fanout_commands import fanout
 from millstream.edge.cli.record_commands import peek, send
 from millstream.edge.cli.run_commands import plan, run, shell
 from millstream.edge.cli.slice_commands import record, replay
-from millstream.edge.cli.store_commands import store
+from millstream.edge.cli.store_commands import StoreCommand, store
 from millstream.edge.cli.tap_command import tap
 from millstream.edge.cli.top import top
 
@@ -46,7 +46,7 @@ app.add_typer(letters, name="dlq")
 app.add_typer(fanout, name="fanout")
 app.command()(record)
 app.command()(replay)
-app.command()(store)
+app.command(cls=StoreCommand)(store)
 app.command()(run)
 app.command()(plan)
 app.command()(peek)

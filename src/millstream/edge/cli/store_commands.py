@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 from millstream.edge.cli.command_options import RunningApp, StateDir, reporting_errors
+
+if TYPE_CHECKING:
+    from millstream.core.queries.question import Answer
+
+
+_BELOW_ZERO: Final = re.compile(r"-[\d.][\d.e+-]*", re.IGNORECASE)
+
+
+class StoreCommand(TyperCommand):
+    """A command whose arguments may be numbers below zero, which otherwise look like options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.ignore_unknown_options = any(map(_BELOW_ZERO.fullmatch, args))
+        return super().parse_args(ctx, args)
 
 
 def store(
@@ -17,7 +33,7 @@ def store(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Argument(metavar="METHOD", help="The method, such as get, range or fetch. Default: all."),
+        typer.Argument(metavar="METHOD", help="The method, such as get, range, fetch or info. Default: all."),
     ] = None,
     arguments: Annotated[
         list[str] | None,
@@ -57,8 +73,9 @@ def store(
             }
             typer.echo(json.dumps(facts))
         else:
-            for line in _lines(answer.value):
+            for line in _lines(answer.value, described=method == "info"):
                 typer.echo(line)
+            typer.echo(_position(answer), err=True)
 
 
 def _print_stores(stores: dict[str, str], *, as_json: bool) -> None:
@@ -69,11 +86,23 @@ def _print_stores(stores: dict[str, str], *, as_json: bool) -> None:
         typer.echo(f"{name}  {kind}")
 
 
-def _lines(value: Any) -> list[str]:
-    """Return an answer as lines, one per entry."""
+def _lines(value: Any, *, described: bool) -> list[str]:
+    """Return an answer as lines, one per entry, or one per fact of a description."""
+    if described:
+        value = [[name, fact] for name, fact in value.items()]
     if not isinstance(value, list):
         return [_text(value)]
     return ["  ".join(map(_text, entry)) if isinstance(entry, list) else _text(entry) for entry in value]
+
+
+def _position(answer: Answer) -> str:
+    """Return the line that states to which state an answer belongs; it is not part of the answer."""
+    offsets = [
+        f"{topic}/{partition}: {offset}"
+        for topic, of_topic in sorted(answer.offsets.items())
+        for partition, offset in sorted(of_topic.items())
+    ]
+    return f"micro-batch {answer.batch}, offsets {', '.join(offsets) or 'none'}, lag {answer.lag}"
 
 
 def _text(value: Any) -> str:

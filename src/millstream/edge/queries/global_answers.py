@@ -71,6 +71,20 @@ def readers_of(store: str, plan: Plan) -> frozenset[int]:
     return frozenset(sub.id for sub in plan.subtopologies if store in sub.global_stores)
 
 
+def check_is_kept(store: str, plan: Plan) -> None:
+    """Check that hosts have copies of a global store.
+
+    Raises:
+        StoreError: If no task can read it, because the topology has no state.
+    """
+    if not readers_of(store, plan):
+        topic = next(topic for topic, part in plan.global_part_of.items() if store in part.stores)
+        raise StoreError(
+            f"no host has a copy of the global store {store!r}, because nothing reads it and the topology has no other state; join a "
+            f"stream with it, or read its topic {topic!r}"
+        )
+
+
 def furthest_of(part: SubTopology, reports: Mapping[str, TaskReport]) -> Furthest:
     """Return how far the copies of a global store are filled, from the last reports of all tasks."""
     furthest = Furthest(None, {})

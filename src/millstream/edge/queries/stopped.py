@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from millstream.core.model import serdes
 from millstream.core.model.errors import SettingsError, StoreError
 from millstream.core.model.serdes import Serde
+from millstream.core.queries.question import order_of
 from millstream.core.queries.text_questions import plain
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
 from millstream.core.topology.stores import KeyValueSpec, SessionSpec, StoreSpec, WindowSpec
-from millstream.drivers.spark.driver.checkpoint import files_of
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, files_of
 from millstream.drivers.spark.driver.spark_session import configured, session_for
 from millstream.drivers.spark.driver.stored import StoredTask, stored_tasks
 from millstream.edge.checkpoint.checkpoint_health import sound_progress
@@ -59,7 +62,9 @@ def read_store(
     Returns:
         A table with the columns ``key`` and ``value``; ``timestamp`` if the store has timestamps; ``start`` for windows, and ``start`` and
         ``end`` for sessions. Times are ms since the epoch. The table includes windows and sessions that have expired but are not yet
-        deleted. Values that Arrow cannot represent as plain data are text.
+        deleted. Values that Arrow cannot represent as plain data are text. Rows are in the order of the serialised keys. The metadata of the
+        schema has the micro-batch as ``millstream.batch``, and as ``millstream.offsets`` the offsets that it has read, a JSON object by
+        topic and partition.
 
     Raises:
         CheckpointError: If the checkpoint is damaged.
@@ -75,13 +80,23 @@ def read_store(
             f"the checkpoint {location} has no complete micro-batch, so there is nothing to read"
         )
     with configured(session, {}, progress.shuffle_partitions, location):
-        rows = [
+        found = [
             row
             for task in stored_tasks(session, location, progress.last_complete, name)
             for row in _rows(name, task, key, value)
         ]
+    rows = [row for _, row in sorted(found, key=itemgetter(0))]
     columns = list(rows[0]) if rows else ["key", "value"]
-    return pa.table({column: _array([row[column] for row in rows]) for column in columns})
+    table = pa.table({column: _array([row[column] for row in rows]) for column in columns})
+    return table.replace_schema_metadata(_position(progress))
+
+
+def _position(progress: CheckpointProgress) -> dict[str, str]:
+    """Return the micro-batch and the offsets that the content includes, as metadata of the table."""
+    position = {"millstream.batch": str(progress.last_complete)}
+    if "topics" in progress.processed:
+        position["millstream.offsets"] = json.dumps(progress.processed["topics"])
+    return position
 
 
 def _url(checkpoint: str | Path) -> str:
@@ -96,21 +111,23 @@ def _url(checkpoint: str | Path) -> str:
 
 def _rows(
     name: str, task: StoredTask, key: Serde[Any] | None, value: Serde[Any] | None
-) -> Iterator[dict[str, object]]:
+) -> Iterator[tuple[Any, dict[str, object]]]:
+    """Yield the rows of a task, each with its sort key."""
     spec = _spec(name, task.fingerprint, key, value)
+    order = order_of(spec)
     stores = MemoryStores()
     stores.apply(task.content)
     for found, entry in open_store(spec, stores, memory=task.memory).all():
-        row = {"key": found}
+        row: dict[str, object] = {"key": found}
         if isinstance(spec, WindowSpec):
             row = {"key": found.key, "start": found.start}
         elif isinstance(spec, SessionSpec):
             row = {"key": found.key, "start": found.start, "end": found.end}
-        yield (
-            {**row, "value": entry.value, "timestamp": entry.timestamp}
-            if spec.timestamped
-            else {**row, "value": entry}
-        )
+        if spec.timestamped:
+            row.update(value=entry.value, timestamp=entry.timestamp)
+        else:
+            row.update(value=entry)
+        yield order((found, entry)), row
 
 
 def _spec(name: str, fingerprint: str, key: Serde[Any] | None, value: Serde[Any] | None) -> StoreSpec:

@@ -18,13 +18,20 @@ from millstream.core.model.errors import CopyMovedError, StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.model.partitioning import partition_of, range_of
 from millstream.core.model.positions import Offsets
-from millstream.core.queries.question import Answer, Question, answer_of, key_of, scope_of
+from millstream.core.queries.argument_checks import check, key_of
+from millstream.core.queries.question import Answer, Question, answer_of, scope_of
 from millstream.core.queries.text_questions import parsed, plain
 from millstream.core.runtime.intake import topics_in_front
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import StoreSpec
-from millstream.edge.queries.global_answers import Furthest, GlobalAnswers, furthest_of, readers_of
+from millstream.edge.queries.global_answers import (
+    Furthest,
+    GlobalAnswers,
+    check_is_kept,
+    furthest_of,
+    readers_of,
+)
 from millstream.edge.queries.task_copies import Copies, TaskCopy
 from millstream.edge.status.task_reports import TaskReports
 
@@ -80,6 +87,7 @@ class Answers:
         self._seen: dict[str, _Readable] = {}
         self._waited_for: set[int] = set()
         self._lock = threading.Lock()
+        self._closed = False
 
     def stores(self) -> Mapping[str, str]:
         return {
@@ -90,20 +98,27 @@ class Answers:
         """Answer a question.
 
         Raises:
-            StoreError: If there is no such store or method, the key does not fit, the lag is too large, or the local copy cannot be
-                read because it is being restored or its host cannot be reached.
+            QueryError: If the store has no such method, or an argument does not fit.
+            StoreError: If the application has ended, there is no such store, the lag is too large, or the local copy cannot be read
+                because it is being restored or its host cannot be reached.
         """
+        if self._closed:
+            raise self._ended()
         if question.text:
             spec = self._readable(question.store).spec
-            scope_of(question, spec)
             answer = self.answer(replace(parsed(question, spec), text=False))
             return replace(answer, value=plain(answer.value))
         began = time.monotonic()
         wake_at = began + _WAKE_S
         while True:
             try:
-                return self._answered(question)
+                answer = self._answered(question)
+                if question.method == "info":
+                    answer.value["engine"] = self._copies.engine_of(question.store)
+                return answer
             except CopyMovedError as error:
+                if self._closed:
+                    raise self._ended() from None
                 now = time.monotonic()
                 if now > wake_at:
                     wake_at = now + _WAKE_EVERY_S
@@ -135,7 +150,14 @@ class Answers:
         )
 
     def close(self) -> None:
+        """Refuse further questions, and close the local copies, so that the next run in this process can open them."""
+        self._closed = True
         self._copies.close()
+
+    def _ended(self) -> StoreError:
+        return StoreError(
+            f"application {self._id!r} has ended; ms.read_store(checkpoint, name) reads the stores of a stopped application"
+        )
 
     def _subtopologies_with(self, store: str) -> frozenset[int]:
         """Return the sub-topologies whose tasks have a local copy of a store."""
@@ -157,8 +179,10 @@ class Answers:
             task.partition: _Copied(self._copies.of_task(store, report), report)
             for task, report in reports.items()
         }
-        is_global = any(part.id == other.id for other in plan.global_parts)
-        furthest = furthest_of(part, self._reports.of_tasks()) if is_global else None
+        furthest = None
+        if any(part.id == other.id for other in plan.global_parts):
+            check_is_kept(store, plan)
+            furthest = furthest_of(part, self._reports.of_tasks())
         return _Readable(plan, revision, part, part.stores[store], copies, batch, offsets, lag, furthest)
 
     def _part_of(self, store: str, plan: Plan) -> SubTopology:
@@ -171,8 +195,11 @@ class Answers:
 
     def _answered(self, question: Question) -> Answer:
         store = self._readable(question.store)
+        check(question, store.spec)
         scope = scope_of(question, store.spec)
         if store.furthest is not None:
+            if scope == "key":
+                key_of(question, store.spec)  # refuses a key that does not fit
             return self._of_globals.answer(question, store.part, store.batch, store.furthest)
         if not store.copies:
             raise StoreError(f"the tasks of store {question.store!r} have not started yet; try again")
@@ -180,8 +207,8 @@ class Answers:
             raise StoreError(
                 f"store {question.store!r} is {store.lag:,} records behind its topics, and at most {question.max_lag:,} were allowed"
             )
-        value = _of_key(question, store) if scope == "key" else _of_all(question, store)
-        return Answer(value, store.batch, store.offsets, store.lag)
+        of = _of_key if scope == "key" else _of_all
+        return Answer(of(question, store), store.batch, store.offsets, store.lag)
 
 
 def _parts(plan: Plan) -> tuple[SubTopology, ...]:

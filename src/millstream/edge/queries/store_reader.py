@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ class StoreReader:
         """Call a method by name, and return its value with the state to which it belongs.
 
         Args:
-            method: The name of a method of this class.
+            method: The name of a method; see the table in ``docs/how-to/query-a-store.md``.
             arguments: The arguments of the method.
             limit: Maximum number of entries.
 
@@ -79,6 +79,11 @@ class StoreReader:
         """Return the number of keys of a key-value store."""
         count: int = self.answer("approximate_count").value
         return count
+
+    def info(self) -> Mapping[str, Any]:
+        """Return the kind of the store, its serdes and engine, and for a key-value store the approximate number of its keys."""
+        facts: Mapping[str, Any] = self.answer("info").value
+        return facts
 
     def fetch(
         self, key: Any, time_from: int | None = None, time_to: int | None = None, *, limit: int | None = None

@@ -51,6 +51,7 @@ class TaskCopy:
     def __init__(self, reader: CopyReader) -> None:
         self.lock = threading.Lock()
         self._reader = reader
+        self._closed = False
         self._report: TaskReport | None = None
         self._view: ByteStores = MemoryStores()
         self._stores: dict[str, Any] = {}
@@ -70,7 +71,7 @@ class TaskCopy:
     def _show(self, report: TaskReport) -> None:
         """Open a view of the state in a report. Opening it closes the view before, even if it fails."""
         self._forget()
-        self._view = self._reader.view((report.state or StateReport(0, (), {})).known)
+        self._view = self._open_reader().view((report.state or StateReport(0, (), {})).known)
         self._report = report
 
     def _forget(self) -> None:
@@ -94,8 +95,9 @@ class TaskCopy:
         self._global = None
 
     def _opened(self, spec: StoreSpec) -> OpenGlobalStore:
-        known = self._reader.newest()
-        view = self._reader.view(known)
+        reader = self._open_reader()
+        known = reader.newest()
+        view = reader.view(known)
         progress = progress_of(spec.name, known.current, view)
         if progress is None:
             raise CopyMovedError(f"the copy of global store {spec.name!r} is being filled")
@@ -112,7 +114,14 @@ class TaskCopy:
     def close(self) -> None:
         self.release()
         with self.lock:
+            self._closed = True
             self._reader.close()
+
+    def _open_reader(self) -> CopyReader:
+        """Return the reader. A closed reader would open its files again, and nothing would close them."""
+        if self._closed:
+            raise CopyMovedError("the local copy has been closed")
+        return self._reader
 
 
 class _CopyId(NamedTuple):
@@ -128,6 +137,7 @@ class Copies:
         self._hosts = hosts
         self._host = socket.gethostname()
         self._open: dict[_CopyId, tuple[str, TaskCopy]] = {}
+        self._closed = False
         self._lock = threading.Lock()
 
     def of_task(self, store: str, report: TaskReport) -> TaskCopy:
@@ -137,6 +147,9 @@ class Copies:
     def of_global(self, store: str, report: TaskReport) -> TaskCopy:
         """Return the local copy of a global store on the host of a report."""
         return self._of(directory_of_global(store), store, report)
+
+    def engine_of(self, store: str) -> str:
+        return self._spec().engines[store]
 
     def committed(self) -> None:
         """Release the views of the previous micro-batch on this host, without waiting for other hosts."""
@@ -148,6 +161,7 @@ class Copies:
     def close(self) -> None:
         self._hosts.close()
         with self._lock:
+            self._closed = True
             copies = [copy for _, copy in self._open.values()]
             self._open.clear()
         for copy in copies:
@@ -155,8 +169,10 @@ class Copies:
 
     def _of(self, directory: str, store: str, report: TaskReport) -> TaskCopy:
         host = report.executor.partition("/")[0] or self._host
-        copy = _CopyId(directory, self._spec().engines[store])
+        copy = _CopyId(directory, self.engine_of(store))
         with self._lock:
+            if self._closed:
+                raise CopyMovedError("the local copies have been closed")
             before = self._open.get(copy)
             if before is not None and before[0] == host:
                 return before[1]

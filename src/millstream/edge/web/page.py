@@ -15,7 +15,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from millstream.core.model.errors import ControlError
+from millstream.core.model.errors import ControlError, QueryError
 from millstream.core.queries.question import Answer as QueryAnswer
 from millstream.core.queries.question import Question
 from millstream.core.topology.pictures.svg import svg
@@ -77,7 +77,7 @@ def page_routes(
         **{("GET", path): _file(*file) for path, file in _FILES.items()},
         **_reading_routes(viewer, plan),
         **_commands(application, viewer),
-        **_queries(application),
+        **query_routes(application),
     }
 
 
@@ -159,12 +159,17 @@ def _commands(application: Shown, viewer: Viewer) -> dict[tuple[str, str], Route
     return {("POST", f"{_API}{command.__name__}"): command for command in (pause, resume, throttle)}
 
 
-def _queries(application: Shown) -> dict[tuple[str, str], Route]:
+def query_routes(application: Shown) -> dict[tuple[str, str], Route]:
+    """Return the routes of queries of stores."""
+
     def stores(request: HttpRequest) -> HttpResponse:
         return HttpResponse.json(application.stores())
 
     def store(request: HttpRequest) -> HttpResponse:
-        found = application.ask(_question(request.body))
+        try:
+            found = application.ask(_question(request.body))
+        except QueryError as error:
+            return HttpResponse.json({"error": str(error)}, HTTPStatus.BAD_REQUEST)
         facts = {"value": found.value, "batch": found.batch, "offsets": found.offsets, "lag": found.lag}
         return HttpResponse.json(facts)
 
@@ -173,13 +178,11 @@ def _queries(application: Shown) -> dict[tuple[str, str], Route]:
 
 def _question(body: Mapping[str, Any]) -> Question:
     store, method, arguments = body.get("store"), body.get("method", "all"), body.get("arguments", [])
-    limit, max_lag = body.get("limit"), body.get("max_lag")
-    whole = all(number is None or type(number) is int for number in (limit, max_lag))
-    if not (isinstance(store, str) and isinstance(method, str) and isinstance(arguments, list) and whole):
-        raise ControlError(
-            "a query needs a store and a method, and may have a list of arguments, and whole numbers as limit and max_lag"
+    if not (isinstance(store, str) and isinstance(method, str) and isinstance(arguments, list)):
+        raise QueryError(
+            "a query needs the name of a store, and may have the name of a method and a list of arguments"
         )
-    timestamps = body.get("timestamps") is True
+    limit, max_lag, timestamps = body.get("limit"), body.get("max_lag"), body.get("timestamps", False)
     return Question(store, method, tuple(arguments), limit, timestamps, max_lag, text=True)
 
 

@@ -80,6 +80,19 @@ class TestPlan:
         (sub,) = topology.plan().subtopologies
         assert (sub.stateless, dict(sub.global_stores)) == (True, {})
 
+    def test_a_table_that_nothing_reads_is_kept_by_the_first_part_with_state(self) -> None:
+        builder = ms.StreamsBuilder()
+        builder.global_table("products", store="goods")
+        builder.stream("a").to("b")
+        for topic in ("c", "d"):
+            builder.stream(topic).group_by_key().count()
+        subs = builder.build().plan().subtopologies
+        assert [(sub.stateless, list(sub.global_stores)) for sub in subs] == [
+            (True, []),
+            (False, ["goods"]),
+            (False, []),
+        ]
+
     def test_numbers_of_a_checkpoint_leave_the_global_parts_last(self) -> None:
         plan = continued(
             enriched().plan(), {0: ComparedPart(("gone",), (), 1), 3: ComparedPart(("in",), (), 1)}

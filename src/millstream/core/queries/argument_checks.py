@@ -1,0 +1,98 @@
+"""Checks the method of a question, its arguments and its limits, so that errors name what is expected."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+from millstream.core.model.errors import QueryError
+from millstream.core.queries.methods import Method, method_of
+from millstream.core.queries.question import Question
+from millstream.core.topology.stores import StoreSpec
+
+TIME: Final = "a time in ms since the epoch, a whole number"
+_LONGEST_SHOWN: Final = 60
+
+
+def check(question: Question, spec: StoreSpec) -> None:
+    """Check the method of a question, its arguments and its limits, except the key of a question about one key; see :func:`key_of`.
+
+    Raises:
+        QueryError: If something does not fit. The error names the store, the method, the argument and what is expected.
+
+    Example:
+        >>> from millstream.core.model import serdes
+        >>> from millstream.core.topology.stores import key_value
+        >>> check(Question("counts", "get"), key_value("counts", serdes.string, serdes.int64))
+        Traceback (most recent call last):
+        ...
+        millstream.core.model.errors.QueryError: get() of store 'counts' takes (key), but got no arguments
+    """
+    method, arguments = method_of(question.method, spec), question.arguments
+    keys = len(method.keys)
+    if len(arguments) != keys or method.times:
+        _check_number(question, method)
+    if method.scope != "key":
+        _check_bounds(question, spec, method, arguments)
+    if method.times:
+        _check_times(question, method.times, arguments[keys:])
+    if question.limit is not None:
+        _check_whole(question, "limit", question.limit, 1)
+    if question.max_lag is not None:
+        _check_whole(question, "max_lag", question.max_lag, 0)
+    if type(question.timestamps) is not bool:
+        raise unexpected(question, "timestamps", "true or false", question.timestamps)
+
+
+def key_of(question: Question, spec: StoreSpec) -> bytes:
+    """Return the serialised key of a question about one key.
+
+    Raises:
+        QueryError: If the key does not fit the serde of the store.
+    """
+    return _serialized(question, spec, "key", question.arguments[0])
+
+
+def unexpected(question: Question, argument: str, expected: str, given: Any) -> QueryError:
+    """Return the error for an argument."""
+    shown = repr(given)
+    shown = shown if len(shown) <= _LONGEST_SHOWN else f"{shown[: _LONGEST_SHOWN - 3]}..."
+    return QueryError(
+        f"{question.method}() of store {question.store!r}: {argument} must be {expected}, not {type(given).__name__} {shown}"
+    )
+
+
+def _check_number(question: Question, method: Method) -> None:
+    count, most = len(question.arguments), len(method.keys) + len(method.times)
+    if not most - method.optional <= count <= most:
+        raise QueryError(
+            f"{question.method}() of store {question.store!r} takes {method.signature}, but got {count or 'no'} "
+            f"argument{'' if count == 1 else 's'}"
+        )
+
+
+def _check_bounds(question: Question, spec: StoreSpec, method: Method, arguments: tuple[Any, ...]) -> None:
+    for name, key in zip(method.keys, arguments, strict=False):
+        unbounded = key is None and method.unbounded
+        if not unbounded and not (name == "prefix" and isinstance(key, bytes)):
+            _serialized(question, spec, name, key)
+
+
+def _serialized(question: Question, spec: StoreSpec, name: str, key: Any) -> bytes:
+    try:
+        if key is not None:
+            return spec.key.serialize(key)
+    except Exception:
+        pass
+    raise unexpected(question, name, f"a key of the serde {spec.key.name!r}", key)
+
+
+def _check_times(question: Question, names: tuple[str, ...], times: tuple[Any, ...]) -> None:
+    for name, time in zip(names, times, strict=False):
+        if type(time) is not int:
+            raise unexpected(question, name, TIME, time)
+
+
+def _check_whole(question: Question, name: str, number: Any, least: int) -> None:
+    if type(number) is not int or not least <= number <= sys.maxsize:
+        raise unexpected(question, name, f"a whole number from {least} to {sys.maxsize}", number)

@@ -1,0 +1,155 @@
+"""Arguments that do not fit a method are named, with what is expected, for each way to ask."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import pytest
+
+import millstream as ms
+from millstream.core.model.errors import QueryError
+from millstream.core.queries.question import Answer, Question
+from millstream.edge.queries.store_answers import Answers
+from millstream.edge.queries.store_reader import StoreReader
+from millstream.edge.web.listener import Listener
+from millstream.edge.web.page import Shown, query_routes
+
+from .answering import NOW, answers_of
+
+HUGE = 10**30
+
+
+def topology() -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    words = builder.stream("words", key=ms.serdes.string, value=ms.serdes.string).group_by_key()
+    words.count(store="counts")
+    words.windowed_by(ms.TumblingWindows(60_000, grace=0)).count(store="minutes")
+    words.windowed_by(ms.SessionWindows(5_000, grace=0)).count(store="visits")
+    rates = ms.stores.options("rates", history_retention=60_000)
+    builder.table("prices", key=ms.serdes.string, value=ms.serdes.string, store=rates)
+    builder.stream("numbers", key=ms.serdes.int64).group_by_key().count(store="numbers")
+    return builder.build()
+
+
+FILL: Mapping[str, Any] = {
+    "counts": lambda store: store.put("tea", ms.ValueAndTimestamp(3, NOW)),
+    "minutes": lambda store: store.put("tea", ms.ValueAndTimestamp(3, NOW), NOW - NOW % 60_000),
+    "visits": lambda store: store.put(ms.Windowed("tea", NOW, NOW), 3),
+    "rates": lambda store: store.put("usd", "1.1", NOW),
+    "numbers": lambda store: store.put(-7, ms.ValueAndTimestamp(1, NOW)),
+}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
+    made = answers_of(topology(), tmp_path_factory.mktemp("copies"), FILL)
+    yield made
+    made.close()
+
+
+def reader(answers: Answers, name: str, **options: Any) -> StoreReader:
+    return StoreReader(name, answers.answer, **options)
+
+
+@pytest.mark.parametrize(
+    ("store", "method", "arguments", "limit", "message"),
+    [
+        ("counts", "all", (), -1, "all() of store 'counts': limit must be a whole number from 1 to"),
+        ("counts", "all", (), 0, "limit must be a whole number from 1 to"),
+        ("counts", "all", (), "3", "limit must be a whole number from 1 to 9223372036854775807, not str '3'"),
+        ("counts", "all", (), HUGE, "limit must be a whole number from 1 to"),
+        ("counts", "all", (), True, "limit must be a whole number from 1 to"),
+        ("counts", "get", (7,), None, "get() of store 'counts': key must be a key of the serde 'string', not int 7"),
+        ("counts", "get", (None,), None, "key must be a key of the serde 'string', not NoneType None"),
+        ("counts", "get", (), None, "get() of store 'counts' takes (key), but got no arguments"),
+        ("counts", "range", ("a", "b", "c"), None, "range() of store 'counts' takes ([low], [high]), but got 3"),
+        ("counts", "range", (None, 7), None, "high must be a key of the serde 'string', not int 7"),
+        ("counts", "prefix_scan", (7,), None, "prefix must be a key of the serde 'string', not int 7"),
+        ("counts", "approximate_count", (7,), None, "takes (), but got 1 argument"),
+        ("minutes", "fetch", ("k",), None, "fetch() of store 'minutes' takes (key, time_from, [time_to]), but got 1"),
+        ("minutes", "fetch", ("k", {}, 3), None, "time_from must be a time in ms since the epoch, a whole number, not dict"),
+        ("minutes", "fetch_all", (0, None), None, "time_to must be a time in ms since the epoch"),
+        ("minutes", "fetch_range", ("a", "b", 0, "1"), None, "time_to must be a time in ms since the epoch"),
+        ("visits", "fetch", ("k", 1), None, "fetch() of store 'visits' takes (key), but got 2 arguments"),
+        ("visits", "fetch_session", ("k", 1, 2.5), None, "end must be a time in ms"),
+        ("visits", "find_sessions", (1, 2), None, "takes (key, earliest_end, latest_start), but got 2"),
+        ("rates", "get", ("usd", "yesterday"), None, "as_of must be a time in ms since the epoch, a whole number, not str"),
+        ("numbers", "get", (2**70,), None, "key must be a key of the serde 'int64', not int 1180591620717411303424"),
+    ],
+)  # fmt: skip
+def test_an_argument_that_does_not_fit_is_named(
+    answers: Answers, store: str, method: str, arguments: tuple[Any, ...], limit: Any, message: str
+) -> None:
+    with pytest.raises(QueryError) as raised:
+        reader(answers, store).answer(method, *arguments, limit=limit)
+    assert message in str(raised.value)
+    assert f"{method}() of store {store!r}" in str(raised.value)
+    assert "operator" not in str(raised.value)
+
+
+@pytest.mark.parametrize("lag", ["x", -1, HUGE])
+def test_a_lag_has_to_be_a_number_of_records(answers: Answers, lag: Any) -> None:
+    with pytest.raises(QueryError, match=r"get\(\) of store 'counts': max_lag must be a whole number from 0"):
+        reader(answers, "counts", max_lag=lag).get("tea")
+
+
+def test_arguments_that_fit_are_answered(answers: Answers) -> None:
+    counts, minutes, visits = (reader(answers, name) for name in ("counts", "minutes", "visits"))
+    start = NOW - NOW % 60_000
+    assert (counts.get("tea"), counts.range(), counts.prefix_scan(b"te")) == (3, [("tea", 3)], [("tea", 3)])
+    assert (minutes.fetch("tea", start), minutes.fetch("tea", 0, start)) == (3, [(start, 3)])
+    assert [count for _, count in minutes.fetch_range(None, "z", 0, NOW)] == [3]
+    assert visits.find_sessions("tea", NOW, NOW) == visits.fetch("tea") == visits.fetch_range(None, None)
+    assert reader(answers, "rates").get("usd", NOW).value == "1.1"
+
+
+@pytest.fixture(scope="module")
+def url(answers: Answers) -> Iterator[str]:
+    class Asked:
+        def stores(self) -> Mapping[str, str]:
+            return answers.stores()
+
+        def ask(self, question: Question) -> Answer:
+            return answers.answer(question)
+
+    listener = Listener("127.0.0.1", 0, query_routes(cast(Shown, Asked())))
+    yield f"{listener.url}/api/store"
+    listener.close()
+
+
+def posted(url: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+    request = urllib.request.Request(url, json.dumps(body).encode())
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"store": "counts", "method": "range", "limit": -2}, "range() of store 'counts': limit must be"),
+        ({"store": "counts", "method": "range", "limit": HUGE}, "limit must be a whole number from 1 to"),
+        ({"store": "counts", "max_lag": "x"}, "all() of store 'counts': max_lag must be a whole number from 0"),
+        ({"store": "counts", "timestamps": "yes"}, "timestamps must be true or false, not str 'yes'"),
+        ({"store": "counts", "method": "get", "arguments": [["tea"]]}, "key must be a key of the serde 'string'"),
+        ({"store": "counts", "method": "fetch"}, "store 'counts' has no method 'fetch'; a store of the kind"),
+        ({"store": "minutes", "method": "fetch", "arguments": ["milk", {}, 3]}, "time_from must be a time in ms"),
+        ({"store": "minutes", "method": "fetch", "arguments": ["milk", "noon"]}, "time_from must be a time in ms"),
+        ({"store": "numbers", "method": "get", "arguments": ["tea"]}, "key must be a key of the serde 'int64'"),
+        ({"store": 7}, "a query needs the name of a store"),
+    ],
+)  # fmt: skip
+def test_a_bad_request_is_explained(url: str, body: Mapping[str, Any], message: str) -> None:
+    status, error = posted(url, body)
+    assert (status, message in error) == (400, True), error
+
+
+def test_a_good_request_is_answered(url: str) -> None:
+    status, answer = posted(url, {"store": "numbers", "method": "get", "arguments": ["-7"], "limit": 1})
+    assert (status, answer["value"], answer["batch"]) == (200, 1, 7)

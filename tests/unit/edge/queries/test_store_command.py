@@ -1,0 +1,74 @@
+"""``millstream store``, against an application whose answers come from local copies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import millstream as ms
+from millstream.edge.cli.commands import app
+from millstream.edge.queries import remote_application
+from millstream.edge.queries.store_answers import Answers
+
+from .answering import NOW, answers_of
+
+POSITION = "micro-batch 7, offsets numbers/0: 3, lag 0\n"
+
+
+@pytest.fixture
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
+    builder = ms.StreamsBuilder()
+    numbers = builder.stream("numbers", key=ms.serdes.int64, value=ms.serdes.int64).group_by_key()
+    numbers.count(store="counts")
+    numbers.windowed_by(ms.TumblingWindows(60_000, grace=0)).count(store="minutes")
+    minute = NOW - NOW % 60_000
+    made = answers_of(
+        builder.build(),
+        tmp_path,
+        {
+            "counts": lambda store: [store.put(key, ms.ValueAndTimestamp(3, NOW)) for key in (-7, 5)],
+            "minutes": lambda store: store.put(5, ms.ValueAndTimestamp(3, NOW), minute),
+        },
+    )
+
+    def ask(remote: remote_application.RemoteApplication, data: remote_application.Question) -> object:
+        return made.answer(data)
+
+    monkeypatch.setattr(remote_application.RemoteApplication, "_asked", ask)
+    return made
+
+
+def shell(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["store", "shop", *arguments])
+
+
+def test_every_answer_ends_with_the_state_to_which_it_belongs(answers: Answers) -> None:
+    for arguments, shown in ((["get", "5"], "3\n"), (["all"], "5  3\n-7  3\n"), (["get", "6"], "null\n")):
+        result = shell("counts", *arguments)
+        assert (result.exit_code, result.stdout, result.stderr) == (0, shown, POSITION)
+
+
+def test_a_store_is_described(answers: Answers) -> None:
+    result = shell("counts", "info")
+    described = ["kind  key-value", "key  int64", "value  int64", "timestamps  true", "approximate_count  2"]
+    assert result.stdout.splitlines() == [*described, "engine  lmdb"]
+    assert result.stderr == POSITION
+    facts = json.loads(shell("minutes", "info", "--json").stdout)
+    assert (facts["value"]["kind"], facts["value"]["engine"], facts["batch"]) == ("window", "lmdb", 7)
+    assert "approximate_count" not in facts["value"]
+    assert shell("counts", "info", "5").exit_code == 1
+
+
+def test_numbers_below_zero_are_keys(answers: Answers) -> None:
+    assert shell("counts", "get", "-7").stdout == "3\n"
+    assert shell("counts", "range", "-8", "-1", "--limit", "3").stdout == "-7  3\n"
+    assert "micro-batch" not in shell("counts", "get", "-7", "--json").stderr
+    assert json.loads(shell("counts", "--json", "get", "-7").stdout)["value"] == 3
+
+
+def test_an_unknown_option_stays_an_error(answers: Answers) -> None:
+    result = shell("counts", "all", "--limt", "3")
+    assert (result.exit_code, "No such option: --limt" in result.stderr) == (2, True)
