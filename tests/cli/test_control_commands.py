@@ -15,7 +15,7 @@ from millstream.core.model.errors import ControlError
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
 from millstream.edge.cli.commands import app
-from millstream.edge.control.control_file import write_control_file
+from millstream.edge.control.control_file import delete_control_file, write_control_file
 from millstream.edge.status.application_status import Status, ThreadStatus
 
 STATUS = Status("running", 3, {"in": 7_000, "other": 0}, 1234.5, 2, paused=["in"], throttled={"in": 5_000})
@@ -145,3 +145,13 @@ def test_an_application_that_is_not_running_is_reported(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["status", "app", "--state-dir", str(tmp_path)])
     assert result.exit_code == 1
     assert "millstream status: application 'app' is not running with this state directory" in result.stderr
+
+
+def test_the_address_of_a_page_is_printed_only_while_the_application_runs(listening: Listening) -> None:
+    (listening.home / "app/page.url").write_text("http://127.0.0.1:1/#token\n")
+    shown = listening.run("page")
+    assert (shown.exit_code, shown.stdout) == (0, "http://127.0.0.1:1/#token\n")
+    delete_control_file(listening.home / "app")
+    shown = listening.run("page")
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    assert "millstream page: application 'app' is not running" in shown.stderr

@@ -8,19 +8,27 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import ControlError, IncompatibleTopologyError, TopicNotFoundError
+from millstream.core.model.errors import (
+    ControlError,
+    IncompatibleTopologyError,
+    StoreError,
+    TopicNotFoundError,
+    TopologyError,
+)
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-def words(*, shout: bool = False, counted: bool = True) -> ms.Topology:
+def words(
+    *, shout: bool = False, counted: bool = True, store: str = "counts", topic: str = "counts"
+) -> ms.Topology:
     builder = ms.StreamsBuilder()
     lines = builder.stream("lines").flat_map_values(str.split)
     if shout:
         lines = lines.map_values(str.upper)
     if counted:
-        counts = lines.group_by(lambda _, word: word).count(store="counts")
-        counts.to_stream().to("counts", value=ms.serdes.int64)
+        counts = lines.group_by(lambda _, word: word).count(store=store)
+        counts.to_stream().to(topic, value=ms.serdes.int64)
     else:
         lines.group_by_key().count(store="counts").to_stream().to("counts", value=ms.serdes.int64)
     return builder.build()
@@ -64,7 +72,7 @@ def test_a_topology_is_deployed_tried_edited_and_stopped(lab: ms.Lab) -> None:
 
     lab.pause()
     lab.send("lines", "paused")
-    with pytest.raises(TimeoutError, match="not everything is processed"):
+    with pytest.raises(TimeoutError, match=r"not all records are processed after 0.5 s; paused: lines"):
         lab.wait(0.5)
     lab.resume()
     lab.wait()
@@ -72,6 +80,17 @@ def test_a_topology_is_deployed_tried_edited_and_stopped(lab: ms.Lab) -> None:
 
     lab.stop()
     lab.deploy(words())  # goes on where it ended
+    assert lab.store("counts").get("to") == 3
+
+    renamed = words(store="totals", topic="totals")
+    renames = {"counts": "totals"}
+    assert str(lab.preview(renamed, renamed_stores=renames)) == (
+        "keeps totals\nwrites totals\nno longer writes counts"
+    )
+    lab.deploy(renamed, renamed_stores=renames)
+    assert lab.store("totals").get("to") == 3
+    lab.stop()
+    lab.deploy(words(), renamed_stores={"totals": "counts"})
     assert lab.store("counts").get("to") == 3
 
 
@@ -84,3 +103,35 @@ def test_what_cannot_be_is_refused_and_what_runs_goes_on(lab: ms.Lab) -> None:
     lab.send("lines", "still here")
     lab.wait()
     assert lab.store("counts").get("here") == 1
+
+
+def test_a_closed_lab_deploys_again_and_a_new_lab_replaces_an_earlier_one(lab: ms.Lab) -> None:
+    lab.deploy(words())
+    lab.close()
+    lab.deploy(words())
+    with ms.Lab("words") as second:  # the cell that makes the lab, again
+        with pytest.raises(TopologyError, match="call its build"):
+            second.deploy(ms.StreamsBuilder())  # type: ignore[arg-type]
+        assert lab.status().state == "running"
+        second.deploy(words())
+        with pytest.raises(ControlError, match="nothing has been deployed"):
+            lab.status()
+        second.send("lines", "anew")
+        second.wait()
+        assert dict(second.entries("counts").rows) == {"anew": 1}
+
+
+def test_topics_and_stores_of_tables_are_written_and_shown(lab: ms.Lab) -> None:
+    builder = ms.StreamsBuilder()
+    text = ms.serdes.string
+    builder.global_table("countries", key=text, value=text, store="countries")
+    versions = ms.stores.options("versions", history_retention=120_000)
+    builder.table("prices", key=text, value=text, store=versions)
+    lab.deploy(builder.build())
+    lab.send("countries", ("de", "Germany"))
+    lab.send("prices", ("tea", "2", 1_700_000_000_000))
+    lab.wait()
+    assert [row[3:] for row in lab.read("countries")] == [("de", "Germany")]
+    with pytest.raises(StoreError, match=r"'versions'.*has get"):
+        lab.entries("versions")
+    assert "has get</p>" in lab.store("versions")._repr_html_()

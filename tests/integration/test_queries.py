@@ -167,15 +167,17 @@ def test_another_process_a_shell_and_a_browser_get_the_same(queried: Queried) ->
         "import sys, millstream as ms\n"
         "shop = ms.connect(sys.argv[1], sys.argv[2])\n"
         "counts, visits = shop.store('counts-lmdb'), shop.store('visits-lmdb')\n"
-        "print(shop.stores(), shop.status()['state'], counts.all(), visits.fetch('rice'))"
+        "print(shop.stores(), shop.status()['state'], counts.all(), visits.fetch('rice'), "
+        "sorted({word for *_, word, _ in shop.read(sys.argv[3])}))"
     )
-    given = [queried.id, str(queried.home)]
+    given = [queried.id, str(queried.home), queried.source]
     shown = subprocess.run(
         [sys.executable, "-c", program, *given], capture_output=True, text=True, check=True
     )
     visit = ms.Windowed("rice", NOW + 60_000, NOW + 60_000)
     stores = dict(queried.running.stores())
-    assert shown.stdout.strip() == f"{stores} running {sorted(Counter(WORDS).items())} {[(visit, 1)]}"
+    counts = sorted(Counter(WORDS).items())
+    assert shown.stdout.strip() == f"{stores} running {counts} {[(visit, 1)]} {sorted(set(WORDS))}"
 
     def shell(*arguments: str) -> str:
         command = [sys.executable, "-m", "millstream", "store", queried.id, *arguments]

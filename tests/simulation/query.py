@@ -188,6 +188,7 @@ def _application(world: World) -> RunningApplication:
         lambda: None,
         copies=lambda: CopiesSpec("", {}, {}, 0),
         check_query_key=lambda session: None,
+        last_records=lambda topic, last, serdes: [],
         transactional=world.scene.exactly_once,
     )
     made = RunningApplication(world.plan.application_id, resources)

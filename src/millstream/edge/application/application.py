@@ -40,6 +40,7 @@ from millstream.edge.control.control_file import write_control_file
 from millstream.edge.control.flow_control import FlowControl
 from millstream.edge.planning.key_ranges import check_workers
 from millstream.edge.planning.programs import Program, program_of
+from millstream.edge.records.topic_records import last_records
 from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.spark.cluster_checks import check_query_key
@@ -185,6 +186,7 @@ class Application:
                 disconnect,
                 lambda: self._program.copies,
                 partial(check_query_key, self.settings),
+                partial(last_records, self.settings),
                 self.settings.drain_timeout_ms / 1000,
                 self.settings.exactly_once,
                 spark_log,

@@ -6,10 +6,11 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
@@ -36,6 +37,7 @@ from millstream.edge.control.flow_control import FlowControl
 from millstream.edge.queries.store_answers import Answers
 from millstream.edge.queries.store_hosts import StoreHosts
 from millstream.edge.queries.task_copies import Copies
+from millstream.edge.records.topic_records import Serdes
 from millstream.edge.spark.application_session import ApplicationSession
 from millstream.edge.spark.spark_errors import spark_is_gone, translated
 from millstream.edge.status.application_status import Status
@@ -56,6 +58,7 @@ class Resources:
     Attributes:
         check_query_key: Raises an error if the key of query connections would reach executors unprotected.
         record_deleter: Deletes processed records of repartition topics.
+        last_records: Returns the last records of each partition of a topic: a number of them, read with serdes.
         drain_timeout_s: How long a stop may wait for in-flight records.
         transactional: Whether transactions commit the offsets.
         spark_log: File for Spark's output; None means this program's output.
@@ -68,6 +71,7 @@ class Resources:
     disconnect: Callable[[], None]
     copies: Callable[[], CopiesSpec]
     check_query_key: Callable[[SparkSession], None]
+    last_records: Callable[[str, int, Serdes], Iterable[tuple[Any, ...]]]
     drain_timeout_s: float = 0.0
     transactional: bool = False
     spark_log: Path | None = None

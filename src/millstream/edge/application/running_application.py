@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Mapping
-from typing import Self
+from typing import Any, Self
 
 from millstream.core.metrics.metric import Numbers
 from millstream.core.model.errors import ControlError
+from millstream.core.model.serdes import Serde
 from millstream.core.queries.question import Answer, Question
+from millstream.core.runtime.lifecycle import PROCESSING
 from millstream.core.runtime.pausing import chosen_topics
 from millstream.core.topology.analysis.ranges import AUTO, Workers
 from millstream.core.topology.topology import Topology
@@ -17,8 +19,10 @@ from millstream.drivers.spark.control import ControlServer
 from millstream.edge.application.application_run import ApplicationRun, Resources
 from millstream.edge.application.spark_requests import SparkRequests
 from millstream.edge.application.topology_edits import TopologyEdit
+from millstream.edge.lab.display_rows import Rows
 from millstream.edge.lab.html import status_html
 from millstream.edge.queries.store_reader import StoreReader
+from millstream.edge.records.topic_serdes import serdes_of
 from millstream.edge.status.application_status import Status
 from millstream.edge.taps.tap import DEFAULT_LIMIT, Tap
 from millstream.edge.web.listeners import Listeners
@@ -156,13 +160,14 @@ class RunningApplication:
             What the edit does, after its first micro-batch is committed.
 
         Raises:
+            TopologyError: If the topology is not valid, or is no topology, such as a builder; nothing has changed.
             IncompatibleTopologyError: If the topology cannot continue the state; nothing has changed.
             MillstreamError: If the edited topology does not start; the earlier topology continues.
             ControlError: If the application has ended, or was started with an end (``until=``).
 
         Source: KIP-28: "pause the job and edit the topology on-the-fly".
         """
-        if self._edit is None:
+        if self._edit is None or self._run.state.now not in PROCESSING:
             raise ControlError(
                 f"application {self.id!r} is {self._run.state.now}, so its topology cannot be edited"
             )
@@ -200,6 +205,28 @@ class RunningApplication:
         """Answer a question about a store; see :class:`StoreReader`."""
         return self._run.answers.answer(question)
 
+    def read(
+        self, topic: str, last: int = 20, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None
+    ) -> Rows:
+        """Return the last records of each partition of a topic; commits no offsets.
+
+        Args:
+            topic: The name of the topic.
+            last: The number of records per partition.
+            key: Serde of the keys; None for the serde of the node that writes or reads the topic.
+            value: Serde of the values; None for the serde of the node that writes or reads the topic.
+
+        Returns:
+            Rows of partition, offset, timestamp (ms since the epoch), key and value, in order of time.
+
+        Raises:
+            TopicNotFoundError: If the topic does not exist, or no serdes are given and the topology neither writes nor reads it.
+            DeserializationError: If a record does not fit the serdes.
+        """
+        serdes = serdes_of(self._run.plan, topic, key, value, sent=False)
+        found = self._run.resources.last_records(topic, last, serdes)
+        return Rows(("partition", "offset", "timestamp", "key", "value"), tuple(found))
+
     def tap(self, node: str, *, limit: int = DEFAULT_LIMIT) -> Tap:
         """Sample the records that reach a node, from the next micro-batch until the tap is closed.
 
@@ -221,6 +248,9 @@ class RunningApplication:
             ...         print(record.key, record.value)
         """
         return Tap(node, limit, self._run.taps.answer)
+
+    def __repr__(self) -> str:
+        return f"<RunningApplication {self.id!r}: {self.status().state}>"
 
     def _repr_html_(self) -> str:
         return status_html(vars(self.status()), self.id)

@@ -24,14 +24,16 @@ from millstream.edge.application.application_run import ApplicationRun
 from millstream.edge.application.draining import unread
 from millstream.edge.control.control_client import COMMAND
 from millstream.edge.control.remote_commands import Controllable, executed
+from millstream.edge.lab.display_rows import Rows
 from millstream.edge.queries.remote_application import QUESTION as STORE_QUESTION
+from millstream.edge.queries.remote_application import RECORDS_QUESTION
 from millstream.edge.taps.tap_buffers import QUESTION as TAP_QUESTION
 
 log = logging.getLogger("millstream.application")
 
 
 class ApplicationView(Controllable, Protocol):
-    """An application that takes commands and answers questions about its stores."""
+    """An application that takes commands and answers questions about its stores and topics."""
 
     def stores(self) -> Mapping[str, str]:
         """Return the queryable stores, with their kinds."""
@@ -39,12 +41,15 @@ class ApplicationView(Controllable, Protocol):
     def ask(self, question: Question) -> Answer:
         """Answer a question about a store."""
 
+    def read(self, topic: str, last: int) -> Rows:
+        """Return the last records of each partition of a topic."""
+
 
 class SparkRequests:
     """Answers requests in threads of the control server.
 
     Args:
-        application: Executes commands and answers questions about stores.
+        application: Executes commands and answers questions about stores and topics.
     """
 
     def __init__(self, run: ApplicationRun, application: ApplicationView) -> None:
@@ -72,6 +77,8 @@ class SparkRequests:
             return True
         if request == STORE_QUESTION:
             return self._application.stores() if data is None else self._application.ask(data)
+        if request == RECORDS_QUESTION:
+            return self._application.read(*data)
         if request == TAP_QUESTION:
             return self._run.taps.answer(*data)
         if request == COMMAND:

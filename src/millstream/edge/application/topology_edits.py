@@ -11,17 +11,19 @@ from typing import Final, Protocol
 from millstream.core.model.errors import ControlError
 from millstream.core.topology.plan import Plan
 from millstream.edge.checkpoint.continuity import Continuity
+from millstream.edge.lab.html import table_html
 from millstream.edge.status.application_status import Status
 
+_NO_CHANGE: Final = "changes no store and no topic"
 _EMPTY_S: Final = 30.0
 _POLL_S: Final = 0.05
 _EMPTY_CHECKS: Final = 10
 """How many consecutive checks must find a topic empty: only a later plan sees what a running micro-batch writes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TopologyEdit:
-    """What an edit does.
+    """What an edit does. Displays itself as one line per kind of change.
 
     Attributes:
         kept: Stores that keep their content.
@@ -41,8 +43,7 @@ class TopologyEdit:
     writes: tuple[str, ...] = ()
     writes_no_longer: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        """Return one line per kind of change."""
+    def _changes(self) -> list[tuple[str, str]]:
         parts = {
             "keeps": self.kept,
             "begins": self.begun,
@@ -52,8 +53,17 @@ class TopologyEdit:
             "writes": self.writes,
             "no longer writes": self.writes_no_longer,
         }
-        lines = [f"{verb} {', '.join(names)}" for verb, names in parts.items() if names]
-        return "\n".join(lines) or "changes no store and no topic"
+        return [(verb, ", ".join(names)) for verb, names in parts.items() if names]
+
+    def __str__(self) -> str:
+        """Return one line per kind of change."""
+        return "\n".join(f"{verb} {names}" for verb, names in self._changes()) or _NO_CHANGE
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        changes = self._changes()
+        return table_html(("the edit", ""), changes) if changes else f"<p>{_NO_CHANGE}</p>"
 
 
 def edit_of(before: Plan, now: Continuity) -> TopologyEdit:

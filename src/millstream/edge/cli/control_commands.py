@@ -75,6 +75,7 @@ class ControlCommands:
     def page(self) -> None:
         from millstream.edge.web.page import address_of
 
+        self._send("status")  # the file with the address outlives the application
         typer.echo(address_of(self._home, self._name))
 
     def _send(self, command: str, **arguments: Any) -> Status:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from millstream.core.model.errors import ControlError, TopicNotFoundError
+from millstream.core.model.errors import ControlError
 from millstream.core.model.serdes import Serde
-from millstream.core.topology import nodes as n
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
 from millstream.edge.application.application import Application
@@ -21,7 +20,8 @@ from millstream.edge.application.topology_edits import TopologyEdit
 from millstream.edge.lab.display_rows import Rows
 from millstream.edge.lab.figures import picture
 from millstream.edge.queries.store_reader import StoreReader
-from millstream.edge.records.topic_records import Serdes, broker_of, last_records, send_records
+from millstream.edge.records.topic_records import broker_of, send_records
+from millstream.edge.records.topic_serdes import serdes_of
 from millstream.edge.settings.environment_variables import PREFIX, settings_file
 from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
@@ -35,9 +35,15 @@ _CHECK_S: Final = 0.05
 _QUIET_CHECKS: Final = 10
 """How many consecutive checks must find no unread records: only a later plan sees what a micro-batch writes to an internal topic."""
 
+_OPEN: Final[dict[str, Lab]] = {}
+"""The labs of this process that have deployed a topology, by application id. A cell that makes a lab may run again, while outputs of
+other cells still refer to the earlier lab; without this reference, the broker could be deleted under a running application."""
+
 
 class Lab:
     """Runs one topology at a time; each :meth:`deploy` replaces it. A context manager; :meth:`close` stops everything.
+
+    A process has one lab with each application id: the first :meth:`deploy` of a new one closes the earlier one.
 
     Without ``bootstrap_servers``, as an argument or in the environment, the lab starts its own broker, creates the topics that a
     topology reads and writes, and deletes everything at the end.
@@ -68,33 +74,41 @@ class Lab:
 
     # The application.
 
-    def deploy(self, topology: Topology) -> Self:
+    def deploy(self, topology: Topology, *, renamed_stores: Mapping[str, str] | None = None) -> Self:
         """Run a topology, or edit the running application to use it. Deploying the same topology object again changes nothing.
 
         Args:
             topology: The topology.
+            renamed_stores: Old names of stores, with their new names.
 
         Raises:
             MillstreamError: As :meth:`Application.start` and :meth:`RunningApplication.edit`; the earlier topology continues.
         """
         if topology is self._topology and self._at_work:
             return self
-        application = Application(self.id, topology, **self._connected())
-        self._create_topics(application.plan)
+        application = self._prepared(topology, renamed_stores)
+        self._replace_earlier_lab()
         if self._at_work:
-            self.running.edit(topology)
+            self.running.edit(topology, renamed_stores=renamed_stores)
         else:
             self._running = application.start()
         self._topology = topology
         return self
 
-    def preview(self, topology: Topology) -> TopologyEdit:
-        """Return what :meth:`deploy` would do to the running application.
+    def preview(self, topology: Topology, *, renamed_stores: Mapping[str, str] | None = None) -> TopologyEdit:
+        """Return what :meth:`deploy` would do to the running application. Creates the same topics as :meth:`deploy`.
+
+        Args:
+            topology: The topology.
+            renamed_stores: Old names of stores, with their new names.
 
         Raises:
             IncompatibleTopologyError: If the topology cannot continue the state.
+            ControlError: If the application does not run.
         """
-        return self.running.edit(topology, preview=True)
+        running = self.running
+        self._prepared(topology, renamed_stores)
+        return running.edit(topology, preview=True, renamed_stores=renamed_stores)
 
     @property
     def running(self) -> RunningApplication:
@@ -126,10 +140,12 @@ class Lab:
             self._topology = None
 
     def close(self) -> None:
-        """Stop the application, and the broker if the lab started it."""
+        """Stop the application, and the broker if the lab started it. A later :meth:`deploy` starts anew."""
         try:
             self.stop()
         finally:
+            if _OPEN.get(self.id) is self:
+                del _OPEN[self.id]
             self._running = None
             self._broker, self._broker_settings = None, {}
             self._cleanup.close()
@@ -157,30 +173,19 @@ class Lab:
     def read(
         self, topic: str, last: int = 20, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None
     ) -> Rows:
-        """Return the last records of each partition of a topic.
-
-        Args:
-            topic: The name of the topic.
-            last: The number of records per partition.
-            key: Serde of the keys; None for the serde of the node that writes or reads the topic.
-            value: Serde of the values; None for the serde of the node that writes or reads the topic.
-
-        Returns:
-            Rows of partition, offset, timestamp (ms since the epoch), key and value.
-
-        Raises:
-            TopicNotFoundError: If the topic does not exist, or no serdes are given and the topology neither writes nor reads it.
-        """
-        serdes = serdes_of(self._plan, topic, key, value, sent=False)
-        found = last_records(self._known, topic, last, serdes)
-        return Rows(("partition", "offset", "timestamp", "key", "value"), tuple(found))
+        """Return the last records of each partition of a topic; see :meth:`RunningApplication.read`."""
+        return self.running.read(topic, last, key=key, value=value)
 
     def store(self, name: str, *, timestamps: bool = False) -> StoreReader:
         """Return a reader of a store; see :meth:`RunningApplication.store`."""
         return self.running.store(name, timestamps=timestamps)
 
     def entries(self, name: str, limit: int = 20) -> Rows:
-        """Return the first entries of a key-value, window or session store as rows of key and value."""
+        """Return the first entries of a store as rows of key and value.
+
+        Raises:
+            StoreError: If there is no such store, or it is versioned: read it by key, with ``lab.store(name).get(key)``.
+        """
         return Rows(("key", "value"), tuple(self.store(name).all(limit=limit)))
 
     def tap(self, node: str, *, limit: int = DEFAULT_LIMIT) -> Tap:
@@ -207,9 +212,7 @@ class Lab:
                 self.running.await_termination()
                 raise ControlError(f"application {self.id!r} has been stopped")
             if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"{self.id}: not everything is processed after {timeout_s:g} s; see lab.status()"
-                )
+                raise TimeoutError(f"{self.id}: {_unprocessed(status, timeout_s)}; see lab.status()")
             behind = unread(self.running._run.reports.positions, ends, topics) or sum(status.lag.values())
             quiet = 0 if behind else quiet + 1
             time.sleep(_CHECK_S)  # an application has no event for its progress
@@ -219,6 +222,11 @@ class Lab:
     def picture(self) -> str:
         """Draw the topology as SVG, with the numbers of records that its sources have read and its sinks have written."""
         return picture(self._plan, self.running.measured())
+
+    def _replace_earlier_lab(self) -> None:
+        if (earlier := _OPEN.get(self.id)) is not None and earlier is not self:
+            earlier.close()
+        _OPEN[self.id] = self
 
     @property
     def _at_work(self) -> bool:
@@ -243,6 +251,12 @@ class Lab:
         self._broker = self._cleanup.enter_context(EmbeddedKafka())
         self._broker_settings = {"bootstrap_servers": self._broker.bootstrap_servers, "state_dir": home}
         return self._connected()
+
+    def _prepared(self, topology: Topology, renamed_stores: Mapping[str, str] | None) -> Application:
+        """Check a topology, and create the topics that it needs."""
+        application = Application(self.id, topology, renamed_stores=renamed_stores, **self._connected())
+        self._create_topics(application.plan)
+        return application
 
     def _create_topics(self, plan: Plan) -> None:
         """Create the topics that a topology reads and writes, if the lab started the broker."""
@@ -272,31 +286,6 @@ class Lab:
         self.close()
 
 
-def serdes_of(
-    plan: Plan, topic: str, key: Serde[Any] | None, value: Serde[Any] | None, *, sent: bool
-) -> Serdes:
-    """Return the given serdes; take missing ones from the nodes of a topic.
-
-    Args:
-        sent: True to write records: uses the nodes that read the topic. False to read records: uses nodes that write the topic, then
-            nodes that read it.
-
-    Raises:
-        TopicNotFoundError: If a serde is missing and the topic has no such node.
-    """
-    if key is not None and value is not None:
-        return key, value
-    for node in _nodes_at(plan, topic, sent=sent):
-        return key or node.key, value or node.value
-    known = sorted({*plan.broker_topics, *plan.sink_topics})
-    raise TopicNotFoundError(
-        f"the topology does not {'read' if sent else 'write or read'} the topic {topic!r}, so its serdes are not known; give key= and "
-        f"value=, or one of {', '.join(known)}"
-    )
-
-
-def _nodes_at(plan: Plan, topic: str, *, sent: bool) -> Iterator[n.Source | n.Sink]:
-    nodes = [node for sub in plan.subtopologies for node in sub.nodes.values()]
-    if not sent:
-        yield from (node for node in nodes if isinstance(node, n.Sink) and node.topic == topic)
-    yield from (node for node in nodes if isinstance(node, n.Source) and topic in node.topics)
+def _unprocessed(status: Status, timeout_s: float) -> str:
+    paused = f"; paused: {', '.join(status.paused)}" if status.paused else ""
+    return f"not all records are processed after {timeout_s:g} s{paused}"

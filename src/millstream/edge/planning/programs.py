@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from millstream.core.model.errors import ArgumentError
 from millstream.core.topology.async_nodes import with_additional_stores
 from millstream.core.topology.evolution import checked_renames
 from millstream.core.topology.plan import Plan
@@ -42,8 +43,12 @@ def program_of(
 
     Raises:
         SettingsError: If settings or new names do not fit the topology.
-        TopologyError: If the topology is not valid.
+        TopologyError: If the topology is not valid, or is no topology.
     """
+    if not isinstance(topology, Topology):
+        raise ArgumentError(
+            f"{topology!r} is a {type(topology).__name__}, not a ms.Topology; if it is a builder, call its build()"
+        )
     own = topology.copy()
     plan = planned(own, application_id, settings)
     check_rates(plan, settings)

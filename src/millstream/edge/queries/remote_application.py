@@ -11,6 +11,7 @@ from millstream.core.model.errors import ControlError
 from millstream.core.model.topics import checked_name
 from millstream.core.queries.question import Answer, Question
 from millstream.edge.control.control_client import ask, send
+from millstream.edge.lab.display_rows import Rows
 from millstream.edge.queries.store_reader import StoreReader
 from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.taps.tap import DEFAULT_LIMIT, Tap
@@ -18,6 +19,8 @@ from millstream.edge.taps.tap_buffers import QUESTION as TAP_QUESTION
 
 QUESTION: Final = "store"
 """The name of requests about stores; their data is a question, or None for the list of stores."""
+RECORDS_QUESTION: Final = "records"
+"""The name of requests for the last records of a topic; their data is the topic and the number of records per partition."""
 _TAP_LEASE_S: Final = 300.0
 
 
@@ -43,7 +46,7 @@ class RemoteApplication:
         Raises:
             ControlError: If the application does not answer.
         """
-        stores: dict[str, str] = self._asked(None)
+        stores: dict[str, str] = self._asked(QUESTION, None)
         return stores
 
     def ask(self, question: Question) -> Answer:
@@ -53,8 +56,25 @@ class RemoteApplication:
             ControlError: If the application does not answer, or the answer contains a class that this process cannot import.
             StoreError: If the store cannot answer.
         """
-        answer: Answer = self._asked(question)
+        answer: Answer = self._asked(QUESTION, question)
         return answer
+
+    def read(self, topic: str, last: int = 20) -> Rows:
+        """Return the last records of each partition of a topic of the application, read with its serdes.
+
+        Args:
+            topic: The name of the topic.
+            last: The number of records per partition.
+
+        Returns:
+            Rows as of :meth:`RunningApplication.read`.
+
+        Raises:
+            ControlError: If the application does not answer, or a record contains a class that this process cannot import.
+            TopicNotFoundError: If the topic does not exist, or the topology neither writes nor reads it.
+        """
+        rows: Rows = self._asked(RECORDS_QUESTION, (topic, last))
+        return rows
 
     def status(self) -> Mapping[str, Any]:
         """Return what the application is doing, as plain data; see ``ms.Status``.
@@ -78,9 +98,12 @@ class RemoteApplication:
 
         return Tap(node, limit, asked, lease_s=_TAP_LEASE_S)
 
-    def _asked(self, data: Question | None) -> Any:
+    def __repr__(self) -> str:
+        return f"<RemoteApplication {self.id!r}>"
+
+    def _asked(self, question: str, data: Any) -> Any:
         try:
-            return ask(self._home, self.id, QUESTION, data)
+            return ask(self._home, self.id, question, data)
         except (AttributeError, ImportError) as error:
             raise ControlError(
                 f"the answer has a class that this process cannot import ({error}); import its module here, and define it in a module "

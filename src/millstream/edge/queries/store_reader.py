@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from html import escape
 from typing import Any, Final
 
+from millstream.core.model.errors import StoreError
 from millstream.core.queries.question import Answer, Question
 from millstream.edge.lab.html import table_html
 
@@ -111,5 +113,11 @@ class StoreReader:
         """Return the sessions of a key that end at or after one time and start at or before another."""
         return self.answer("find_sessions", key, earliest_end, latest_start, limit=limit).value
 
+    def __repr__(self) -> str:
+        return f"<StoreReader {self.name!r}>"
+
     def _repr_html_(self) -> str:
-        return table_html(("key", "value"), self.all(limit=_SHOWN))
+        try:
+            return table_html(("key", "value"), self.all(limit=_SHOWN))
+        except StoreError as error:  # such as a versioned store, which is read by key
+            return f"<p>{escape(str(error))}</p>"

@@ -37,6 +37,8 @@ _PANDAS: Final = "PySpark does not yet fully support pandas"  # tests cover the 
 def attach(output: Output, file: Path) -> Path | None:
     """Log to the terminal, unless the program has configured logging. The first application of a process determines the output.
 
+    If its directory has been deleted since, such as that of a closed lab, the next application determines it.
+
     Args:
         file: File for everything that the terminal does not show; an older file is renamed to ``<file>.1``.
 
@@ -47,8 +49,9 @@ def attach(output: Output, file: Path) -> Path | None:
         SettingsError: If the file cannot be written.
     """
     own, terminal = logging.getLogger(_OWN), _attached()
-    if terminal is not None:
+    if terminal is not None and (terminal.file is None or terminal.file.parent.exists()):
         return terminal.file
+    _detach()
     shown = None if output == "debug" else _begun(file)
     if logging.getLogger().handlers or own.handlers:
         return shown
@@ -95,7 +98,13 @@ class Terminal(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 class _Kept(WatchedFileHandler):
-    """Writes to a file. On a full disk it drops records, and shows no errors about them in the terminal."""
+    """Writes to a file. On a full disk, or in a deleted directory, it drops records, and shows no errors about them in the terminal."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:  # WatchedFileHandler opens the file again before it handles errors
+            self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - overrides a method of logging
         if not isinstance(sys.exc_info()[1], OSError):
@@ -110,6 +119,14 @@ class _Line(logging.Formatter):
 def _attached() -> Terminal | None:
     handlers = logging.getLogger(_OWN).handlers
     return next((handler for handler in handlers if isinstance(handler, Terminal)), None)
+
+
+def _detach() -> None:
+    """Remove the handlers of an earlier application."""
+    for logger in map(logging.getLogger, (_OWN, _JVM)):
+        for handler in [each for each in logger.handlers if isinstance(each, Terminal | _Kept)]:
+            logger.removeHandler(handler)
+            handler.close()
 
 
 @cache

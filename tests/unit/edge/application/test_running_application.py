@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import BrokerUnavailableError, ControlError, MillstreamError
+from millstream.core.model.errors import (
+    BrokerUnavailableError,
+    ControlError,
+    MillstreamError,
+    TopicNotFoundError,
+)
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.runtime.lifecycle import Event
@@ -26,6 +31,7 @@ from millstream.core.topology.stores import Changelog
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.edge.application.application_run import Resources
 from millstream.edge.application.running_application import RunningApplication
+from millstream.edge.application.topology_edits import TopologyEdit
 from millstream.edge.broker.group_offsets import GroupOffsets
 from millstream.edge.checkpoint.continuity import continuity
 from millstream.edge.checkpoint.state_lease import Lease
@@ -78,6 +84,7 @@ def running(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
         lambda: None,
         copies=lambda: CopiesSpec(str(tmp_path), {}, {"first": "lmdb", "second": "lmdb"}, 0),
         check_query_key=lambda session: None,
+        last_records=lambda topic, last, serdes: [(0, 7, 1_000, topic, last)],
     )
     made = RunningApplication("app", resources)
     made._run.continues = continuity(plan(), None, {}), {}
@@ -139,6 +146,33 @@ def test_after_a_batch_of_two_attempts_changelogs_of_unfinished_records_are_corr
         "until it is committed"
     )
     assert not ordered_after(2, repeated=False)
+
+
+def test_the_records_of_its_topics_are_read_here_and_from_other_processes(
+    running: RunningApplication,
+) -> None:
+    for read in (running.read, lambda *data: running._requests.answer("records", data)):
+        assert read("in", 5).rows == ((0, 7, 1_000, "in", 5),)
+        with pytest.raises(TopicNotFoundError, match="does not write or read the topic 'on'"):
+            read("on", 5)
+
+
+def test_handles_are_displayed(running: RunningApplication) -> None:
+    assert repr(running) == "<RunningApplication 'app': starting>"
+    assert repr(running.store("first")) == "<StoreReader 'first'>"
+    edit = TopologyEdit(kept=("a", "b"), writes=("<out>",))
+    assert repr(edit) == "keeps a, b\nwrites <out>"
+    assert "<td>keeps</td><td>a, b</td>" in edit._repr_html_()
+    assert "&lt;out&gt;" in edit._repr_html_()
+    assert TopologyEdit()._repr_html_() == "<p>changes no store and no topic</p>"
+
+
+def test_an_application_that_has_ended_is_not_edited(running: RunningApplication) -> None:
+    running._edit = lambda *given, **options: pytest.fail("the edit has begun")
+    for event in (Event.FIRST_BATCH_COMMITTED, Event.STOP_REQUESTED, Event.QUERY_ENDED):
+        running._run.state.on(event)
+    with pytest.raises(ControlError, match="'app' is stopped, so its topology cannot be edited"):
+        running.edit(ms.StreamsBuilder().stream("in").to("out"))  # type: ignore[arg-type]  # refused before it is looked at
 
 
 def test_a_query_that_waits_for_a_copy_wakes_its_tasks(running: RunningApplication) -> None:

@@ -123,3 +123,26 @@ def test_a_start_that_fails_is_one_message_behind_the_line_of_its_phase(tmp_path
     assert phase == "copy: reading the topics from 127.0.0.1:1"
     assert error.startswith("no Kafka broker responds at 127.0.0.1:1 ")
     assert error.endswith("/copy/millstream.log)")
+
+
+def test_an_application_whose_directory_is_deleted_hands_the_log_to_the_next(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    program = (
+        "import logging, shutil\n"
+        "from pathlib import Path\n"
+        "from millstream.edge.status.log_output import attach\n"
+        "log = logging.getLogger('millstream.application')\n"
+        "attach('lines', Path('first/millstream.log'))\n"
+        "shutil.rmtree('first')\n"
+        "log.warning('between')\n"
+        "Path('second').mkdir()\n"
+        "print(attach('lines', Path('second/millstream.log')))\n"
+        "log.warning('again')\n"
+        "logging.getLogger('py4j').warning('of Spark')\n"
+    )
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (_messages(ended), ended.stdout) == (["between", "again"], "second/millstream.log\n")
+    kept = (tmp_path / "second/millstream.log").read_text().splitlines()
+    assert [line.split(": ", 1)[1] for line in kept] == ["again", "of Spark"]
+    assert not (tmp_path / "first").exists()
