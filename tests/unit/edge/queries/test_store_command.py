@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import millstream as ms
+from millstream.core.queries.question import Answer, Question
 from millstream.edge.cli.commands import app
-from millstream.edge.queries import remote_application
+from millstream.edge.queries.remote_application import RemoteApplication
 from millstream.edge.queries.store_answers import Answers
 
 from .answering import NOW, answers_of
@@ -34,10 +35,10 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
         },
     )
 
-    def ask(remote: remote_application.RemoteApplication, data: remote_application.Question) -> object:
-        return made.answer(data)
+    def ask(_: RemoteApplication, question: Question) -> Answer:
+        return made.answer(question)
 
-    monkeypatch.setattr(remote_application.RemoteApplication, "_asked", ask)
+    monkeypatch.setattr(RemoteApplication, "ask", ask)
     return made
 
 
