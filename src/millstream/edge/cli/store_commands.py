@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from millstream.edge.cli.command_options import RunningApp, StateDir, reporting_errors
+from millstream.edge.cli.terminal_text import value_text
 
 
 def store(
@@ -74,9 +75,7 @@ def _print_stores(stores: dict[str, str], *, as_json: bool) -> None:
 def _lines(value: Any) -> list[str]:
     """Return an answer as lines, one per entry."""
     if not isinstance(value, list):
-        return [_text(value)]
-    return ["  ".join(map(_text, entry)) if isinstance(entry, list) else _text(entry) for entry in value]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return [value_text(value)]
+    return [
+        "  ".join(map(value_text, entry)) if isinstance(entry, list) else value_text(entry) for entry in value
+    ]
