@@ -35,7 +35,7 @@ _KEPT: Final = (bytes, datetime, date, UUID, Decimal)
 def is_record(of: Any) -> bool:
     """Return whether a type is a dataclass, a pydantic model or a msgspec Struct."""
     return isinstance(of, type) and (
-        dataclasses.is_dataclass(of) or _is_pydantic(of) or issubclass(of, msgspec.Struct)
+        dataclasses.is_dataclass(of) or is_pydantic(of) or issubclass(of, msgspec.Struct)
     )
 
 
@@ -59,7 +59,7 @@ def avro_schema(of: type[Any], namespace: str | None = None) -> dict[str, Any]:
 
 
 def json_schema(of: type[Any]) -> dict[str, Any]:
-    if _is_pydantic(of):
+    if is_pydantic(of):
         found: dict[str, Any] = of.model_json_schema()
     else:
         (reference,), parts = msgspec.json.schema_components([of], ref_template="#/$defs/{name}")
@@ -80,7 +80,7 @@ def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
     def convert(value: Any) -> Any:
         if not isinstance(value, of):
             raise SerdeError(f"expected {of.__name__}, got {type(value).__name__}: {value!r}")
-        plain = value.model_dump(mode="python" if keep else "json") if _is_pydantic(of) else value
+        plain = value.model_dump(mode="python" if keep else "json") if is_pydantic(of) else value
         return msgspec.to_builtins(plain, builtin_types=kept)
 
     return convert
@@ -88,7 +88,7 @@ def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
 
 def from_plain(of: type[Any]) -> Callable[[Any], Any]:
     """Return the function that creates objects of a record type from plain data."""
-    if _is_pydantic(of):
+    if is_pydantic(of):
         validate: Callable[[Any], Any] = of.model_validate
         return validate
 
@@ -98,7 +98,8 @@ def from_plain(of: type[Any]) -> Callable[[Any], Any]:
     return convert
 
 
-def _is_pydantic(of: Any) -> bool:
+def is_pydantic(of: Any) -> bool:
+    """Return whether a type is a pydantic model."""
     return hasattr(of, "model_validate") and hasattr(of, "model_json_schema")
 
 
@@ -114,7 +115,7 @@ _REQUIRED: Final = object()
 
 
 def _defaults(of: type[Any]) -> dict[str, Any]:
-    if _is_pydantic(of):
+    if is_pydantic(of):
         models: Mapping[str, Any] = of.model_fields
         return {
             name: _REQUIRED if field.is_required() else _default(field.default, field.default_factory)
