@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from millstream.core.model.answers import DeadLetter
-from millstream.core.model.calls import Calls
 from millstream.core.model.errors import MillstreamError, SettingsError
 from millstream.core.topology.describe import short_lines
 from millstream.core.topology.layout import Layout
@@ -99,10 +97,8 @@ def _read(plan: Plan) -> list[str]:
 
 
 def _written(application: Application, plan: Plan) -> list[str]:
-    calls = (getattr(node, "calls", None) for sub in plan.subtopologies for node in sub.nodes.values())
-    failures = (each.on_failure for each in calls if isinstance(each, Calls))
-    named = {failure.text for failure in failures if isinstance(failure, DeadLetter)}
-    return list(dict.fromkeys([*plan.sink_topics, *sorted(named | application.settings.policies.topics)]))
+    letters = plan.failure_topics | application.settings.policies.topics
+    return list(dict.fromkeys([*plan.sink_topics, *sorted(letters)]))
 
 
 def _counted(name: str, existing: Mapping[str, int], verb: str) -> str:
