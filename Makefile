@@ -99,11 +99,11 @@ dist: setup ## Build the wheel as a release does, the same bytes each time; writ
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist .
 
 soak: setup packages deployments ## Properties with fresh seeds, 10,000 simulated runs, full proofs of calls, more recordings on Spark, 200 kills of each application, and with executors, a million calls, in many hours; writes into build/
-	MILLSTREAM_PROOFS=full HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest --timeout=7200 tests/properties
-	MILLSTREAM_SIMULATION_SEEDS=10000 $(BIN)/python -m pytest --numprocesses=2 tests/simulation/test_seeds.py
-	MILLSTREAM_PROOFS=full $(BIN)/python -m pytest tests/proofs tests/golden tests/integration/test_edits_in_place.py
-	MILLSTREAM_PROOFS=full MILLSTREAM_RECORDINGS_SEED=2 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
-	MILLSTREAM_PROOFS=full MILLSTREAM_RECORDINGS_SEED=3 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
+	MILLSTREAM_TEST_PROOFS=full HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest --timeout=7200 tests/properties
+	MILLSTREAM_TEST_SIMULATION_SEEDS=10000 $(BIN)/python -m pytest --numprocesses=2 tests/simulation/test_seeds.py
+	MILLSTREAM_TEST_PROOFS=full $(BIN)/python -m pytest tests/proofs tests/golden tests/integration/test_edits_in_place.py
+	MILLSTREAM_TEST_PROOFS=full MILLSTREAM_TEST_RECORDINGS_SEED=2 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
+	MILLSTREAM_TEST_PROOFS=full MILLSTREAM_TEST_RECORDINGS_SEED=3 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
 	$(BIN)/python -m millstream.testing.crash --app word-count,windowed,replay,two-stores,ranges,calls --guarantee exactly_once \
 		--kills 1200 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak.json
 	$(BIN)/python -m millstream.testing.crash --app word-count,ranges --targets executor,worker,driver,broker --guarantee exactly_once \

@@ -127,11 +127,11 @@ def typed(kind: type[_T], *, name: str | None = None) -> Serde[_T]:
     """Create a JSON serde for one type; it validates objects when it reads them.
 
     Args:
-        kind: A dataclass, a msgspec Struct, a TypedDict, or another type that msgspec supports.
+        kind: A pydantic model, a dataclass, a msgspec Struct, a TypedDict, or another type that msgspec supports.
         name: The name of the format, which a store remembers; None for ``json:`` and the name of the type.
 
     Raises:
-        SettingsError: If the extra ``schemas`` is not installed.
+        SettingsError: If msgspec does not support the type, or the extra ``schemas`` is not installed.
 
     Example:
         >>> from dataclasses import dataclass

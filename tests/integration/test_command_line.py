@@ -11,7 +11,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
+import millstream as ms
 from millstream.edge.cli.commands import app
+from millstream.edge.preflight.preflight_check import preflight
 
 from .helpers import Apps
 
@@ -50,8 +52,8 @@ def test_what_is_sent_is_peeked(apps_without_spark: Apps) -> None:
     assert sorted((row["key"], row["value"]) for row in rows) == [
         ("a", "milk"),
         ("a", "tea"),
-        ("b", "\x00" * 7 + "\x07"),
-        ("c", "ff" * 8),
+        ("b", 7),
+        ("c", -1),
     ]
     assert len({row["partition"] for row in rows if row["key"] == "a"}) == 1
     numbers = shell(apps, "peek", topic, "--last", "1", "--value-format", "int64").output
@@ -82,6 +84,33 @@ def test_text_that_does_not_fit_its_format_is_named(apps_without_spark: Apps) ->
         apps_without_spark, "send", apps_without_spark.topic("numbers"), "tea", "--value-format", "int64"
     )
     assert (result.exit_code, "'tea' is no int64" in result.stderr) == (1, True)
+
+
+def test_a_plan_lists_the_dead_letter_topics_of_policies_and_operators(
+    apps_without_spark: Apps, tmp_path: Path
+) -> None:
+    apps = apps_without_spark
+    source, letters, other = apps.topic("in"), apps.topic("letters"), apps.topic("other")
+
+    async def call(value: str) -> str:
+        return value
+
+    builder = ms.StreamsBuilder()
+    lines = builder.stream(source, value=ms.serdes.string)
+    lines.map_values_async(call, on_failure=ms.dead_letter("callfail"), name="ask").to(other)
+    application = ms.Application(
+        apps.id,
+        builder.build(),
+        bootstrap_servers=apps.kafka.bootstrap_servers,
+        state_dir=tmp_path,
+        on_process_error="dead_letter",
+        dead_letter_topic=letters,
+    )
+    report = preflight(application)
+    assert f"{letters}: written, 2 partitions" in report.topics
+    assert "callfail: does not exist; the broker may create it" in report.topics
+    for topic in (other, letters, "callfail"):
+        assert f"Write, Describe on topic {topic}" in report.permissions
 
 
 @pytest.mark.spark

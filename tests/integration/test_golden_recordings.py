@@ -27,7 +27,7 @@ from .steps import Steps, runs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1_200)]
 
-SEED = int(os.environ.get("MILLSTREAM_RECORDINGS_SEED", "1"))
+SEED = int(os.environ.get("MILLSTREAM_TEST_RECORDINGS_SEED", "1"))
 """Which recording of each scenario is played."""
 
 BATCH = 7

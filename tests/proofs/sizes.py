@@ -1,4 +1,4 @@
-"""How long the proofs are: short ones run with all tests, full ones with ``MILLSTREAM_PROOFS=full``, as ``make soak`` does."""
+"""How long the proofs are: short ones run with all tests, full ones with ``MILLSTREAM_TEST_PROOFS=full``, as ``make soak`` does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-FULL: Final = os.environ.get("MILLSTREAM_PROOFS") == "full"
+FULL: Final = os.environ.get("MILLSTREAM_TEST_PROOFS") == "full"
 """Whether the proofs have the full size of the claims."""
 
 

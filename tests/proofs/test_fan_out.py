@@ -1,7 +1,7 @@
 """Proof 6: a partition is split and merged under load from three producers, one killed, one stopped across a change, and a coordinator
 killed in the middle: nothing lost, nothing twice, no inversion in a key, and no restriction of a second.
 
-``MILLSTREAM_FAN_OUT_RATE`` sets the records per second of each producer, and ``MILLSTREAM_FAN_OUT_PAUSE_S`` the time between changes.
+``MILLSTREAM_TEST_FAN_OUT_RATE`` sets the records per second of each producer, and ``MILLSTREAM_TEST_FAN_OUT_PAUSE_S`` the time between changes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .sizes import sized
 
 pytestmark = [pytest.mark.broker, pytest.mark.alone]
 
-RATE = int(os.environ.get("MILLSTREAM_FAN_OUT_RATE", "1000"))
-PAUSE_S = float(os.environ.get("MILLSTREAM_FAN_OUT_PAUSE_S", "0.5"))
+RATE = int(os.environ.get("MILLSTREAM_TEST_FAN_OUT_RATE", "1000"))
+PAUSE_S = float(os.environ.get("MILLSTREAM_TEST_FAN_OUT_PAUSE_S", "0.5"))
 BAR_S = sized(2.0, 1.0)
 """With all tests, other programs may run on the machine; `make soak` has it to itself."""
 PROOFS = Path(__file__).parent

@@ -11,8 +11,8 @@ import pytest
 
 from simulation.runs import run
 
-FIRST = int(os.environ.get("MILLSTREAM_SIMULATION_FIRST", "0"))
-SEEDS = int(os.environ.get("MILLSTREAM_SIMULATION_SEEDS", "200"))
+FIRST = int(os.environ.get("MILLSTREAM_TEST_SIMULATION_FIRST", "0"))
+SEEDS = int(os.environ.get("MILLSTREAM_TEST_SIMULATION_SEEDS", "200"))
 _SEEDS_PER_TEST = 50
 _REPEATED = (5, 26)
 _DIGESTS = f"from simulation.runs import run; print(*(run(seed).digest for seed in {_REPEATED}))"

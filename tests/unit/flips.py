@@ -1,4 +1,4 @@
-"""Bits that flip in files: how many a test tries, and how. ``MILLSTREAM_FLIPS=1000`` for the long form."""
+"""Bits that flip in files: how many a test tries, and how. ``MILLSTREAM_TEST_FLIPS=1000`` for the long form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import random
 from pathlib import Path
 
-FLIPS = int(os.environ.get("MILLSTREAM_FLIPS", "30"))
+FLIPS = int(os.environ.get("MILLSTREAM_TEST_FLIPS", "30"))
 
 
 def flip(path: Path, chance: random.Random) -> None:

@@ -34,6 +34,10 @@ def test_public_names_are_sorted_and_listed_once() -> None:
     assert list(ms.__all__) == sorted(set(ms.__all__))
 
 
+def test_dir_lists_every_public_name() -> None:
+    assert set(ms.__all__) <= set(dir(ms))
+
+
 def test_an_unknown_name_is_reported_as_python_does() -> None:
     with pytest.raises(AttributeError, match="module 'millstream' has no attribute 'Strem'"):
         _ = ms.Strem

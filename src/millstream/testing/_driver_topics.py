@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, TypeVar
 
 from millstream.core.model.durations import Duration, millis
+from millstream.core.model.errors import TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers, Record, Records
 from millstream.core.model.serdes import Serde, written
 from millstream.core.model.serdes import bytes as bytes_serde
+from millstream.core.topology.nodes import Sink
 from millstream.testing._runner import DriverRunner
 from millstream.testing._topics import TopicLogs
 from millstream.testing.topics import InputTopic, NewRecord, OutputTopic, Serdes
@@ -78,7 +81,12 @@ class DriverTopics:
         return len(self._collected) >= self._commit_every
 
     def read(self, topic: str) -> list[Record[Any, Any]]:
-        """Take the records sent to a topic since the last call, in order, deserialised with the serdes of its sink."""
+        """Take the records sent to a topic since the last call, in order, deserialised with the serdes of its sink.
+
+        Raises:
+            TopicNotFoundError: If the topology has no such topic, and no function that may return its name.
+        """
+        _check_topic(self._runner, topic)
         sent = self._runner.sent.pop(topic, ())
         return [each.record() for each in sent]
 
@@ -171,9 +179,12 @@ class DriverTopics:
         """Return an output topic with its own serdes.
 
         Args:
-            name: Any topic, including internal topics.
+            name: A topic to which the topology sends records, including internal topics.
             key: The serde of keys; None uses the serde of the sink.
             value: The serde of values; None uses the serde of the sink.
+
+        Raises:
+            TopicNotFoundError: If the topology has no such topic, and no function that may return its name.
 
         Source: ``TopologyTestDriver.createOutputTopic``.
 
@@ -190,6 +201,7 @@ class DriverTopics:
             Record(key='a', value=1, timestamp=0, headers=())
             {'b': 1, 'a': 2}
         """
+        _check_topic(self._runner, name)
         return OutputTopic(name, lambda: self._runner.sent[name], key, value)
 
     def produced_topics(self) -> frozenset[str]:
@@ -239,6 +251,31 @@ class DriverTopics:
     def waiting(self) -> dict[str, str]:
         """Return why tasks wait with buffered records, by task id."""
         return {str(task): line for task, line in sorted(self._runner.waiting.items())}
+
+
+def _check_topic(runner: DriverRunner, topic: str) -> None:
+    """Refuse to read a topic that the topology does not have, because a misspelt name would look like a topic without records.
+
+    Raises:
+        TopicNotFoundError: If there is no such topic, and no function that may return its name.
+    """
+    plan, policies = runner.plan, runner.settings.policies
+    if topic in runner.sent or topic in runner.produced or runner.reading(topic) is not None:
+        return
+    written = {
+        *plan.sink_topics,
+        *plan.internal_topics,
+        *plan.changelogs.values(),
+        *plan.failure_topics,
+        *policies.topics,
+    }
+    nodes = {name: node for sub in plan.subtopologies for name, node in sub.nodes.items()}
+    chosen = any(isinstance(node, Sink) and not isinstance(node.topic, str) for node in nodes.values())
+    if topic in written or chosen or any(map(policies.asks, nodes)):
+        return
+    close = difflib.get_close_matches(topic, sorted(written), n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}?" if close else f"it sends to: {', '.join(sorted(written))}"
+    raise TopicNotFoundError(f"the topology does not send to topic {topic!r}; {hint}")
 
 
 def _serde(given: Serde[Any] | None, of_source: Serde[Any], data: Any) -> Serde[Any]:

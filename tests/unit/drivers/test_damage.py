@@ -1,7 +1,7 @@
 """Flipped bits: a damaged copy never returns wrong values, and never prevents the next start.
 
 Each case makes a copy with random commits, flips a random bit of a random file of it, and continues as a new process
-would, with the log available: what is read is compared with the model. ``MILLSTREAM_FLIPS=1000`` for the long form.
+would, with the log available: what is read is compared with the model. ``MILLSTREAM_TEST_FLIPS=1000`` for the long form.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from millstream.drivers.spark.executor.statelog import StateLog
 from .engines import COPIES, Engine
 from .state import MapState
 
-FLIPS = int(os.environ.get("MILLSTREAM_FLIPS", "30"))
+FLIPS = int(os.environ.get("MILLSTREAM_TEST_FLIPS", "30"))
 IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 STORES = ("s", "t", "u/1")
 Content = dict[str, dict[bytes, bytes]]

@@ -49,7 +49,30 @@ def test_a_record_is_processed_to_the_end_through_internal_topics() -> None:
 def test_reading_takes_what_is_there() -> None:
     with Driver(echo()) as driver:
         driver.pipe("in", "k", "v")
-        assert (len(driver.read("out")), driver.read("out"), driver.read("elsewhere")) == (1, [], [])
+        assert (len(driver.read("out")), driver.read("out")) == (1, [])
+
+
+def test_reading_a_topic_that_the_topology_does_not_have_is_refused() -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store="counts").to_stream().to("results", value=ms.serdes.int64)
+    topology = builder.build()
+    policies = ms.ErrorPolicies(process=ms.dead_letter("letters"))
+    with Driver(topology, policies=policies) as driver:
+        assert [driver.read(topic) for topic in ("results", "in", "letters")] == [[], [], []]
+        with pytest.raises(TopicNotFoundError, match="'reslts'; did you mean 'results'"):
+            driver.read("reslts")
+        with pytest.raises(TopicNotFoundError, match="'x'; it sends to: letters, results"):
+            driver.output_topic("x")
+
+
+def test_reading_any_topic_is_possible_where_a_function_chooses_topics() -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").to(lambda key, value, context: value)
+    with Driver(builder.build()) as driver:
+        assert driver.read("any") == []
+    handler = ms.ErrorPolicies(process=lambda context: ms.dead_letter("letters"))
+    with Driver(echo(), policies=handler) as driver:
+        assert driver.read("letters") == []
 
 
 def test_internal_topics_can_be_read() -> None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import pickle
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
 from uuid import UUID
+
+try:
+    import msgspec
+except ImportError:  # it is optional
+    msgspec = None  # type: ignore[assignment]
 
 from millstream.core.model.calendars import Windows
 from millstream.core.model.errors import SerdeError
@@ -119,12 +124,52 @@ def float64_from_bytes(data: bytes) -> float:
 _to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
+_TEXT: Final = frozenset((str,))
+_SAME_SCALARS: Final = frozenset((str, int, bool, type(None)))
+
+
+def _is_written_alike(values: Iterable[Any]) -> bool:
+    """Whether msgspec writes the bytes of the standard library, or raises an exception.
+
+    It accepts more types, writes NaN as null, and exponents in another form: the standard library writes them below 1e-4 and from 1e16.
+    """
+    for value in values:
+        kind = type(value)
+        if kind in _SAME_SCALARS:
+            continue
+        if kind is float:
+            if value and not 1e-4 <= abs(value) < 1e16:
+                return False
+        elif kind is dict:
+            if not (_TEXT.issuperset(map(type, value)) and _is_written_alike(value.values())):
+                return False
+        elif not (kind in (list, tuple) and _is_written_alike(value)):
+            return False
+    return True
+
+
 def json_to_bytes(value: Any) -> bytes:
-    """Encode an object as compact JSON."""
+    """Encode an object as compact JSON: the bytes of the standard library, by msgspec if it is installed."""
+    if msgspec is not None:
+        try:
+            if _is_written_alike((value,)):
+                return msgspec.json.encode(value)
+        except Exception:  # the standard library writes it, or explains why not
+            pass
     try:
         return _to_json(value).encode()
     except (TypeError, ValueError) as error:
         raise SerdeError(f"serdes.json cannot write {type(value).__name__}: {error}") from None
+
+
+def json_from_bytes(data: bytes) -> Any:
+    """Decode JSON: the objects of the standard library, by msgspec if it is installed."""
+    if msgspec is not None:
+        try:
+            return msgspec.json.decode(data)
+        except Exception:  # the standard library also reads NaN, surrogates and UTF-16, or explains why not
+            pass
+    return json.loads(data)
 
 
 def string_from_bytes(data: bytes) -> str:

@@ -8,7 +8,6 @@ that a user could change in place (lists, dicts) are always kept as bytes.
 from __future__ import annotations
 
 import builtins
-import json as _json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -192,8 +191,8 @@ float32: Serde[float] = _number("float32", ">f", "a float of 32 bits")
 """32-bit floats, big endian (Java: FloatSerializer). Reading may return a different number, because Python floats have 64 bits."""
 uuid: Serde[UUID] = Serde("uuid", _formats.uuid_to_bytes, _formats.uuid_from_bytes, True, (UUID,))
 """A ``uuid.UUID`` as text, in UTF-8 (Java: UUIDSerializer)."""
-json: Serde[Any] = Serde("json", _formats.json_to_bytes, _json.loads, accepts=(int, bool))
-"""JSON-compatible objects, as compact UTF-8."""
+json: Serde[Any] = Serde("json", _formats.json_to_bytes, _formats.json_from_bytes, accepts=(int, bool))
+"""JSON-compatible objects, as compact UTF-8. Several times as fast if msgspec is installed, with equal bytes and objects."""
 pickle: Serde[Any] = Serde("pickle", _formats.pickle_to_bytes, _formats.unpickled)
 """Any Python object. Only for stores and topics to which no one else can write: unpickling runs code."""
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from millstream.core.model.answers import DeadLetter
+from millstream.core.model.calls import Calls
 from millstream.core.model.ids import TaskId
 from millstream.core.model.partitioning import KeyRange
 from millstream.core.topology.async_nodes import unfinished_stores
@@ -182,6 +184,13 @@ class Plan:
             if isinstance(node, Sink) and isinstance(node.topic, str)
         )
         return tuple(dict.fromkeys(name for name in names if name not in self.internal_topics))
+
+    @cached_property
+    def failure_topics(self) -> frozenset[str]:
+        """The dead-letter topics that asynchronous operators name (``on_failure``)."""
+        calls = (getattr(node, "calls", None) for sub in self.subtopologies for node in sub.nodes.values())
+        policies = (each.on_failure for each in calls if isinstance(each, Calls))
+        return frozenset(policy.text for policy in policies if isinstance(policy, DeadLetter))
 
     @cached_property
     def places_in_any_topic(self) -> bool:

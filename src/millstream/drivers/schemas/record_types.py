@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 import types
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
@@ -33,7 +35,7 @@ _KEPT: Final = (bytes, datetime, date, UUID, Decimal)
 def is_record(of: Any) -> bool:
     """Return whether a type is a dataclass, a pydantic model or a msgspec Struct."""
     return isinstance(of, type) and (
-        dataclasses.is_dataclass(of) or _is_pydantic(of) or issubclass(of, msgspec.Struct)
+        dataclasses.is_dataclass(of) or is_pydantic(of) or issubclass(of, msgspec.Struct)
     )
 
 
@@ -57,7 +59,7 @@ def avro_schema(of: type[Any], namespace: str | None = None) -> dict[str, Any]:
 
 
 def json_schema(of: type[Any]) -> dict[str, Any]:
-    if _is_pydantic(of):
+    if is_pydantic(of):
         found: dict[str, Any] = of.model_json_schema()
     else:
         (reference,), parts = msgspec.json.schema_components([of], ref_template="#/$defs/{name}")
@@ -78,16 +80,15 @@ def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
     def convert(value: Any) -> Any:
         if not isinstance(value, of):
             raise SerdeError(f"expected {of.__name__}, got {type(value).__name__}: {value!r}")
-        if _is_pydantic(of):
-            return value.model_dump(mode="python" if keep else "json")
-        return msgspec.to_builtins(value, builtin_types=kept)
+        plain = value.model_dump(mode="python" if keep else "json") if is_pydantic(of) else value
+        return msgspec.to_builtins(plain, builtin_types=kept)
 
     return convert
 
 
 def from_plain(of: type[Any]) -> Callable[[Any], Any]:
     """Return the function that creates objects of a record type from plain data."""
-    if _is_pydantic(of):
+    if is_pydantic(of):
         validate: Callable[[Any], Any] = of.model_validate
         return validate
 
@@ -97,12 +98,13 @@ def from_plain(of: type[Any]) -> Callable[[Any], Any]:
     return convert
 
 
-def _is_pydantic(of: Any) -> bool:
+def is_pydantic(of: Any) -> bool:
+    """Return whether a type is a pydantic model."""
     return hasattr(of, "model_validate") and hasattr(of, "model_json_schema")
 
 
 def _record(of: type[Any], known: dict[type[Any], str]) -> dict[str, Any]:
-    known[of] = of.__name__
+    known[of] = _checked_name(of.__name__, f"the name of {of!r}")
     hints = get_type_hints(of)
     defaults = _defaults(of)
     fields = [_field(of, name, hint, defaults, known) for name, hint in hints.items() if name in defaults]
@@ -113,33 +115,94 @@ _REQUIRED: Final = object()
 
 
 def _defaults(of: type[Any]) -> dict[str, Any]:
-    if dataclasses.is_dataclass(of):
+    if is_pydantic(of):
+        models: Mapping[str, Any] = of.model_fields
         return {
-            field.name: _REQUIRED if field.default is dataclasses.MISSING else field.default
-            for field in dataclasses.fields(of)
+            name: _REQUIRED if field.is_required() else _default(field.default, field.default_factory)
+            for name, field in models.items()
         }
-    if _is_pydantic(of):
-        fields: Mapping[str, Any] = of.model_fields
-        return {
-            name: _REQUIRED if field.is_required() or field.default_factory else field.default
-            for name, field in fields.items()
-        }
-    return {
-        field.name: _REQUIRED if field.default is msgspec.NODEFAULT else field.default
-        for field in msgspec.structs.fields(of)
-    }
+    fields = dataclasses.fields(of) if dataclasses.is_dataclass(of) else msgspec.structs.fields(of)
+    return {field.name: _default(field.default, field.default_factory) for field in fields}
+
+
+def _default(default: Any, factory: Any) -> Any:
+    """Return the default of a field. A factory counts if it always returns an equal collection, so that the schema stays the same."""
+    if callable(factory):
+        try:
+            default = factory()
+            return default if isinstance(default, _COLLECTIONS) and default == factory() else _REQUIRED
+        except TypeError:  # pydantic passes the other fields to some factories
+            return _REQUIRED
+    return _REQUIRED if default in (dataclasses.MISSING, msgspec.NODEFAULT) else default
 
 
 def _field(
     of: type[Any], name: str, hint: Any, defaults: Mapping[str, Any], known: dict[type[Any], str]
 ) -> dict[str, Any]:
+    _checked_name(name, f"the name of a field of {of.__name__}")
     found: dict[str, Any] = {"name": name, "type": _type(hint, known, f"{of.__name__}.{name}")}
-    default = defaults[name]
-    if default is _REQUIRED or not isinstance(default, str | int | float | bool | None):
+    try:
+        default = _json_default(defaults[name])
+    except SerdeError:
         return found
-    if isinstance(found["type"], list) and default is not None:  # a default belongs to the first branch
-        found["type"] = sorted(found["type"], key=lambda branch: branch == "null")
+    if isinstance(found["type"], list):  # a default belongs to the first branch
+        found["type"] = sorted(found["type"], key=lambda branch: _distance(branch, default))
     return {**found, "default": default}
+
+
+def _json_default(default: Any) -> Any:
+    """Return a default as JSON.
+
+    Raises:
+        SerdeError: If there is none, or Avro's library would not convert it when it reads.
+    """
+    if isinstance(default, Enum):
+        return default.value
+    if isinstance(default, float) and not math.isfinite(default):
+        raise SerdeError(f"{default} is not JSON")
+    if isinstance(default, str | int | float | None):
+        return default
+    if isinstance(default, dict):
+        return {name: _json_default(value) for name, value in default.items()}
+    if isinstance(default, _COLLECTIONS):
+        items = [_json_default(item) for item in default]
+        return sorted(items, key=repr) if isinstance(default, set | frozenset) else items
+    if is_record(type(default)):
+        return {name: _json_default(getattr(default, name)) for name in _defaults(type(default))}
+    raise SerdeError(f"{default!r} is not JSON")
+
+
+_COLLECTIONS: Final = (list, tuple, set, frozenset, dict)
+_JSON_TYPES: Final[Mapping[str, type]] = {
+    "null": type(None),
+    "boolean": bool,
+    "long": int,
+    "double": float,
+    "string": str,
+    "enum": str,
+    "array": list,
+    "map": dict,
+    "record": dict,
+}
+
+
+def _distance(branch: Any, default: Any) -> int:
+    """Return how well a default fits a branch of a union: 0 is best."""
+    kind = _JSON_TYPES.get(branch if isinstance(branch, str) else branch["type"])
+    if kind is type(default):
+        return 0
+    return 3 if branch == "null" else 1 if kind is None else 2
+
+
+_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _checked_name(name: Any, where: str) -> str:
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    raise SettingsError(
+        f"{where} is {name!r}, but Avro's names are text of the form [A-Za-z_][A-Za-z0-9_]*; give the schema as text"
+    )
 
 
 def _type(hint: Any, known: dict[type[Any], str], where: str) -> Any:
@@ -149,7 +212,7 @@ def _type(hint: Any, known: dict[type[Any], str], where: str) -> Any:
     if origin in (Union, types.UnionType):
         branches = [_type(branch, known, where) for branch in arguments]
         return sorted(branches, key=lambda branch: branch != "null")
-    if origin in (list, tuple, set, frozenset):
+    if origin in (list, tuple, set, frozenset) and len(set(arguments) - {...}) == 1:
         return {"type": "array", "items": _type(arguments[0], known, where)}
     if origin is dict and arguments[0] is str:
         return {"type": "map", "values": _type(arguments[1], known, where)}
@@ -159,7 +222,10 @@ def _type(hint: Any, known: dict[type[Any], str], where: str) -> Any:
         return known[hint]
     if isinstance(hint, type) and issubclass(hint, Enum):
         known[hint] = hint.__name__
-        return {"type": "enum", "name": hint.__name__, "symbols": [str(member.value) for member in hint]}
+        symbols = [
+            _checked_name(member.value, f"the value of {member}, a type of {where},") for member in hint
+        ]
+        return {"type": "enum", "name": hint.__name__, "symbols": symbols}
     if is_record(hint):
         return _record(hint, known)
     raise SettingsError(

@@ -1,13 +1,15 @@
-"""JSON of one Python type, written and read by msgspec."""
+"""JSON of one Python type, written and read by msgspec or, for its models, by pydantic."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from millstream.core.model.errors import SerdeError
+from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.core.model.serdes import Serde, of
+from millstream.drivers.schemas.record_types import is_pydantic
 
 
 class TypedJson:
@@ -44,6 +46,66 @@ class TypedJson:
             raise SerdeError(f"typed JSON: {error}") from None
 
 
+class PydanticJson:
+    """JSON of a pydantic model. Picklable."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def write(self, value: Any) -> bytes:
+        """Write an object.
+
+        Raises:
+            SerdeError: If it is not an object of the model, or pydantic cannot write it.
+        """
+        if not isinstance(value, self._model):
+            raise SerdeError(f"typed JSON: expected {self._model.__name__}, got {type(value).__name__}")
+        try:
+            written: str = value.model_dump_json()
+            return written.encode()
+        except (TypeError, ValueError) as error:
+            raise SerdeError(f"typed JSON: {error}") from None
+
+    def read(self, data: bytes) -> Any:
+        """Read an object.
+
+        Raises:
+            SerdeError: If the bytes are not JSON of this model.
+        """
+        try:
+            return self._model.model_validate_json(data)
+        except ValueError as error:
+            raise SerdeError(f"typed JSON: {error}") from None
+
+
 def typed_json(kind: Any, name: str | None) -> Serde[Any]:
-    made = TypedJson(kind)
+    """Return the serde of a type.
+
+    Raises:
+        SettingsError: If msgspec does not support the type, or a type in it.
+    """
+    made = PydanticJson(kind) if is_pydantic(kind) else TypedJson(_supported(kind))
     return of(made.write, made.read, name=name or f"json:{getattr(kind, '__name__', kind)}")
+
+
+def _supported(kind: Any) -> Any:
+    try:
+        parts = _parts(msgspec.inspect.type_info(kind), set())
+        unknown = [part.cls for part in parts if isinstance(part, msgspec.inspect.CustomType)]
+    except TypeError as error:
+        raise SettingsError(f"serdes.typed({kind!r}): {error}") from None
+    if unknown:
+        raise SettingsError(f"serdes.typed({kind!r}): msgspec does not support {unknown[0]!r}")
+    return kind
+
+
+def _parts(info: Any, seen: set[int]) -> Iterator[Any]:
+    """Yield the description of a type and those of the types in it, which may contain themselves."""
+    if isinstance(info, tuple):
+        for each in info:
+            yield from _parts(each, seen)
+    elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) and id(info) not in seen:
+        seen.add(id(info))
+        yield info
+        for name in info.__struct_fields__:
+            yield from _parts(getattr(info, name), seen)

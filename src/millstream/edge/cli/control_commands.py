@@ -12,6 +12,7 @@ import typer
 from millstream.core.model.errors import ControlError
 from millstream.core.model.topics import checked_name
 from millstream.core.topology.analysis.ranges import AUTO
+from millstream.edge.cli.terminal_text import printable
 from millstream.edge.control.control_client import send
 from millstream.edge.settings.settings import Settings
 from millstream.edge.status.application_status import RangeStatus, Status, ThreadStatus
@@ -98,7 +99,7 @@ def status_lines(name: str, status: Status) -> list[str]:
         *(f"  waiting      task {task} {why}" for task, why in status.waiting.items()),
         *(f"  restoring    {line}" for line in status.restoring),
         *(f"  lacking      {line}" for line in status.lacking),
-        *(f"  error        {line}" for line in (status.error or "").splitlines()),
+        *(f"  error        {printable(line)}" for line in (status.error or "").splitlines()),
     ]
 
 
@@ -148,7 +149,7 @@ def _why(reasons: Mapping[str, int]) -> str:
 
 
 def _hot(operator: str, hot: HotKey) -> str:
-    share = f"key {hot.key} has {hot.share:.1%} of {operator}"
+    share = f"key {printable(str(hot.key))} has {hot.share:.1%} of {operator}"
     ceiling = hot.ceiling_per_s
     return share if ceiling is None else f"{share}, which allows {ceiling:,.0f}/s"
 

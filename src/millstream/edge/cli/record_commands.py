@@ -6,11 +6,12 @@ import json
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millstream.edge.cli.command_options import Servers, reporting_errors, settings_of
+from millstream.edge.cli.terminal_text import value_text
 
 if TYPE_CHECKING:
     from millstream.edge.records.text_records import PeekedRecord
@@ -88,8 +89,4 @@ def _records(
 def _line(row: PeekedRecord) -> str:
     time = datetime.fromtimestamp(row.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
     origin = f"{row.partition}-{row.offset}"
-    return f"{origin}  {time.replace('+00:00', 'Z')}  {_text(row.key)}  {_text(row.value)}"
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return f"{origin}  {time.replace('+00:00', 'Z')}  {value_text(row.key)}  {value_text(row.value)}"

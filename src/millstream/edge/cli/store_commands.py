@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from millstream.edge.cli.command_options import RunningApp, StateDir, reporting_errors
+from millstream.edge.cli.terminal_text import value_text
 
 if TYPE_CHECKING:
     from millstream.core.queries.question import Answer
@@ -91,8 +92,10 @@ def _lines(value: Any, *, described: bool) -> list[str]:
     if described:
         value = [[name, fact] for name, fact in value.items()]
     if not isinstance(value, list):
-        return [_text(value)]
-    return ["  ".join(map(_text, entry)) if isinstance(entry, list) else _text(entry) for entry in value]
+        return [value_text(value)]
+    return [
+        "  ".join(map(value_text, entry)) if isinstance(entry, list) else value_text(entry) for entry in value
+    ]
 
 
 def _position(answer: Answer) -> str:
@@ -103,7 +106,3 @@ def _position(answer: Answer) -> str:
         for partition, offset in sorted(of_topic.items())
     ]
     return f"micro-batch {answer.batch}, offsets {', '.join(offsets) or 'none'}, lag {answer.lag}"
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -6,6 +6,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from millstream.edge.cli.terminal_text import printable
 from millstream.edge.status.application_status import Status
 
 
@@ -27,6 +28,6 @@ def drawn(application_id: str, status: Status) -> Group:
         *(f"restoring  {line}" for line in status.restoring),
         *(f"task {task} {why}" for task, why in status.waiting.items()),
         *(f"task {task} dropped {count:,} records" for task, count in status.dropped.items()),
-        *([f"error  {status.error}"] if status.error else []),
+        *(printable(f"error  {line}") for line in (status.error or "").splitlines()),
     ]
     return Group(head, topics, *(Text(note) for note in notes))

@@ -56,7 +56,7 @@ def preflight(application: Application) -> PreflightReport:
     try:
         existing = broker.partition_counts()
         plan = application._program.matching(application.settings, existing)
-        sinks = [*plan.sink_topics, *sorted(application.settings.policies.topics)]
+        sinks = _written(application, plan)
         missing = [
             f"topic {name!r} is read, but does not exist" for name in _read(plan) if name not in existing
         ]
@@ -94,6 +94,11 @@ def _with(report: PreflightReport, **more: tuple[str, ...]) -> PreflightReport:
 def _read(plan: Plan) -> list[str]:
     topics = [topic for part in plan.global_parts for topic in part.source_topics]
     return [*(topic for topic in plan.broker_topics if topic not in plan.internal_topics), *topics]
+
+
+def _written(application: Application, plan: Plan) -> list[str]:
+    letters = plan.failure_topics | application.settings.policies.topics
+    return list(dict.fromkeys([*plan.sink_topics, *sorted(letters)]))
 
 
 def _counted(name: str, existing: Mapping[str, int], verb: str) -> str:
@@ -142,7 +147,7 @@ def _checkpoint(progress: CheckpointProgress | None, now: Continuity) -> Iterato
 def _permissions(application: Application, plan: Plan) -> Iterator[str]:
     for topic in _read(plan):
         yield f"Read, Describe on topic {topic}"
-    for topic in plan.sink_topics:
+    for topic in _written(application, plan):
         yield f"Write, Describe on topic {topic}"
     yield f"Read, Describe on group {application.id}"
     exactly_once = application.settings.exactly_once

@@ -14,7 +14,9 @@ from millstream.edge.records.topic_records import as_bytes, messages, write
 from millstream.edge.settings.settings import Settings
 
 SERDES: Final = ("auto", "string", "bytes", "int16", "int32", "int64", "float32", "float64", "uuid", "json")
-"""The names of formats. ``auto`` is text, or hexadecimal for bytes that are not text."""
+"""The names of formats. ``auto`` is text, for eight bytes that are not printable a number, or hexadecimal."""
+_SMALL: Final = 1 << 52
+"""Eight bytes of an integer below it are not those of a usual float."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +70,23 @@ def _shown(data: Any, form: str) -> Any:
     if raw is None:
         return None
     if form in ("auto", "bytes"):
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            return raw.hex()
+        return _guessed(raw, numbers=form == "auto")
     try:
         found = getattr(serdes, form).deserialize(raw)
     except Exception as error:  # other records may fit the format
         return f"<no {form}: {error}>"
     return found if isinstance(found, str | int | float | bool | list | dict | None) else str(found)
+
+
+def _guessed(raw: bytes, *, numbers: bool) -> str | int:
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        text = None
+    if numbers and len(raw) == 8 and not (text or "\0").isprintable():
+        number = int.from_bytes(raw, signed=True)
+        return number if -_SMALL <= number < _SMALL else raw.hex()
+    return raw.hex() if text is None else text
 
 
 def sent(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +14,10 @@ from millstream.core.model.errors import SettingsError
 PREFIX: Final = "MILLSTREAM_"
 _NESTED: Final = "__"
 _DOTTED: Final = ("kafka", "consumer", "producer", "spark")
+_OTHERS: Final = ("config", "cache_dir", "class_archives", "executor_pid", "ivy_settings", "kafka_jars")
+"""Names of variables that are not settings. Those of this project's tests begin with ``MILLSTREAM_TEST_``."""
+_OF_KUBERNETES: Final = re.compile(r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
+"""Kubernetes sets such variables for a service whose name begins with ``millstream``, and ``..._PORT`` to a URL."""
 
 
 def settings_file() -> str | None:
@@ -46,3 +52,36 @@ def nested(variables: Mapping[str, str]) -> dict[str, Any]:
         settings = found.setdefault(setting.lower(), {})
         settings[name.replace("_", ".")] = {".".join(reference): value} if reference else value
     return found
+
+
+def check_variables(variables: Mapping[str, str], settings: Collection[str]) -> None:
+    """Refuse variables with the prefix that set nothing, because a misspelt name would go unnoticed.
+
+    Args:
+        variables: The environment.
+        settings: The names of all settings.
+
+    Raises:
+        SettingsError: If there is such a variable.
+    """
+    for variable in sorted(variables):
+        name = variable.removeprefix(PREFIX)
+        if not variable.startswith(PREFIX) or name.startswith("TEST_") or _OF_KUBERNETES.fullmatch(name):
+            continue
+        setting, separator, entry = name.lower().partition(_NESTED)
+        if separator and setting in settings:
+            if setting not in _DOTTED or not all(entry.split(_NESTED)):
+                raise SettingsError(
+                    f"the environment variable {variable!r} sets no entry: only {', '.join(_DOTTED)} can be set entry by entry, as "
+                    f"{PREFIX}KAFKA__ACKS; write the other settings as JSON, as {PREFIX}{setting.upper()}={{...}}"
+                )
+        elif separator or setting not in (*settings, *_OTHERS):
+            if setting.endswith("port") and "://" in variables[variable]:
+                continue
+            raise SettingsError(_unknown(variable, setting, settings))
+
+
+def _unknown(variable: str, setting: str, settings: Collection[str]) -> str:
+    close = difflib.get_close_matches(setting, [*settings, *_OTHERS], n=1, cutoff=0.5)
+    hint = f"did you mean {PREFIX + close[0].upper()!r}?" if close else "unset it or rename it"
+    return f"there is no setting for the environment variable {variable!r}; {hint}"

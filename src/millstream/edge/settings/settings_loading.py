@@ -12,7 +12,7 @@ from pydantic_settings import SettingsError as UnreadableSettingsError
 
 from millstream.core.model.errors import SettingsError
 from millstream.edge.settings.client_settings import SECRET
-from millstream.edge.settings.environment_variables import PREFIX
+from millstream.edge.settings.environment_variables import PREFIX, check_variables
 from millstream.edge.settings.settings import Settings
 
 _MAY_HOLD_SECRETS: Final = ("settings", "kafka", "consumer", "producer", "spark", "app_config")
@@ -27,6 +27,7 @@ def settings_from(given: Mapping[str, Any]) -> Settings:
     for name in given:
         if name not in Settings.model_fields:
             raise SettingsError(_unknown(name))
+    check_variables(os.environ, Settings.model_fields)
     try:
         return Settings(**given)
     except ValidationError as error:

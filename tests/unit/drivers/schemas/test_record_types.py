@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime
 from enum import Enum
 from io import BytesIO
+from random import random
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import fastavro
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, create_model
 
 from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.drivers.schemas.record_types import avro_schema, from_plain, json_schema, to_plain
@@ -101,7 +102,7 @@ def test_the_schema_of_a_dataclass_has_its_fields_and_defaults() -> None:
     assert fields["lines"]["type"]["items"]["fields"][1] == {"name": "count", "type": "long", "default": 1}
     assert fields["gift"]["type"] == ["null", "Line"]  # a name that is known already
     assert fields["size"]["type"]["symbols"] == ["small", "large"]
-    assert "default" not in fields["prices"]
+    assert fields["prices"]["default"] == {}
     assert json_schema(Order)["title"] == "Order"
     assert set(json_schema(Order)["required"]) == {"id", "lines", "size", "created", "day"}
 
@@ -118,3 +119,89 @@ def test_a_field_without_a_counterpart_is_named() -> None:
 
     with pytest.raises(SettingsError, match=r"Odd\.when has the type .*complex.*no counterpart in Avro"):
         avro_schema(Odd)
+
+
+@dataclass(frozen=True)
+class Tag:
+    name: str
+    size: Size = Size.SMALL
+
+
+@dataclass
+class Grown:
+    id: str
+    tags: list[str] = field(default_factory=list)
+    prices: dict[str, float] = field(default_factory=lambda: {"tea": 1.5})
+    size: Size = Size.LARGE
+    more: list[int] | None = field(default_factory=lambda: [1])
+    either: int | str | None = "a"
+    ratio: float | None = 0
+    main: Tag = Tag("a")
+    names: frozenset[str] = frozenset({"b", "a"})
+
+
+class GrownModel(BaseModel):
+    id: str
+    tags: list[str] = []
+    prices: dict[str, float] = Field(default_factory=dict)
+    size: Size = Size.LARGE
+
+
+class GrownStruct(msgspec.Struct):
+    id: str
+    tags: list[str] = []
+    size: Size = Size.LARGE
+
+
+@pytest.mark.parametrize("grown", [Grown, GrownModel, GrownStruct])
+def test_data_of_the_previous_version_is_read_with_the_defaults_of_new_fields(grown: Any) -> None:
+    before = fastavro.parse_schema(
+        {"type": "record", "name": grown.__name__, "fields": [{"name": "id", "type": "string"}]}
+    )
+    file = BytesIO()
+    fastavro.schemaless_writer(file, before, {"id": "a"})
+    file.seek(0)
+    now = json.loads(json.dumps(avro_schema(grown)))
+    plain = fastavro.schemaless_reader(file, before, fastavro.parse_schema(now))
+    assert from_plain(grown)(plain) == grown(id="a")
+    assert through_avro(grown, grown(id="b")) == grown(id="b")
+
+
+def test_the_result_of_a_factory_that_changes_is_no_default() -> None:
+    @dataclass
+    class Event:
+        id: UUID = field(default_factory=uuid4)
+        at: list[float] = field(default_factory=lambda: [random()])
+
+    class Model(BaseModel):
+        first: int = 1
+        both: list[int] = Field(default_factory=lambda data: [data["first"]])
+
+    assert not any("default" in each for each in avro_schema(Event)["fields"])
+    assert [each.get("default") for each in avro_schema(Model)["fields"]] == [1, None]
+
+
+class Colour(Enum):
+    BLUE = "light-blue"
+
+
+class Level(Enum):
+    LOW = 1
+
+
+@pytest.mark.parametrize(
+    ("hint", "why"),
+    [
+        (Colour, r"the value of Colour\.BLUE, a type of Odd\.of, is 'light-blue', but Avro's names"),
+        (list[Level], r"the value of Level\.LOW, a type of Odd\.of, is 1, but"),
+        (tuple[int, str], r"Odd\.of has the type tuple\[int, str\], which has no counterpart"),
+    ],
+)
+def test_types_without_a_form_in_avro_are_refused(hint: Any, why: str) -> None:
+    odd = make_dataclass("Odd", [("of", hint)])
+    with pytest.raises(SettingsError, match=why):
+        avro_schema(odd)
+    with pytest.raises(SettingsError, match=r"the name of a field of Odd is 'größe'"):
+        avro_schema(make_dataclass("Odd", [("größe", int)]))
+    with pytest.raises(SettingsError, match=r"the name of .*Box\[int\].* is 'Box\[int\]'"):
+        avro_schema(create_model("Box[int]", x=(int, 1)))

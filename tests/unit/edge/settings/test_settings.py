@@ -184,6 +184,38 @@ class TestSources:
         with pytest.raises(SettingsError, match=r"names a secret: \{'env': 'NAME'\}|cannot be set here"):
             settings_from(SERVERS)
 
+    @pytest.mark.parametrize(
+        ("variable", "why"),
+        [
+            ("MILLSTREAM_OUTPT", "'MILLSTREAM_OUTPT'; did you mean 'MILLSTREAM_OUTPUT'?"),
+            ("MILLSTREAM_CACHE_DIRS", "did you mean 'MILLSTREAM_CACHE_DIR'?"),
+            ("MILLSTREAM_KAFAK__ACKS", "did you mean 'MILLSTREAM_KAFKA'?"),
+            ("MILLSTREAM_QQQ", "unset it or rename it"),
+            ("MILLSTREAM_METRCS_PORT", "did you mean 'MILLSTREAM_METRICS_PORT'?"),
+            ("MILLSTREAM_KAFKA__", "'MILLSTREAM_KAFKA__' sets no entry"),
+            (
+                "MILLSTREAM_ON_OPERATOR_ERROR__NIX",
+                "write the other settings as JSON, as MILLSTREAM_ON_OPERATOR_ERROR={...}",
+            ),
+        ],
+    )
+    def test_a_variable_that_sets_nothing_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch, variable: str, why: str
+    ) -> None:
+        monkeypatch.setenv(variable, "skip")
+        with pytest.raises(SettingsError, match=re.escape(why)):
+            settings_from(SERVERS)
+
+    def test_variables_that_are_not_settings_are_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in (
+            *("CACHE_DIR", "CLASS_ARCHIVES", "EXECUTOR_PID", "IVY_SETTINGS", "KAFKA_JARS", "TEST_PROOFS"),
+            *("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT_80_TCP", "PORT_80_TCP_ADDR"),
+            "ORDERS_SERVICE_HOST",
+        ):
+            monkeypatch.setenv(f"MILLSTREAM_{name}", "off")
+        monkeypatch.setenv("MILLSTREAM_PORT", "tcp://10.0.0.1:80")
+        assert settings_from(SERVERS).bootstrap_servers
+
     def test_a_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file(tmp_path, monkeypatch, 'bootstrap_servers = "f:1"\n[consumer]\n"fetch.min.bytes" = 5\n')
         settings = settings_from({})

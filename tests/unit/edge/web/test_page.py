@@ -235,7 +235,7 @@ class TestInABrowser:
         assert browser.run("document.getElementById('application').textContent") == "orders"
         assert browser.run("location.href") == f"{address.split('#')[0]}"
         assert browser.run(FIGURES) == {"in": "0/s", "out": "0/s", "part": "0 records/s", "KSTREAM": ""}
-        pictures = Path(os.environ.get("MILLSTREAM_PICTURES", tmp_path))
+        pictures = Path(os.environ.get("MILLSTREAM_TEST_PICTURES", tmp_path))
         steered.process(500)
         browser.until(
             "[...document.querySelectorAll('.figure')].some((l) => l.textContent.endsWith('/s') && l.textContent !== '0/s')"

@@ -55,7 +55,7 @@ def demonstrate(options: Options) -> int:
 def set_settings_aside() -> None:
     """Remove the settings of applications from the environment, but keep those of the embedded broker."""
     names = {f"MILLSTREAM_{name.upper()}" for name in (*Settings.model_fields, "config")}
-    for name in [name for name in os.environ if name.upper() in names]:
+    for name in [name for name in os.environ if name.upper().split("__")[0] in names]:
         del os.environ[name]
 
 

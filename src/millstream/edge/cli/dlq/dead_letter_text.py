@@ -12,6 +12,7 @@ import typer
 
 from millstream.core.model.errors import SettingsError
 from millstream.core.runtime.reset import timestamp_ms
+from millstream.edge.cli.terminal_text import printable
 from millstream.edge.dead_letters.dead_letter_queue import DeadLetterQueue, ReplayRequest, Tally
 from millstream.edge.dead_letters.envelope import OURS, THEIRS, Chosen, Envelope
 from millstream.testing.slice_file import json_value
@@ -151,16 +152,6 @@ def plain(letter: Envelope, was: bool) -> dict[str, object]:
         "headers": own,
         "error": facts,
     }
-
-
-def printable(text: str) -> str:
-    r"""Return text with unprintable characters escaped.
-
-    Example:
-        >>> printable("größer" + chr(27) + "[31m")
-        'größer\\x1b[31m'
-    """
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def _shown(data: bytes | None) -> str:

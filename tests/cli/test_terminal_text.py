@@ -1,0 +1,39 @@
+"""No command shows control characters of records, which could change the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from millstream.edge.cli import record_commands, store_commands, tap_command, top_table
+from millstream.edge.records.text_records import PeekedRecord
+from millstream.edge.status.application_status import Status
+from millstream.edge.taps.tap_buffers import TapRecord
+
+HOSTILE = "a\x1b]0;owned\x07\x9b31m\x7f\u202eb"
+ESCAPED = r"a\x1b]0;owned\x07\x9b31m\x7f\u202eb"
+
+
+@pytest.mark.parametrize("value", [HOSTILE, [HOSTILE], {HOSTILE: HOSTILE}])
+def test_records_and_entries_are_printable(value: Any) -> None:
+    tapped = TapRecord("node", "0_0", 1, 0, "in", 0, 0, HOSTILE, value, 0, (), cut=False)
+    lines = [
+        record_commands._line(PeekedRecord(0, 0, 0, HOSTILE, value, [])),
+        tap_command._line(tapped),
+        *store_commands._lines([[HOSTILE, value], value]),
+    ]
+    assert all(line.isprintable() for line in lines)
+    assert all(ESCAPED in line for line in lines[:3])
+
+
+def test_the_error_in_top_is_printable() -> None:
+    status = replace(Status("failed", 1, {}, 0.0, 0), error=f"ValueError\n{HOSTILE}")
+    console = Console(file=StringIO(), width=200)
+    with console.capture() as shown:
+        console.print(top_table.drawn("app", status))
+    assert f"error  {ESCAPED}" in shown.get()
+    assert "\x1b]" not in shown.get()

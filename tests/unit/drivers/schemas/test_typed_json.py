@@ -1,0 +1,63 @@
+"""JSON of one type: pydantic models, and types that are refused when the serde is created."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import millstream as ms
+from millstream.core.model.errors import SerdeError, SettingsError
+
+
+class Size(Enum):
+    SMALL = "small"
+
+
+class Customer(BaseModel):
+    name: str
+    size: Size = Size.SMALL
+    friends: list[Customer] = []
+
+
+@dataclass
+class Tree:
+    children: list[Tree]
+    size: Size | None = None
+
+
+@dataclass
+class Holder:
+    customers: dict[str, list[Customer]]
+
+
+@pytest.mark.parametrize(
+    "value", [Customer(name="Zoë", friends=[Customer(name="Bob")]), Tree([Tree([], Size.SMALL)])]
+)
+def test_objects_come_back(value: Any) -> None:
+    serde = pickle.loads(pickle.dumps(ms.serdes.typed(type(value))))
+    assert serde.name == f"json:{type(value).__name__}"
+    assert serde.deserialize(serde.serialize(value)) == value
+
+
+@pytest.mark.parametrize("data", [b"{", b'{"name":1}', b'"\xff"'])
+def test_bytes_that_do_not_fit_a_model_are_an_error(data: bytes) -> None:
+    with pytest.raises(SerdeError, match="typed JSON: "):
+        ms.serdes.typed(Customer).deserialize(data)
+
+
+def test_an_object_of_another_type_is_an_error() -> None:
+    with pytest.raises(SerdeError, match="expected Customer, got dict"):
+        ms.serdes.typed(Customer).serialize({"name": "Ada"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [(Holder, "Customer"), (complex, "complex"), (dict[Size, Any] | Tree, "")]
+)
+def test_a_type_that_msgspec_does_not_support_is_refused(kind: Any, why: str) -> None:
+    with pytest.raises(SettingsError, match=rf"serdes\.typed\(.*\): .*{why}"):
+        ms.serdes.typed(kind)
