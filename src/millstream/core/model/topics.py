@@ -62,7 +62,7 @@ def checked_name(name: str, what: str) -> str:
         or name in (".", "..")
     ):
         raise TopologyError(
-            f"{name!r} cannot be the name of a {what}: use 1 to 249 letters, digits, '.', '_' or '-', "
+            f"{name!r} cannot be the name of {'an' if what[0] in 'aeiou' else 'a'} {what}: use 1 to 249 letters, digits, '.', '_' or '-', "
             "because topic names are made from it"
         )
     return name

@@ -10,10 +10,11 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from millstream.core.model.errors import MillstreamError, ProductionError, TopicNotFoundError
 from millstream.core.model.serdes import Serde, read, written
 from millstream.drivers.kafka.broker import Broker
-from millstream.drivers.kafka.secret_references import with_secrets
+from millstream.drivers.kafka.clients import made
 from millstream.edge.settings.settings import Settings
 
 _GROUP: Final = "millstream-peek"
+_SENDER: Final = "millstream-send"
 _POLL_S: Final = 0.2
 _FLUSH_S: Final = 60.0
 
@@ -61,7 +62,7 @@ def messages(settings: Settings, topic: str, last: int | None, *, follow: bool =
         "isolation.level": "read_committed",
         "enable.partition.eof": True,
     }
-    consumer = Consumer({**with_secrets(settings.client("consumer", _GROUP)), **own})
+    consumer = made(Consumer, {**settings.client("consumer", _GROUP), **own})
     try:
         consumer.assign([TopicPartition(topic, number, start) for number, start in starts.items()])
         waiting = {number for number in starts if starts[number] < ends[number]}
@@ -101,7 +102,7 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
             failures.append(error)
 
     own = {"enable.idempotence": True, "partitioner": "murmur2_random"}
-    producer = Producer({**with_secrets(settings.client("producer", _GROUP)), **own})
+    producer = made(Producer, {**settings.client("producer", _SENDER), **own})
     count = 0
     for key, value, timestamp in records:
         while True:

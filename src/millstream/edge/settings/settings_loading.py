@@ -15,7 +15,7 @@ from millstream.edge.settings.client_settings import SECRET
 from millstream.edge.settings.environment_variables import PREFIX, check_variables
 from millstream.edge.settings.settings import Settings
 
-_MAY_HOLD_SECRETS: Final = ("settings", "kafka", "consumer", "producer", "spark", "app_config")
+_MAY_HOLD_SECRETS: Final = ("kafka", "consumer", "producer", "spark", "app_config")
 
 
 def settings_from(given: Mapping[str, Any]) -> Settings:
@@ -49,11 +49,13 @@ def _unknown(name: str) -> str:
 
 
 def _explained(problem: Any) -> str:
-    name = ".".join(map(str, problem["loc"])) or "settings"
+    name, message = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
+    if not name:
+        return f"the settings do not fit together: {message}"
     if problem["type"] == "missing":
-        return f"the setting {name!r} is missing ({Settings.model_fields[name].description})"
+        return f"the setting {name!r} is missing ({Settings.model_fields[name].description}). Set it as a keyword, as {PREFIX}{name.upper()}, or in the settings file"
     if problem["type"] == "extra_forbidden":
         return _unknown(name)
     hidden = SECRET.search(name) or name.split(".")[0] in _MAY_HOLD_SECRETS
     shown = "(not shown)" if hidden else repr(problem.get("input"))
-    return f"the setting {name!r} cannot be {shown}: {problem['msg']}"
+    return f"the setting {name!r} cannot be {shown}: {message}"

@@ -124,6 +124,7 @@ class DriverTables(DriverFaults):
             AssertionError: If the records differ; the message shows the difference.
             SettingsError: If the table cannot be read.
         """
+        __tracebackhide__ = True  # pytest shows the line of the test
         expected, columns = normal(read_table(table, _OUTPUT)), _columns(table, _OUTPUT)
         actual = (
             {"time": cell_of(record.timestamp), "key": cell_of(record.key), "value": cell_of(record.value)}
@@ -145,6 +146,7 @@ class DriverTables(DriverFaults):
             SettingsError: If the table cannot be read.
             StoreError: If there is no such store, or several tasks have it.
         """
+        __tracebackhide__ = True
         expected, columns = normal(read_table(table, _STORE)), _columns(table, _STORE)
         actual = _only((_entry(*entry) for entry in self.store(name, partition=partition).all()), columns)
         expected, actual = (

@@ -124,6 +124,7 @@ def check_same(what: str, expected: Sequence[Row], actual: Sequence[Row], column
     Raises:
         AssertionError: If the rows differ. The message shows each missing (-) and each surplus (+) row.
     """
+    __tracebackhide__ = True
     if list(expected) == list(actual):
         return
     both = written_table([*expected, *actual], columns)
