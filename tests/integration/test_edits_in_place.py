@@ -138,7 +138,7 @@ def test_what_cannot_continue_is_refused_and_changes_nothing(apps: Apps) -> None
     is_counted(apps, sink, Counter(a=2))
     assert running.status().batch >= batch
     running.stop()
-    with pytest.raises(ControlError, match="the application is stopped"):
+    with pytest.raises(ControlError, match="is stopped, so its topology cannot be edited"):
         running.edit(counting(source, sink))
 
 

@@ -335,7 +335,7 @@ class TestACluster:
             assert cluster.end_offsets(f"new-{number}") == {0: 0, 1: 0, 2: 0}
 
     def test_has_no_broker_beyond_its_last(self, cluster: EmbeddedKafka) -> None:
-        with pytest.raises(EmbeddedKafkaError, match="no broker 3; there are 3, from 0"):
+        with pytest.raises(EmbeddedKafkaError, match="no broker 3; the cluster has 3, numbered from 0"):
             cluster.kill(3)
 
 

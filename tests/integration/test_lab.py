@@ -134,4 +134,4 @@ def test_topics_and_stores_of_tables_are_written_and_shown(lab: ms.Lab) -> None:
     assert [row[3:] for row in lab.read("countries")] == [("de", "Germany")]
     with pytest.raises(StoreError, match=r"'versions'.*has get"):
         lab.entries("versions")
-    assert "has get</p>" in lab.store("versions")._repr_html_()
+    assert "has get, info</p>" in lab.store("versions")._repr_html_()

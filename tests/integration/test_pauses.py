@@ -90,7 +90,7 @@ def test_workers_that_stood_still_in_a_transaction_send_again(apps: Apps, tmp_pa
         program.kill()
     log = (apps.home / apps.id / "millstream.log").read_text()
     # Why it was aborted depends on where the worker stood: its records may have timed out, or be refused, before it commits.
-    assert re.search(r"sending again: the transaction of .* was aborted: ", log), warnings(log)
+    assert re.search(r"retrying the send: the transaction of .* was aborted: ", log), warnings(log)
     assert "share one application id" not in log
     seen = journals_of(committed_records(kafka, topics.output), APP.key, APP.value)
     assert not check_journals(expected.journals, seen).breaks("exactly_once")

@@ -99,7 +99,7 @@ def test_a_start_with_another_number(counting: WordCount, caplog: pytest.LogCapt
     assert counting.progress().shuffle_partitions == 2
     with caplog.at_level(logging.WARNING, "millstream.application"):
         counting.run(shuffle_partitions=3)
-    assert "now has 3 partitions" in caplog.text
+    assert "moved the state of the checkpoint to 3 partitions" in caplog.text
     assert (counting.progress().shuffle_partitions, counting.is_right()) == (3, True)
 
 

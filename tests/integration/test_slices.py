@@ -47,7 +47,7 @@ def test_a_slice_is_recorded_and_replayed(
     assert [record.timestamp for record in found] == [7, *(1_000 * n for n in range(1, 6) for _ in range(2))]
     assert (found[0].key, found[0].value, found[0].headers) == (b"\xff", None, (("h", b"\x00\xff"),))
     code, output = call("record", str(file), source, *servers)
-    assert (code, "exists already" in output) == (1, True)
+    assert (code, "already exists" in output) == (1, True)
 
     part = tmp_path / "part.jsonl"
     times = ("--since", "1970-01-01T00:00:02", "--until", "1970-01-01T00:00:04")
