@@ -158,10 +158,9 @@ class Plan:
     @cached_property
     def changelogs(self) -> Mapping[str, str]:
         return {
-            store.name: changelog_topic(self.application_id, store.name)
+            store: changelog_topic(self.application_id, store)
             for sub in self.subtopologies
-            for store in sub.stores.values()
-            if store.changelog == "kafka"
+            for store in sub.changelogs
         }
 
     @property

@@ -51,8 +51,8 @@ class Changelogs:
     task: TaskId
 
     @property
-    def stores(self) -> list[str]:
-        return [name for name in self.sub.stores if name in self.plan.changelogs]
+    def stores(self) -> tuple[str, ...]:
+        return self.sub.changelogs
 
     @property
     def unfinished(self) -> list[str]:

@@ -185,7 +185,7 @@ class TaskRun:
             task.snapshot(),
             {store: fingerprints[store] for store in sub.stores},
             self._engines(sub),
-            tuple(changelogs.stores),
+            changelogs.stores,
             unfinished_by_store(sub, outcome),
             routing.only(sub.stores) if changelogs.stores else None,
         )
