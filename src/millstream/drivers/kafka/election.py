@@ -8,6 +8,9 @@ A driver that was suspended, or could not reach the brokers, for longer than the
 receives the partition again, or another driver runs the application and this one must end. Until it knows, it may still deliver. Under
 exactly-once delivery, the marks prevent this (see ``marks``). Under at-least-once delivery, records may be sent twice, as after a crash.
 
+A driver may also start before it is elected, if the group had no other living member when it joined. The client id of a member names its
+process, so that a restart on the same machine does not wait for the session of a process that was killed.
+
 The assignor is sticky. With other assignors, a joining driver could take the partition from the running one.
 
 Source: KIP-429 (incremental rebalancing). Standby tasks of Kafka Streams replicate state, which is in the checkpoint here.
@@ -17,20 +20,26 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import ConsumerGroupDescription
 
+from millstream.core.model.errors import MillstreamError
 from millstream.core.topology.internal import DRIVER_CONFIG, driver_topic
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import ClientSettings, made
+from millstream.drivers.kafka.process_names import may_live, process_name
 
 log = logging.getLogger("millstream.kafka")
 
 SESSION_MS: Final = 6_000
 """The shortest session timeout that a broker allows by default (``group.min.session.timeout.ms``)."""
-_POLL_S: Final = 0.2
+_POLL_S: Final = 0.1
+_DOUBT_S: Final = 0.5
+"""How often a member that may have been replaced asks, in seconds."""
 _CLOSE_S: Final = 5.0
 _OWN: Final = {
     "partition.assignment.strategy": "cooperative-sticky",
@@ -49,8 +58,11 @@ class Election:
         replication_factor: Number of replicas of the topic, if it is created. -1 means the broker's default.
         timeout_s: Timeout of a request, in seconds.
 
+    Attributes:
+        rivals: The client ids of the living members that the group had when this candidate joined.
+
     Raises:
-        BrokerUnavailableError: If no broker answers in time.
+        MillstreamError: If no broker answers in time, or refuses the topic or the group to this user.
     """
 
     def __init__(
@@ -59,7 +71,9 @@ class Election:
         self._topic = driver_topic(application_id)
         self._broker = Broker(settings, self._topic, True, timeout_s)
         self._broker.ensure_topic(self._topic, 1, DRIVER_CONFIG, replication_factor)
-        self._consumer: Consumer = made(Consumer, {**settings, "group.id": self._topic, **_OWN})
+        self.rivals = living_drivers(self._broker, application_id)
+        own = {"group.id": self._topic, "client.id": process_name(self._topic), **_OWN}
+        self._consumer: Consumer = made(Consumer, {**settings, **own})
         self._elected, self._replaced, self._leaving = (threading.Event() for _ in range(3))
         self._in_doubt = False
         self._on_replaced: Callable[[], None] = lambda: None
@@ -69,6 +83,10 @@ class Election:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait at most ``timeout_s`` seconds until this driver is elected. Return whether it is elected."""
         return self._elected.wait(timeout_s)
+
+    def start_unelected(self) -> None:
+        """Count as replaced, too, if another driver is elected before this one has been."""
+        self._in_doubt = True
 
     def wait_replaced(self, timeout_s: float) -> bool:
         """Wait at most ``timeout_s`` seconds until another driver is elected in place of this one. Return whether one is elected."""
@@ -89,16 +107,24 @@ class Election:
         self._consumer.subscribe(
             [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
+        due = 0.0
         while not self._leaving.is_set():
             try:
                 self._consumer.poll(_POLL_S)
             except KafkaException as error:
                 log.warning("election error from %s: %s", self._topic, error)
-            if self._in_doubt and self._has_another_driver():
-                self._in_doubt = False
-                self._replaced.set()
-                threading.Thread(target=self._on_replaced, name="millstream-replaced", daemon=True).start()
+            if self._in_doubt and time.monotonic() >= due:
+                due = time.monotonic() + _DOUBT_S
+                self._resolve_doubt()
         self._consumer.close()
+
+    def _resolve_doubt(self) -> None:
+        if self._elected.is_set():
+            self._in_doubt = False
+        elif self._has_another_driver():
+            self._in_doubt = False
+            self._replaced.set()
+            threading.Thread(target=self._on_replaced, name="millstream-replaced", daemon=True).start()
 
     def _assigned(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         if partitions:
@@ -113,13 +139,45 @@ class Election:
             self._in_doubt = True
 
     def _has_another_driver(self) -> bool:
-        """Return whether the group has another driver. Return False if no broker answers."""
+        """Return whether the group, with this member in it, has another driver. Return False if no broker answers."""
         try:
-            future = self._broker.admin().describe_consumer_groups([self._topic])[self._topic]
-            members = future.result(self._broker.timeout_s).members
-        except KafkaException:
+            group = _group(self._broker, self._topic)
+        except MillstreamError:
             return False
-        return any(
-            member.assignment.topic_partitions and member.member_id != self._consumer.memberid()
-            for member in members
+        own = self._consumer.memberid()
+        # In other states than STABLE, the group still has members that have died, with what they were assigned.
+        return (
+            group is not None
+            and group.state is ConsumerGroupState.STABLE
+            and any(member.member_id == own for member in group.members)
+            and any(
+                member.assignment.topic_partitions and member.member_id != own for member in group.members
+            )
         )
+
+
+def living_drivers(broker: Broker, application_id: str) -> list[str]:
+    """Return the client ids of the drivers of an application, without those that are known to have died.
+
+    Raises:
+        MillstreamError: If no broker answers in time, or refuses the group to this user.
+    """
+    group = _group(broker, driver_topic(application_id))
+    members = [] if group is None else group.members
+    return [member.client_id for member in members if may_live(member.client_id)]
+
+
+def _group(broker: Broker, name: str) -> ConsumerGroupDescription | None:
+    """Return a group; None if it does not exist yet."""
+
+    def described() -> ConsumerGroupDescription | None:
+        futures = broker.admin().describe_consumer_groups([name])
+        try:
+            group: ConsumerGroupDescription = futures[name].result(broker.timeout_s)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return None
+            raise
+        return group
+
+    return broker.ask(f"describing group {name!r}", described)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pyspark.sql.streaming import StreamingQuery
 
@@ -29,6 +29,7 @@ from millstream.edge.application.metadata_refresher import MetadataRefresher
 from millstream.edge.application.periodic_task import PeriodicTask
 from millstream.edge.application.run_bounds import Bound, Until
 from millstream.edge.application.running_application import RunningApplication
+from millstream.edge.application.single_driver import SingleDriver
 from millstream.edge.application.standby import Standby
 from millstream.edge.application.stop_signals import stopping_on_signals
 from millstream.edge.application.topology_edits import TopologyEdit, edit_of, emptied
@@ -50,6 +51,8 @@ from millstream.edge.status.log_output import attach
 log = logging.getLogger("millstream.application")
 
 _SUPERVISION_S: Final = 0.5
+
+Candidate: TypeAlias = Standby | SingleDriver
 
 
 class Application:
@@ -130,7 +133,8 @@ class Application:
             SettingsError: If Kafka's clients reject a setting, if a secret would cross a cluster unprotected, or if the checkpoint
                 of a cluster is on a local disk.
             BrokerUnavailableError: If no broker answers.
-            ApplicationRunningError: If the application already runs on this state directory; later, if another driver is elected.
+            ApplicationRunningError: If the application already runs, on this state directory or elsewhere; later, if another driver is
+                elected.
             TopicNotFoundError: If a topic does not exist.
             TopicRecreatedError: If a topic was deleted and created again since the checkpoint read it.
             CoPartitioningError: If topics that meet in a store have different numbers of partitions.
@@ -147,14 +151,15 @@ class Application:
         self._clients.check()
         broker = self._clients.broker()
         environment = Environment(self._clients, broker, self._grouper, self._clock, bound)
-        standing_by = Standby.elected(self.id, self.settings) if standby else None
-        running = self._leased(broker, standing_by)
+        running = self._leased(broker, self._candidate(standby))
         run = running._run
         try:
             run.listeners.open(running, self.settings, run.progress.event, lambda: run.plan)
             servers = self.settings.bootstrap_servers
             run.progress.event("starting", f"reading the topics from {servers}", bootstrap_servers=servers)
             run.query.current = self._launch(running, environment)
+            if run.error is not None:  # another driver was elected before there was a query to stop
+                raise run.error
             write_control_file(run.resources.lease.home, run.control.address)
             run.await_first_batch()
             if run.plan.purged_topics:
@@ -168,12 +173,18 @@ class Application:
             raise
         return running
 
-    def _leased(self, broker: Broker, standing_by: Standby | None) -> RunningApplication:
+    def _candidate(self, standby: bool) -> Candidate | None:
+        """Return how this driver takes part in the election; None if marks decide which driver may send."""
+        if standby:
+            return Standby.elected(self.id, self.settings)
+        return None if self.settings.exactly_once else SingleDriver(self.id, self.settings)
+
+    def _leased(self, broker: Broker, candidate: Candidate | None) -> RunningApplication:
         """Take the lease, and read from its directory which topics stay paused."""
         take, lease = partial(Lease.take, self.settings.home(self.id), self.id, "running"), None
-        disconnect = partial(self._disconnect, standing_by)
+        disconnect = partial(self._disconnect, candidate)
         try:
-            lease = take() if standing_by is None else standing_by.lease(take)
+            lease = take() if candidate is None else candidate.lease(take)
             spark_log = attach(self.settings.output, lease.home / "millstream.log")
             rates = self.settings.max_records_per_second
             existing = broker.partition_counts() if self.plan.has_patterns else {}
@@ -192,8 +203,8 @@ class Application:
                 spark_log,
             )
             running = RunningApplication(self.id, resources)
-            if standing_by is not None:
-                standing_by.attach_to(running._run)
+            if candidate is not None:
+                candidate.attach_to(running._run)
             return running
         except BaseException:
             if lease is not None:
@@ -201,10 +212,10 @@ class Application:
             disconnect()
             raise
 
-    def _disconnect(self, standing_by: Standby | None) -> None:
+    def _disconnect(self, candidate: Candidate | None) -> None:
         self._clients.disconnect()
-        if standing_by is not None:
-            standing_by.leave()
+        if candidate is not None:
+            candidate.leave()
 
     def _launch(self, running: RunningApplication, environment: Environment) -> StreamingQuery:
         running._run.resources.group_offsets.query_starts()

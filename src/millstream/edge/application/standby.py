@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from millstream.core.model.errors import ApplicationRunningError
-from millstream.drivers.kafka.election import Election
 from millstream.drivers.private import make_private
 from millstream.drivers.spark.driver.launch import is_local
 from millstream.edge.application.warm_up import start_warm_up
@@ -47,12 +46,7 @@ class Standby:
         log = attach(settings.output, home / _LOG)
         self._waited = False
         self._session = ApplicationSession(application_id, progress, log)
-        self._election = Election(
-            settings.client("consumer", application_id),
-            application_id,
-            settings.replication_factor,
-            settings.request_timeout_ms / 1000,
-        )
+        self._election = Clients(settings, application_id).election()
         try:
             self._session.of(settings)()
         except BaseException:

@@ -11,6 +11,7 @@ from millstream.core.topology.plan import Plan
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.changelog import KafkaChangelogs
 from millstream.drivers.kafka.clients import hang_up
+from millstream.drivers.kafka.election import Election
 from millstream.drivers.kafka.fetch import KafkaFetcher
 from millstream.drivers.kafka.internal_topics import InternalTopics
 from millstream.drivers.kafka.marks import Marks
@@ -97,6 +98,16 @@ class Clients:
         )
         return KafkaTransactions(
             producer, consumer, self.application_id, patience_s, settings.transaction_timeout_ms, run
+        )
+
+    def election(self) -> Election:
+        """Take part in the election of the application's driver."""
+        settings = self.settings
+        return Election(
+            settings.client("consumer", self.application_id),
+            self.application_id,
+            settings.replication_factor,
+            settings.request_timeout_ms / 1000,
         )
 
     def marks(self) -> Marks:

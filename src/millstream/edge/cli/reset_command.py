@@ -8,10 +8,17 @@ from pathlib import Path
 
 import typer
 
-from millstream.core.model.errors import SettingsError
+from millstream.core.model.errors import (
+    ApplicationRunningError,
+    BrokerUnavailableError,
+    MillstreamError,
+    SettingsError,
+)
 from millstream.core.model.topics import checked_name
 from millstream.core.runtime.reset import Target, listed_offsets, timestamp_ms
 from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.election import living_drivers
+from millstream.drivers.kafka.process_names import process_of
 from millstream.drivers.spark.driver.checkpoint import Files, files_of
 from millstream.edge.checkpoint.application_reset import (
     ResetPlan,
@@ -32,7 +39,7 @@ def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Cal
         sure: Asks for confirmation.
 
     Raises:
-        ApplicationRunningError: If the application runs on this host.
+        ApplicationRunningError: If the application runs on this host, or a driver on another host is seen.
         MillstreamError: If a topic is missing, or the broker does not answer.
     """
     name = checked_name(request.application_id, "application")
@@ -42,6 +49,7 @@ def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Cal
     with Sessions(name, settings) as sessions:
         lease = Lease.take(home, name, "resetting")
         try:
+            _check_drivers(broker, name)
             files = files_of(location, sessions.get)
             plan = planned(request, broker, files, home)
             for line in plan_lines(plan, files, location, _now_ms()):
@@ -55,6 +63,22 @@ def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Cal
                 typer.echo("Nothing was changed.")
         finally:
             lease.release()
+
+
+def _check_drivers(broker: Broker, name: str) -> None:
+    """Refuse a reset while a driver runs anywhere. Without permission to see the group, print that."""
+    try:
+        drivers = living_drivers(broker, name)
+    except BrokerUnavailableError:
+        raise
+    except MillstreamError as error:
+        typer.echo(f"Whether the application runs on another host cannot be seen: {error.message}")
+        return
+    if drivers:
+        raise ApplicationRunningError(
+            f"application {name!r} is running: {process_of(drivers[0])} is its driver. Nothing was changed. Stop it first; if it was killed, "
+            "Kafka notices within 6 seconds"
+        )
 
 
 def plan_lines(plan: ResetPlan, files: Files, location: str, now_ms: int) -> Iterator[str]:
@@ -83,7 +107,7 @@ def plan_lines(plan: ResetPlan, files: Files, location: str, now_ms: int) -> Ite
     for topic, group in plan.others.items():
         yield f"Not deleted: {topic}, which seems to belong to the group {group!r}."
     yield ""
-    yield "The application is not running on this host. It may be running on another host: the group has no members that would show this."
+    yield "The application is not running on this host. Another host would be seen only under at_least_once, or with standby=True."
     if plan.progress is not None and "now_ms" in plan.progress.planned:
         ago = (now_ms - plan.progress.planned["now_ms"]) / 1000
         yield f"The last micro-batch was planned {ago:,.0f} s ago."

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from millstream.core.model.errors import MillstreamError, SettingsError
 from millstream.core.topology.describe import short_lines
+from millstream.core.topology.internal import driver_topic
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, files_of
@@ -155,3 +156,6 @@ def _permissions(application: Application, plan: Plan) -> Iterator[str]:
         yield f"Create, Read, Write, Describe, DescribeConfigs, Delete on topics with the prefix {application.id}-"
     if exactly_once:
         yield f"Write, Describe on transactional ids with the prefix {application.id}-"
+    else:
+        driver = driver_topic(application.id)
+        yield f"Create, Read, Describe on topic {driver}, and Read, Describe on group {driver}"
