@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json as _json
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from millstream.core.model.arguments import checked
 from millstream.core.model.errors import SettingsError
@@ -101,25 +101,51 @@ def json_schema(
     return _registered("json", None, text, registry, (subject, register))
 
 
+@overload
+def protobuf(
+    message: type[_T], *, registry: str | Mapping[str, Any], subject: str = ..., register: str = ...
+) -> Serde[_T]: ...
+
+
+@overload
+def protobuf(
+    message: type[Any],
+    of: type[_T],
+    *,
+    registry: str | Mapping[str, Any],
+    subject: str = ...,
+    register: str = ...,
+) -> Serde[_T]: ...
+
+
 @checked
 def protobuf(
-    message: type[_T], *, registry: str | Mapping[str, Any], subject: str = "topic", register: str = "auto"
-) -> Serde[_T]:
+    message: type[Any],
+    of: type[Any] | None = None,
+    *,
+    registry: str | Mapping[str, Any],
+    subject: str = "topic",
+    register: str = "auto",
+) -> Serde[Any]:
     """Create a Protobuf serde with a schema registry, in Confluent's wire format.
 
     Args:
         message: The generated class of the message.
+        of: The type of the objects: a dataclass, a pydantic model or a msgspec Struct whose fields have the names of the message's
+            fields, or ``dict``. Enums are names, timestamps ``datetime``, absent fields None. None for messages of the generated class.
         registry: As for :func:`avro`.
         subject: As for :func:`avro`.
         register: As for :func:`avro`.
 
     Raises:
-        SettingsError: If ``message`` is not a message class, or the extra ``schemas`` is not installed.
+        SettingsError: If ``message`` is not a message class, ``of`` is another type, or the extra ``schemas`` is not installed.
     """
-    _extra("record_types")
+    types = _extra("record_types")
     if not hasattr(message, "DESCRIPTOR"):
         raise SettingsError(f"{message!r} is not a generated class of a Protobuf message")
-    return _registered("protobuf", message, "", registry, (subject, register))
+    if not (of is None or of is dict or types.is_record(of)):
+        raise SettingsError(f"{of!r} is not dict, a dataclass, pydantic model or msgspec Struct")
+    return _registered("protobuf", of, message, registry, (subject, register))
 
 
 @checked
@@ -150,7 +176,7 @@ def typed(kind: type[_T], *, name: str | None = None) -> Serde[_T]:
 def _registered(
     form: str,
     of: type[Any] | None,
-    schema: str,
+    schema: str | type[Any],
     registry: str | Mapping[str, Any],
     names: tuple[str, str],
 ) -> Serde[Any]:
@@ -163,7 +189,8 @@ def _registered(
         if given not in known:
             raise SettingsError(f"{name}={given!r} must be one of {', '.join(map(repr, known))}")
     spec = serde.SchemaFormat(form, of, schema, serde.registry_of(registry), subject, register)
-    kind = of.__name__ if of is not None else serde.name_of(schema)
+    described = schema if isinstance(schema, type) else of
+    kind = serde.name_of(schema) if described is None else described.__name__
     made = serde.RegistrySerde(spec)
     return in_context(made.write, made.read, name=f"{form}:{kind}")
 

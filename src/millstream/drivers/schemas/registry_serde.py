@@ -20,9 +20,11 @@ from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistr
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.message import Message
 
 from millstream.core.model.errors import MillstreamError, SerdeError, SettingsError, UnavailableError
 from millstream.core.model.serdes import SerdeContext
+from millstream.drivers.schemas.protobuf_records import from_message, to_message
 from millstream.drivers.schemas.record_types import from_plain, to_plain
 
 _TIMEOUT_S: Final = 10
@@ -90,13 +92,13 @@ class SchemaFormat:
     """The format that a serde writes and reads.
 
     Attributes:
-        of: The record type, None for dicts, or the generated class of a Protobuf message.
-        schema: The schema as text. Empty for Protobuf, whose class contains it.
+        of: The record type; None for dicts, and for the messages of Protobuf themselves.
+        schema: The schema as text; for Protobuf, the generated class of the message.
     """
 
     format: Format
     of: type[Any] | None
-    schema: str
+    schema: str | type[Message]
     registry: Registry
     subject: Subject
     register: Register
@@ -167,8 +169,8 @@ def _context(context: SerdeContext) -> SerializationContext:
 def _writer(spec: SchemaFormat) -> Any:
     client = client_of(spec.registry)
     conf: dict[str, Any] = {**_WRITING[spec.register], "subject.name.strategy": _SUBJECTS[spec.subject]}
-    if spec.format == "protobuf":
-        return ProtobufSerializer(spec.of, client, {**conf, "use.deprecated.format": False})
+    if not isinstance(spec.schema, str):
+        return _message_writer(spec.of, spec.schema, client, conf)
     convert = None if spec.of is None else to_plain(spec.of, keep=spec.format == "avro")
     to_dict = (lambda value, _: value) if convert is None else (lambda value, _: convert(value))
     if spec.format == "avro":
@@ -178,13 +180,31 @@ def _writer(spec: SchemaFormat) -> Any:
 
 def _reader(spec: SchemaFormat) -> Any:
     client = client_of(spec.registry)
-    if spec.format == "protobuf":
-        return ProtobufDeserializer(spec.of, {"use.deprecated.format": False}, client)
+    if not isinstance(spec.schema, str):
+        return _message_reader(spec.of, spec.schema, client)
     convert = None if spec.of is None else from_plain(spec.of)
     from_dict = (lambda value, _: value) if convert is None else (lambda value, _: convert(value))
     if spec.format == "avro":
         return AvroDeserializer(client, spec.schema, from_dict)
     return JSONDeserializer(spec.schema, from_dict=from_dict, schema_registry_client=client)
+
+
+def _message_writer(
+    of: type[Any] | None, message: type[Message], client: SchemaRegistryClient, conf: Mapping[str, Any]
+) -> Any:
+    serializer = ProtobufSerializer(message, client, {**conf, "use.deprecated.format": False})
+    if of is None:
+        return serializer
+    plain = (lambda value: value) if of is dict else to_plain(of, keep=True)
+    return lambda value, context: serializer(to_message(message, plain(value)), context)
+
+
+def _message_reader(of: type[Any] | None, message: type[Message], client: SchemaRegistryClient) -> Any:
+    deserializer = ProtobufDeserializer(message, {"use.deprecated.format": False}, client)
+    if of is None:
+        return deserializer
+    convert = dict if of is dict else from_plain(of)
+    return lambda data, context: convert(from_message(deserializer(data, context)))
 
 
 def _by_topic(context: SerializationContext, record: str) -> str:

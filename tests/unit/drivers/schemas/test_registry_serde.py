@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import pickle
 import secrets
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 import pytest
 from confluent_kafka.schema_registry.error import SchemaRegistryError
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 import millstream as ms
 from millstream.core.model.errors import DeserializationError, SerdeError, SettingsError, UnavailableError
@@ -113,6 +114,109 @@ def test_protobuf(registry: str) -> None:
     assert read(serde, data, "orders", "value", ()).text == "tea"
     with pytest.raises(SettingsError, match="not a generated class of a Protobuf message"):
         ms.serdes.protobuf(Order, registry=registry)
+    with pytest.raises(SettingsError, match="is not dict, a dataclass"):
+        ms.serdes.protobuf(note, int, registry=registry)
+
+
+def basket_class() -> Any:
+    """Make a message with every kind of field."""
+    file = descriptor_pb2.FileDescriptorProto(name="basket.proto", package="shop", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    size = file.enum_type.add(name="Size")
+    for number, name in enumerate(("SMALL", "LARGE")):
+        size.value.add(name=name, number=number)
+    item = file.message_type.add(name="Item")
+    basket = file.message_type.add(name="Basket")
+    weights = basket.nested_type.add(name="WeightsEntry")
+    weights.options.map_entry = True
+    basket.oneof_decl.add(name="_note")
+    kind = descriptor_pb2.FieldDescriptorProto
+    for message, name, of, type_name, repeated in (
+        (item, "sku", kind.TYPE_STRING, "", False),
+        (item, "count", kind.TYPE_INT64, "", False),
+        (weights, "key", kind.TYPE_STRING, "", False),
+        (weights, "value", kind.TYPE_DOUBLE, "", False),
+        (basket, "items", kind.TYPE_MESSAGE, ".shop.Item", True),
+        (basket, "weights", kind.TYPE_MESSAGE, ".shop.Basket.WeightsEntry", True),
+        (basket, "size", kind.TYPE_ENUM, ".shop.Size", False),
+        (basket, "tags", kind.TYPE_STRING, "", True),
+        (basket, "raw", kind.TYPE_BYTES, "", False),
+        (basket, "packed_at", kind.TYPE_MESSAGE, ".google.protobuf.Timestamp", False),
+        (basket, "note", kind.TYPE_STRING, "", False),
+        (basket, "best", kind.TYPE_MESSAGE, ".shop.Item", False),
+    ):
+        field = message.field.add(name=name, number=len(message.field) + 1, type=of)
+        field.label = kind.LABEL_REPEATED if repeated else kind.LABEL_OPTIONAL
+        if type_name:
+            field.type_name = type_name
+        if name == "note":
+            field.proto3_optional, field.oneof_index = True, 0
+    pool = descriptor_pool.DescriptorPool()
+    for known in (timestamp_pb2.DESCRIPTOR.serialized_pb, file.SerializeToString()):
+        pool.AddSerializedFile(known)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Basket"))
+
+
+@dataclass
+class Item:
+    sku: str
+    count: int
+
+
+@dataclass
+class Basket:
+    items: list[Item]
+    weights: dict[str, float]
+    size: Literal["SMALL", "LARGE"]
+    tags: list[str]
+    raw: bytes
+    packed_at: datetime | None = None
+    note: str | None = None
+    best: Item | None = None
+
+
+BASKETS = [
+    Basket(
+        [Item("tea", 2**40)],
+        {"tea": 0.5},
+        "LARGE",
+        ["a", "b"],
+        b"\xff",
+        datetime(2026, 1, 2, tzinfo=UTC),
+        "",
+        Item("", 0),
+    ),
+    Basket([], {}, "SMALL", [], b""),
+]
+
+
+@pytest.mark.parametrize("basket", BASKETS)
+def test_protobuf_of_records_and_dicts(registry: str, basket: Basket) -> None:
+    message = basket_class()
+    records, dicts = (ms.serdes.protobuf(message, of, registry=registry) for of in (Basket, dict))
+    data, _ = written(records, basket, "baskets", "value", ())
+    assert read(records, data, "baskets", "value", ()) == basket
+    assert read(dicts, data, "baskets", "value", ()) == asdict(basket)
+    assert written(dicts, asdict(basket), "baskets", "value", ())[0] == data
+    as_message = read(ms.serdes.protobuf(message, registry=registry), data, "baskets", "value", ())
+    assert [item.sku for item in as_message.items] == [item.sku for item in basket.items]
+    assert as_message.HasField("best") == (basket.best is not None)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ({"sizes": "LARGE"}, r"Basket has no field 'sizes'; it has 'items'"),
+        ({"size": "HUGE"}, r"Basket.size cannot be 'HUGE': Size has 'SMALL', 'LARGE'"),
+        ({"items": [{"sku": "tea", "count": "two"}]}, r"Basket.items.count cannot be 'two'"),
+        ({"items": ["tea"]}, r"Basket.items needs a dict, got str: 'tea'"),
+        ({"raw": 7}, r"Basket.raw cannot be 7"),
+    ],
+)
+def test_what_does_not_fit_a_message(registry: str, data: dict[str, Any], reason: str) -> None:
+    serde = ms.serdes.protobuf(basket_class(), dict, registry=registry)
+    with pytest.raises(SerdeError, match=reason):
+        written(serde, data, "baskets", "value", ())
 
 
 @pytest.mark.parametrize("data", [b"", b"plain text", b"\x01\x00\x00\x00\x01tea"])
